@@ -78,7 +78,7 @@ impl Trust {
         let what =
             "the configuration here names programs or loosens permissions, and is not trusted";
         let refused = || {
-            Failure::usage(listed(what, &loaded.guarded.lines())).hint(
+            Failure::usage(listed(what, &tachikoma_loop_runner::settings::guarded_lines(&loaded.guarded))).hint(
                 "read it; then `tachikoma trust` allows exactly this content, and `tachikoma run --trust` allows it for one run",
             )
         };

@@ -1,9 +1,11 @@
 //! Files that are atomic, synced and safe from symbolic links, and the checks of who owns them. Knows nothing of loops.
 
 pub mod lock_file;
+mod names;
 pub mod owner;
 pub mod quarantine;
 pub mod regular;
+pub mod user_file;
 pub mod whole;
 
 use std::fs::{DirBuilder, OpenOptions};
@@ -12,6 +14,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+
+pub use names::{printable, relative_to};
 
 /// Directory below the working directory that holds all files of Tachikoma. Other tools may use it too.
 pub const RALPH_DIR: &str = ".ralph";

@@ -2,7 +2,6 @@
 //! Markdown file.
 
 mod ask;
-mod report;
 mod run;
 mod tested;
 
@@ -18,7 +17,6 @@ use crate::settings::{GateMoment, Settings};
 use crate::shell::{Errand, Order};
 
 pub(crate) use ask::Questions;
-pub(crate) use report::ReportPattern;
 pub(crate) use run::{GateRun, GatesRan};
 pub(crate) use tested::{Before, Tested};
 

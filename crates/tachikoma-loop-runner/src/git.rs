@@ -21,7 +21,6 @@ mod path;
 mod plain;
 pub mod present;
 pub mod program;
-pub mod protected;
 pub mod repository;
 pub mod rollback;
 mod scan;
@@ -42,13 +41,14 @@ pub(crate) use keeper::is_ours_in_loop;
 pub use keeper::{Keeper, KeeperOptions, Opened};
 pub use own::Own;
 pub use path::RepoPath;
-pub(crate) use path::{is_ours, printable, relative_to};
+pub(crate) use path::is_ours;
 pub use plain::{Plain, PlainError};
 pub use program::{CallOff, Git, GitError};
-pub use protected::{Protected, ProtectedError};
 pub use repository::{Found, Repository};
 pub use snapshot::{SNAPSHOTS_KEPT, Snapshot};
 pub use survey::Survey;
+pub use tachikoma_config::{Protected, ProtectedError};
+pub(crate) use tachikoma_fs::{printable, relative_to};
 pub use whose::Whose;
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ compile_error!(
     "Tachikoma does not run on Windows: it needs Unix signals and process groups. Use it inside WSL."
 );
 
+pub mod admin;
 mod advice;
 pub mod cloud;
 pub mod config;
@@ -21,17 +22,17 @@ pub mod opencode;
 pub mod prompt;
 mod runner;
 pub mod session;
-pub mod settings;
 mod shell;
-pub mod store;
 pub mod worktree;
 
 pub use config::LoopConfig;
 pub use handle::{COMMANDS_MAX, Gone, LoopHandle, Notice};
 pub use hooks::{HookEvent, RebootHook};
 pub use runner::{Basis, Found, LoopRunner, OpenError, Reader, Reread, RunError};
+pub use tachikoma_config as settings;
 pub use tachikoma_core::error_chain as chain;
 pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};
 pub use tachikoma_process as process;
 pub use tachikoma_runtime::clock;
 use tachikoma_runtime::task;
+pub use tachikoma_store as store;

@@ -9,6 +9,9 @@ use serde_json::Value;
 use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step};
 use tachikoma_fs::check_dir;
 
+use crate::admin::purge::{self, Purged};
+use crate::admin::restore;
+pub use crate::admin::restore::Restored;
 use crate::clock::Clock;
 use crate::cloud::Cloud;
 use crate::git::bundle::Work;
@@ -19,12 +22,10 @@ use crate::process::orphans;
 use crate::store::backup::{self, Backups, Manifest, Taken};
 use crate::store::journal::Journal;
 use crate::store::lock::{self, LockError, WorkLock};
-use crate::store::purge::{self, Purged};
 use crate::store::recover::{self, Copies, Loss};
-pub use crate::store::restore::Restored;
 use crate::store::snapshot::{self, Durability, Packing, Snapshot};
 use crate::store::vault::Vault;
-use crate::store::{StoreError, archive, loops, restore, temporary, vault};
+use crate::store::{StoreError, archive, loops, temporary, vault};
 use tachikoma_core::error_chain as chain;
 
 /// The places of a working directory's loops.

@@ -1,14 +1,11 @@
 //! The prompt: read anew at every iteration, so that editing it steers a running loop.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::PromptSource;
-
-/// A prompt is words for a context window; a file beyond this is a mistake (a log, a binary).
-pub(crate) const PROMPT_MAX_BYTES: u64 = 8 << 20;
+pub(crate) use tachikoma_fs::user_file::read_bounded;
+use tachikoma_store::prompts::PROMPT_MAX_BYTES;
 
 /// Why there is no prompt.
 #[derive(Debug, thiserror::Error)]
@@ -76,36 +73,6 @@ fn read_file(path: PathBuf) -> Result<String, PromptError> {
         Ok(text) => Ok(text),
         Err(_) => Err(PromptError::NotText { path }),
     }
-}
-
-/// Reads at most one byte more than a file may have. What is no plain file could keep the reader waiting for ever.
-pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    read_head(open_file(path)?, bytes_max)
-}
-
-/// Opens a plain file for reading, through links. Anything else is refused, and a pipe's writer is not waited for.
-pub(crate) fn open_file(path: &Path) -> io::Result<File> {
-    let no_wait = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let file = File::options()
-        .read(true)
-        .custom_flags(no_wait)
-        .open(path)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_dir() {
-        return Err(rustix::io::Errno::ISDIR.into());
-    }
-    if !kind.is_file() {
-        return Err(io::Error::other("it is not a plain file"));
-    }
-    Ok(file)
-}
-
-/// Reads at most one byte more than a file may have.
-pub(crate) fn read_head(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.take(bytes_max.saturating_add(1))
-        .read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

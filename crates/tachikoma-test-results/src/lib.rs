@@ -14,6 +14,7 @@ mod libtest;
 mod lines;
 mod nextest;
 mod pytest;
+mod report_pattern;
 mod source;
 mod tap;
 mod xml;
@@ -27,6 +28,7 @@ use tachikoma_fs::regular;
 pub use collector::{NAME_BYTES_MAX, NAMES_BYTES_MAX, PROBLEMS_MAX, TESTS_MAX};
 pub use error::ResultsError;
 pub use lines::LINE_BYTES_MAX;
+pub use report_pattern::ReportPattern;
 pub use source::INPUT_BYTES_MAX;
 
 use collector::Collector;

@@ -51,7 +51,10 @@ fn configuration(trust: &Trust, working_dir: &Path, loaded: &Loaded) -> Result<b
         "trusted in {}, until one of these changes:",
         working_dir.display()
     );
-    out::line(&listed(&what, &guarded.lines()));
+    out::line(&listed(
+        &what,
+        &tachikoma_loop_runner::settings::guarded_lines(guarded),
+    ));
     Ok(true)
 }
 

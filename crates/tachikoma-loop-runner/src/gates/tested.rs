@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{TestCounts, TestsReport, TestsSeen, Verdict};
 use tachikoma_test_results::{self as results, Results, ResultsError};
 
-use super::report::ReportPattern;
 use crate::settings::Gate;
 use crate::store::vault::Vault;
 use crate::store::{compressed, tests_book};
 use tachikoma_core::error_chain as chain;
+use tachikoma_test_results::ReportPattern;
 
 /// What was read so far, over all gates of a check.
 #[derive(Debug, Default)]

@@ -13,6 +13,9 @@ use tachikoma_cloud::digest_of;
 use tachikoma_core::LoopId;
 use tachikoma_fs::whole::{self, Durability};
 
+use tachikoma_store::backup::BUNDLE_BYTES_MAX as BYTES_MAX;
+pub(crate) use tachikoma_store::backup::BUNDLE_NAME as NAME;
+
 use super::head::verify;
 use super::present::Bounds;
 use super::program::{CallOff, Git, GitError};
@@ -34,17 +37,11 @@ pub fn restored_head(loop_id: LoopId) -> String {
     format!("{}/{RESTORED}", snapshots::below(loop_id))
 }
 
-/// The bundle, in the directory of the loop and in a backup.
-pub(crate) const NAME: &str = "git-work.bundle";
-
 /// What was in the repository when it was made.
 const REFS: &str = "git-work.refs";
 
 /// Where a fetched bundle's HEAD is kept, below the references of the loop.
 const RESTORED: &str = "restored-head";
-
-/// What a bundle may have: each backup that is kept has one.
-pub const BYTES_MAX: u64 = 256 << 20;
 
 /// Packing a repository of that size takes half a minute on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(300);

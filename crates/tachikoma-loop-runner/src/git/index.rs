@@ -12,9 +12,9 @@ use super::own::Own;
 use super::path::{RepoPath, is_ours, parts};
 use super::present::copy_index;
 use super::program::{CallOff, GitError, Order};
-use super::protected::Protected;
 use super::repository::{Repository, with_suffix};
 use super::seen::Seen;
+use tachikoma_config::Protected;
 
 /// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each
 /// costs a process, and that many are no accident.

@@ -12,12 +12,12 @@ use super::index::Ground;
 use super::own::Own;
 use super::path::RepoPath;
 use super::program::{CallOff, GitError};
-use super::protected::Protected;
 use super::repository::{Found, Repository};
 use super::scan::Known;
 use super::survey::{Survey, Watched};
 use super::whose::Whose;
 use super::work::{Remembered, Work};
+use tachikoma_config::Protected;
 
 /// The index of the loop's own, in the directory of the loop.
 pub(super) const INDEX: &str = "git-index";

@@ -1,6 +1,6 @@
 //! Names of files in a repository: bytes without a NUL, from its top, of which nobody promised that they are text.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Borrow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
@@ -43,7 +43,7 @@ impl Borrow<[u8]> for RepoPath {
 /// One line of text, whatever is in the name.
 impl fmt::Display for RepoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&printable(&String::from_utf8_lossy(&self.0)))
+        f.write_str(&tachikoma_fs::printable(&String::from_utf8_lossy(&self.0)))
     }
 }
 
@@ -51,28 +51,6 @@ impl fmt::Debug for RepoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
-}
-
-/// Names a file relative to a directory, in one line; a file elsewhere keeps its whole path.
-pub(crate) fn relative_to(dir: &Path, file: &Path) -> String {
-    let file = file.strip_prefix(dir).unwrap_or(file);
-    printable(&file.to_string_lossy()).into_owned()
-}
-
-/// Makes one line of a text.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    Cow::Owned(line)
 }
 
 /// Whether a path belongs to a loop's own files, which are nobody's work, wherever in the repository they are.

@@ -14,10 +14,10 @@ use super::keeper::INDEX;
 use super::own::Own;
 use super::path::{is_ours, parts};
 use super::program::{CallOff, GitError, Order};
-use super::protected::{Protected, ProtectedError};
 use super::repository::Repository;
 use super::seen::Room;
 use crate::settings::Settings;
+use tachikoma_config::{Protected, ProtectedError};
 
 /// Lists files that are not, or may not be, what the index says.
 const CHANGED: [&str; 5] = [

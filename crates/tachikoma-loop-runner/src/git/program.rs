@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use tachikoma_core::LoopId;
 
-use super::path::printable;
 use crate::clock;
 use crate::process::{Attended, INSIDE, MARKER, in_a_session_of_its_own, is_executable};
 use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
+use tachikoma_fs::printable;
 
 mod live;
 

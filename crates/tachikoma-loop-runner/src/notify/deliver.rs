@@ -85,7 +85,7 @@ async fn attempt(
         said: Said::tail_only(HEARD_BYTES_MAX),
     };
     let ended = shell.run(job, orders).await;
-    match address.settings.to.goes_through_curl() {
+    match format::goes_through_curl(address.settings.to) {
         true => of_curl(ended),
         false => of_program(&ended, address.settings.to),
     }

@@ -36,18 +36,8 @@ struct Told<'a> {
     event: &'a HookEvent,
 }
 
-impl NotifyTarget {
-    pub(super) fn goes_through_curl(self) -> bool {
-        match self {
-            Self::Desktop | Self::Command => false,
-            Self::Webhook
-            | Self::Slack
-            | Self::Discord
-            | Self::Telegram
-            | Self::Ntfy
-            | Self::Email => true,
-        }
-    }
+pub(super) fn goes_through_curl(target: NotifyTarget) -> bool {
+    !matches!(target, NotifyTarget::Desktop | NotifyTarget::Command)
 }
 
 /// Returns how a message is sent.

@@ -7,7 +7,7 @@
 mod address;
 mod stream;
 
-pub use address::{Address, AddressError, shown};
+pub use address::{Address, AddressError};
 pub use stream::{EventStream, StreamEnd};
 
 use std::time::Duration;

@@ -13,6 +13,8 @@ use super::effects::{find_program, search_path};
 use super::patterns;
 use super::save::{Saved, Saving};
 use super::upkeep::Upkeep;
+use crate::admin::reencrypt::{Kept, Resealed};
+use crate::admin::restore;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::{Server, ServerError};
@@ -27,9 +29,8 @@ use crate::store::journal::Journal;
 use crate::store::lives::Lives;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Source, Taken};
-use crate::store::reseal::{Kept, Resealed};
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{StoreError, archive, backup, checkpoints, loops, restore, snapshot, vault};
+use crate::store::{StoreError, archive, backup, checkpoints, loops, snapshot, vault};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]

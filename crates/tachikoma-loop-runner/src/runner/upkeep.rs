@@ -15,6 +15,7 @@ use super::LoopRunner;
 use super::arrived::Arrived;
 use super::backing::{failed_backup, taken_with};
 use super::courier::{self, Counter, Courier, Look};
+use crate::admin::retention;
 use crate::cloud::Cloud;
 use crate::git::bundle::{Bundled, Work};
 use crate::git::{CallOff, Whose};
@@ -22,7 +23,7 @@ use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
 use crate::store::vault::Vault;
-use crate::store::{StoreError, gates_dir, loops, retention};
+use crate::store::{StoreError, gates_dir, loops};
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use tachikoma_loop_runner::admin::verify::{Checked, Kind, Verdict, verify as look};
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::verify::{Checked, Kind, Verdict, verify as look};
 use tachikoma_loop_runner::store::{lock, loops};
 
 use crate::failure::Failure;

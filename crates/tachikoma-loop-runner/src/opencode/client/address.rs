@@ -1,10 +1,10 @@
 //! Where a server is.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use reqwest::Url;
+use tachikoma_config::without_password;
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,26 +35,13 @@ pub enum AddressError {
     },
 }
 
-/// Returns an address, or what was given for one, as it can be shown: what is before an `@` may be a password.
-#[must_use]
-pub fn shown(text: &str) -> Cow<'_, str> {
-    let Some((_, rest)) = text.rsplit_once('@') else {
-        return text.into();
-    };
-    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
-    match scheme.filter(|scheme| scheme.bytes().all(|byte| byte.is_ascii_alphabetic())) {
-        Some(scheme) => format!("{scheme}://{rest}").into(),
-        None => rest.to_owned().into(),
-    }
-}
-
 impl Address {
     /// Reads an address.
     ///
     /// # Errors
     /// It is none, or none that can be used.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
-        let shown_owned = || shown(text).into_owned();
+        let shown_owned = || without_password(text).into_owned();
         let Ok(mut url) = Url::parse(text) else {
             return Err(AddressError::NoAddress {
                 text: shown_owned(),
@@ -147,7 +134,10 @@ mod tests {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }
-        assert_eq!(shown("https://me:hunter2@box:1/a"), "https://box:1/a");
+        assert_eq!(
+            without_password("https://me:hunter2@box:1/a"),
+            "https://box:1/a"
+        );
     }
 
     #[test]

@@ -1,0 +1,213 @@
+//! Settings that name programs or loosen permissions. A project's file may set them only after the user has agreed.
+
+use std::fmt;
+use std::path::{Component, Path};
+
+use sha2::{Digest as _, Sha256};
+use toml::Value;
+
+use super::problem::Origin;
+
+/// Keys that neither name a program nor loosen a permission. All other keys need the user's agreement, so a key that is missing
+/// here is asked about once too often and never too seldom.
+const HARMLESS: &[&str] = &[
+    "prompt_path",
+    "max_iterations",
+    "iteration_delay",
+    "context_redline_percent",
+    "attended_mode",
+    "question_timeout",
+    "stop_conditions.max_test_failure_streak",
+    "stop_conditions.max_no_progress_iterations",
+    "stop_conditions.max_consecutive_failures",
+    "stop_conditions.stop_on_patterns",
+    "stop_conditions.max_cost_usd",
+    "stop_conditions.max_tokens",
+    "stop_conditions.max_duration",
+    "stop_conditions.max_quota_percent",
+    "stop_conditions.max_outage",
+    "stop_conditions.completion_promise",
+    "stop_conditions.confirmations",
+    "stop_conditions.objectives",
+    "session.session_timeout",
+    "session.persist_sessions",
+    "session.fresh_each_iteration",
+    "session.process_each_iteration",
+    "session.first_output_timeout",
+    "session.silence_timeout",
+    "session.tool_timeout",
+    "session.result_grace",
+    "session.graceful_timeout",
+    "session.transcript_max_bytes",
+    "session.transcripts_kept",
+    "state.enabled",
+    "state.auto_save_interval",
+    "state.backup_interval",
+    "state.max_backups",
+    "state.compress",
+    "git.auto_commit",
+    "git.commit_on_failure",
+    "git.commit_message",
+    "git.max_file_bytes",
+    "git.commit_timeout",
+    "agent.name",
+    "agent.fallback",
+    "opencode.enabled",
+    "opencode.serve_port",
+    "opencode.auto_restart",
+    "opencode.restart_delay_ms",
+    "opencode.max_restart_attempts",
+    "opencode.restart_on_normal_exit",
+    "opencode.health_interval",
+    "opencode.health_failures",
+    "opencode.max_rss_bytes",
+];
+
+/// Tables of which no key names a program or loosens a permission.
+const HARMLESS_TABLES: &[&str] = &["context.", "reboot."];
+
+/// Returns whether a key, written with dots, names a program or loosens a permission, or may do so.
+#[must_use]
+pub fn is_guarded(key: &str) -> bool {
+    let of_agent = key.strip_prefix("agents.");
+    let is_model =
+        of_agent.is_some_and(|rest| rest.split_once('.').is_some_and(|(_, key)| key == "model"));
+    !is_model
+        && !HARMLESS.contains(&key)
+        && !HARMLESS_TABLES.iter().any(|table| key.starts_with(table))
+}
+
+/// Returns whether a path may lead out of the project's directory.
+fn leads_out(path: &str) -> bool {
+    let inside = |component| matches!(component, Component::Normal(_) | Component::CurDir);
+    !Path::new(path).components().all(inside)
+}
+
+/// The settings of a project's file that name programs or loosen permissions, in the order of their keys.
+// No derived `Debug`: the values may be secrets.
+#[derive(Clone, Default, PartialEq)]
+pub struct Guarded(Vec<(String, Value, Origin)>);
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(key, ..)| key))
+            .finish()
+    }
+}
+
+impl Guarded {
+    /// Adds a setting, if it is one of these.
+    pub(super) fn add(&mut self, key: &str, value: &Value, origin: &Origin) {
+        // No other value of these keys permits less.
+        let is_strictest = match key {
+            "state.encrypt" | "opencode.require_password" => value.as_bool() == Some(true),
+            key => key.ends_with(".permission") && value.as_str() == Some("safe"),
+        };
+        // Its content goes to the agent's provider.
+        let reads_elsewhere = matches!(key, "prompt_path" | "stop_conditions.objectives")
+            && value.as_str().is_some_and(leads_out);
+        if (is_guarded(key) && !is_strictest) || reads_elsewhere {
+            self.0.push((key.to_owned(), value.clone(), origin.clone()));
+            self.0.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        }
+    }
+
+    /// Returns whether the file sets nothing that needs the user's agreement.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns a digest of the settings, secrets included: another value is another digest.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        let pairs = self
+            .0
+            .iter()
+            .map(|(key, value, _)| [key.clone(), value.to_string()]);
+        digest(pairs.flatten())
+    }
+
+    pub(super) fn settings(&self) -> &[(String, Value, Origin)] {
+        &self.0
+    }
+}
+
+/// Returns a digest of texts; their order and their ends count.
+pub fn digest(texts: impl IntoIterator<Item = impl AsRef<[u8]>>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for text in texts {
+        let text = text.as_ref();
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::keys::LEAVES;
+
+    fn guarded(text: &str) -> Guarded {
+        let mut layers = crate::Layers::new();
+        layers.text(Path::new("tachikoma.toml"), text);
+        layers.load().unwrap().guarded
+    }
+
+    #[test]
+    fn keys_that_need_agreement_are_these() {
+        // A new key appears here until it is listed as harmless.
+        let keys: Vec<&str> = LEAVES.iter().map(|(key, _)| key.as_str()).collect();
+        let guarded: Vec<&str> = keys.iter().copied().filter(|key| is_guarded(key)).collect();
+        insta::assert_snapshot!(guarded.join("\n"));
+        for key in HARMLESS {
+            assert!(keys.contains(key), "{key} is not a key");
+        }
+    }
+
+    #[test]
+    fn digest_follows_the_values_that_need_agreement_and_no_others() {
+        let text = "max_iterations = 3\n[[hook]]\non = 'error'\ncommand = 'a'\n";
+        let one = guarded(text);
+        assert_eq!(one.digest(), guarded(&text.replace('3', "4")).digest());
+        assert_ne!(one.digest(), guarded(&text.replace("'a'", "'b'")).digest());
+        let secret =
+            |value: &str| guarded(&format!("agents.claude.env.LD_PRELOAD = '{value}'")).digest();
+        assert_ne!(secret("a"), secret("b"));
+    }
+
+    #[test]
+    fn settings_are_shown_without_secrets_and_item_by_item() {
+        let text = "agents.claude.env.KEY = 'hunter2'\nagents.claude.permission = 'bypass'\nagents.opencode.permission = 'safe'\n\
+                    [[hook]]\non = 'error'\ncommand = 'a'\n[[hook]]\non = 'loop_end'\ncommand = 'b'\n";
+        insta::assert_snapshot!(crate::guarded_lines(&guarded(text)).join("\n"));
+        assert!(!format!("{:?}", guarded(text)).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_prompt_outside_of_the_project_needs_agreement() {
+        assert!(guarded("prompt_path = './docs/prompt.md'").is_empty());
+        for path in ["/etc/passwd", "../prompt.md", "a/../../prompt.md"] {
+            assert!(
+                !guarded(&format!("prompt_path = '{path}'")).is_empty(),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn settings_of_the_user_variables_and_flags_need_no_agreement() {
+        let mut layers = crate::Layers::new();
+        layers.variables([("TACHIKOMA_SESSION__CLAUDE_COMMAND".into(), "x".into())]);
+        layers.set(
+            "session.claude_command",
+            Value::from("y"),
+            Origin::Flag("--x".to_owned()),
+        );
+        assert!(layers.load().unwrap().guarded.is_empty());
+    }
+}

@@ -1,0 +1,122 @@
+//! The configuration: what `tachikoma.toml` may say, what holds when it is silent, and where each value came from.
+//!
+//! [`Layers`] collects files, variables and flags, lowest first; [`Layers::load`] merges them into [`Settings`], or
+//! returns every problem at once with its place and a hint.
+
+mod address;
+mod agents;
+mod built;
+mod decode;
+mod guarded;
+mod guarded_lines;
+mod keys;
+mod layers;
+mod lists;
+mod live;
+mod loaded;
+mod notify;
+mod problem;
+mod protected;
+mod reference;
+mod rules;
+mod scalars;
+mod source;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use address::without_password;
+pub use agents::{
+    AgentChoice, AgentName, AgentSettings, Agents, CommandSettings, Permission, PromptChannel,
+};
+pub use guarded::digest;
+pub use guarded::{Guarded, is_guarded};
+pub use guarded_lines::guarded_lines;
+pub use layers::{FileOf, Layers};
+pub use lists::{Gate, GateMoment, Hook, Moment};
+pub use live::Live;
+pub use loaded::{Entry, Loaded};
+pub use notify::{Notify, NotifyTarget};
+pub use problem::{Origin, Problem, SettingsError};
+pub use protected::{Protected, ProtectedError};
+pub use reference::{reference, schema};
+pub use scalars::{HumanDuration, OutOfRange, Percent, Secret, Usd};
+pub use tables::{
+    ContextSettings, GitSettings, OpenCodeSettings, RebootMode, RebootSettings, RebootTriggers,
+    SessionSettings, StateSettings, StopConditions,
+};
+
+/// The whole configuration of a loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where the agent works. Other relative paths start here; this one starts at the process's own directory.
+    pub working_dir: PathBuf,
+    /// The prompt's file, read again at every iteration.
+    pub prompt_path: PathBuf,
+    /// Iterations after which the loop ends, counted over its whole life. 0 = no limit.
+    pub max_iterations: u32,
+    /// The pause between two iterations. 0 = none.
+    pub iteration_delay: HumanDuration,
+    /// The context is too full to go on well from here. 100 = off, and `reboot.context_redline_tokens` with it. Also read as `context_threshold`.
+    pub context_redline_percent: Percent,
+    /// An operator is present, and asked before the first iteration and after each.
+    pub attended_mode: bool,
+    /// How long an answer of the operator is waited for; then the loop pauses. 0 = no limit.
+    pub question_timeout: HumanDuration,
+    /// When the loop ends by itself.
+    pub stop_conditions: StopConditions,
+    /// The agent's conversation: its program, its time-outs, its transcripts.
+    pub session: SessionSettings,
+    /// How the context's fill is judged.
+    pub context: ContextSettings,
+    /// The planned replacement of a session.
+    pub reboot: RebootSettings,
+    /// The snapshot of the loop and its backups.
+    pub state: StateSettings,
+    /// What is committed, and how.
+    pub git: GitSettings,
+    /// Which agent works.
+    pub agent: AgentChoice,
+    /// How each agent is launched.
+    pub agents: Agents,
+    /// The shared `opencode serve`.
+    pub opencode: OpenCodeSettings,
+    /// Commands that must exit 0 before a claim of completion is believed.
+    pub gate: Vec<Gate>,
+    /// Commands run at moments of the loop.
+    pub hook: Vec<Hook>,
+    /// Who is told what.
+    pub notify: Vec<Notify>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            working_dir: ".".into(),
+            prompt_path: "prompt.md".into(),
+            max_iterations: 100,
+            iteration_delay: HumanDuration::from_secs(5),
+            context_redline_percent: Percent::whole(85),
+            attended_mode: false,
+            question_timeout: HumanDuration::from_secs(10 * 60),
+            stop_conditions: StopConditions::default(),
+            session: SessionSettings::default(),
+            context: ContextSettings::default(),
+            reboot: RebootSettings::default(),
+            state: StateSettings::default(),
+            git: GitSettings::default(),
+            agent: AgentChoice::default(),
+            agents: Agents::default(),
+            opencode: OpenCodeSettings::default(),
+            gate: Vec::new(),
+            hook: Vec::new(),
+            notify: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Settings that are read again while a loop runs: what holds at once, and what only with the next run.
+
+use std::collections::BTreeMap;
+
+use super::{ContextSettings, GitSettings, SessionSettings, Settings, keys, loaded};
+
+/// Settings for a loop that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Live {
+    /// Those that hold from now on.
+    pub settings: Settings,
+    /// Keys that changed and hold with the next run only.
+    pub later: Vec<String>,
+}
+
+impl Live {
+    /// Works out what holds of `new` settings in a loop that runs by `old` ones. What its agent was built from, where its files are
+    /// and what its desk was opened with stays.
+    #[must_use]
+    pub fn of(old: &Settings, new: &Settings) -> Self {
+        let old = old.clone();
+        let settings = Settings {
+            working_dir: old.working_dir,
+            prompt_path: old.prompt_path,
+            agent: old.agent,
+            agents: old.agents,
+            opencode: old.opencode,
+            state: old.state,
+            notify: old.notify,
+            session: SessionSettings {
+                claude_command: old.session.claude_command,
+                state_dir: old.session.state_dir,
+                fresh_each_iteration: old.session.fresh_each_iteration,
+                process_each_iteration: old.session.process_each_iteration,
+                ..new.session.clone()
+            },
+            context: ContextSettings {
+                window_tokens: old.context.window_tokens,
+                ..new.context.clone()
+            },
+            git: GitSettings {
+                protected: old.git.protected,
+                max_file_bytes: old.git.max_file_bytes,
+                ..new.git.clone()
+            },
+            ..new.clone()
+        };
+        let holds: BTreeMap<_, _> = keys::leaves(&settings).into_iter().collect();
+        let wanted = keys::leaves(new).into_iter();
+        let later = wanted.filter(|(key, value)| holds.get(key) != Some(value));
+        let mut later: Vec<String> = later.map(|(key, _)| key).collect();
+        // Secrets are all shown alike, and differ all the same.
+        let hidden = [
+            ("notify", settings.notify != new.notify),
+            ("agents", settings.agents != new.agents),
+        ];
+        for (table, differs) in hidden {
+            if differs && !later.iter().any(|key| key.starts_with(table)) {
+                later.push(table.to_owned());
+            }
+        }
+        Self { later, settings }
+    }
+
+    /// Returns the settings that are not defaults, as a launch records them.
+    pub fn recorded(&self) -> BTreeMap<String, String> {
+        loaded::not_defaults(&self.settings)
+    }
+
+    /// Returns their hash, as a launch records it.
+    pub fn hash(&self) -> String {
+        format!("{:08x}", loaded::hash(&self.settings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AgentName, HumanDuration};
+
+    #[test]
+    fn what_a_loop_was_built_from_stays_and_is_named() {
+        let old = Settings::default();
+        let mut new = old.clone();
+        new.iteration_delay = HumanDuration::from_secs(1);
+        new.git.auto_commit = false;
+        new.git.protected.push("x".to_owned());
+        new.agent.name = AgentName::Demo;
+        new.state.compress = true;
+        let live = Live::of(&old, &new);
+        assert_eq!(
+            live.later,
+            ["state.compress", "git.protected", "agent.name"]
+        );
+        assert_eq!(live.settings.agent, old.agent);
+        assert!(!live.settings.git.auto_commit);
+        assert_eq!(live.settings.iteration_delay, new.iteration_delay);
+        let url = |url: &str| -> Settings {
+            let table = format!("[[notify]]\nto = 'slack'\nurl = '{url}'\n");
+            toml::from_str(&table).unwrap()
+        };
+        let other = Live::of(&url("https://one.example"), &url("https://two.example"));
+        assert_eq!(other.later, ["notify"]);
+        let same = Live::of(&old, &old);
+        assert_eq!(same.later, Vec::<String>::new());
+        assert_eq!(same.settings, old);
+    }
+}

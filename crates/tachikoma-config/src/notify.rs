@@ -1,0 +1,173 @@
+//! `[[notify]]`: who is told what, and how.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::lists::Moment;
+use super::scalars::Secret;
+
+/// Who is told what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Notify {
+    /// The moments that are told.
+    #[serde(default = "notify_moments")]
+    pub on: Vec<Moment>,
+    /// The way the message takes.
+    pub to: NotifyTarget,
+    /// The address of the service; for mail `smtp://host:port` or `smtps://host`. Shown as `***`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<Secret>,
+    /// The variable that has the address, instead of `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url_env: Option<String>,
+    /// The command line given the message, for `to = "command"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The variable that has the key a webhook is signed with, the token of Telegram's bot or of ntfy, or the password for mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_env: Option<String>,
+    /// The chat that a Telegram bot writes to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat: Option<String>,
+    /// The user that mail is sent as, where the server asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The sender of mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The receivers of mail, such as `["me@example.org"]`; `to = "email"` needs one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recipients: Vec<String>,
+    /// Messages in an hour; the end of the loop, errors and questions are told all the same. 0 = no limit.
+    #[serde(default = "max_per_hour")]
+    pub max_per_hour: u32,
+}
+
+impl Notify {
+    /// Returns the names of the variables that have its secrets.
+    pub fn variables(&self) -> impl Iterator<Item = &String> {
+        [&self.url_env, &self.secret_env].into_iter().flatten()
+    }
+}
+
+fn notify_moments() -> Vec<Moment> {
+    vec![
+        Moment::LoopEnd,
+        Moment::Error,
+        Moment::Question,
+        Moment::LimitWait,
+    ]
+}
+
+fn max_per_hour() -> u32 {
+    30
+}
+
+/// The way a message takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum NotifyTarget {
+    /// The desktop's notifications.
+    Desktop,
+    /// A command of the operator's.
+    Command,
+    /// An HTTP address.
+    Webhook,
+    /// Slack.
+    Slack,
+    /// Discord.
+    Discord,
+    /// Telegram.
+    Telegram,
+    /// ntfy.
+    Ntfy,
+    /// Mail.
+    Email,
+}
+
+impl NotifyTarget {
+    /// Returns whether a message can be sent to an address of this kind. Whether somebody is there is another question.
+    #[must_use]
+    pub fn takes(self, url: &Secret) -> bool {
+        let url = url.expose();
+        let schemes: &[&str] = match self {
+            Self::Desktop | Self::Command => return true,
+            Self::Webhook | Self::Slack | Self::Discord | Self::Telegram | Self::Ntfy => {
+                &["http://", "https://"]
+            }
+            Self::Email => &["smtp://", "smtps://"],
+        };
+        let mut rests = schemes.iter().filter_map(|scheme| url.strip_prefix(scheme));
+        rests.any(|host| {
+            let host = host.split(['/', '?', '#']).next().unwrap_or_default();
+            !host.is_empty()
+                && !url.contains(|char: char| char.is_whitespace() || char.is_control())
+        })
+    }
+
+    /// Returns the word for it in the configuration.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Desktop => "desktop",
+            Self::Command => "command",
+            Self::Webhook => "webhook",
+            Self::Slack => "slack",
+            Self::Discord => "discord",
+            Self::Telegram => "telegram",
+            Self::Ntfy => "ntfy",
+            Self::Email => "email",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::Layers;
+
+    /// What is wrong with a configuration; nothing if nothing is.
+    fn wrong(text: &str) -> String {
+        let mut layers = Layers::new();
+        layers.text(Path::new("tachikoma.toml"), text);
+        layers
+            .load()
+            .map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn what_could_never_be_sent_or_run_is_an_error_of_the_configuration() {
+        for (to, url) in [
+            ("slack", "hooks.slack.com/x"),
+            ("webhook", "https://"),
+            ("webhook", "https:///x"),
+            ("webhook", "ftp://hunter2"),
+            ("ntfy", "https://a b"),
+            ("email", "https://hunter2"),
+        ] {
+            let table = format!(
+                "[[notify]]\nto = '{to}'\nurl = '{url}'\nfrom = 'a@b'\nrecipients = ['c@d']\n"
+            );
+            let said = wrong(&table);
+            assert!(
+                said.contains(&format!(
+                    "`url` of notify 1 is none that a message to `{to}` can be sent to"
+                )),
+                "{said}"
+            );
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+        let said = wrong("[[notify]]\nto = 'desktop'\non = []\n");
+        assert!(said.contains("`on` of notify 1 has no moment"), "{said}");
+        let said = wrong("[[notify]]\nto = 'command'\ncommand = ' '\n");
+        assert!(said.contains("`command` of notify 1 is empty"), "{said}");
+        let said = wrong("[[hook]]\non = 'error'\ncommand = ''\n");
+        assert!(said.contains("`command` of hook 1 is empty"), "{said}");
+        let fine = "[[notify]]\nto = 'email'\nurl = 'smtps://host'\nfrom = 'a@b'\nrecipients = ['c@d']\n\
+                    [[notify]]\nto = 'slack'\nurl = 'http://127.0.0.1:1/x'\n";
+        assert_eq!(wrong(fine), "");
+    }
+}

@@ -1,0 +1,36 @@
+//! Files that the user names: symbolic links are followed, and anything but a regular file is refused.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Reads a file up to one byte more than `bytes_max`, so that the caller can tell that it is too large.
+pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read_head(open_file(path)?, bytes_max)
+}
+
+/// Opens a regular file for reading. Does not wait for the writer of a named pipe.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let no_wait = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options()
+        .read(true)
+        .custom_flags(no_wait)
+        .open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(rustix::io::Errno::ISDIR.into());
+    }
+    if !kind.is_file() {
+        return Err(io::Error::other("it is not a plain file"));
+    }
+    Ok(file)
+}
+
+/// Reads an open file up to one byte more than `bytes_max`.
+pub fn read_head(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

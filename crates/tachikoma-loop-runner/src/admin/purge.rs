@@ -1,0 +1,308 @@
+//! Deleting everything that is ours in a working directory, and nothing else: other tools may use `.ralph/` too. No link is
+//! followed.
+
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir};
+use tachikoma_core::{Life, LoopId};
+use tachikoma_fs::{RALPH_DIR, is_missing, quarantine, regular, whole};
+
+use super::{restore, retention};
+use crate::git::snapshots;
+use crate::offline::Premises;
+use crate::opencode::supervisor;
+use crate::session::transcripts;
+use crate::store::compressed::open_dir;
+use crate::store::lives::Lives;
+use crate::store::lock::{self, is_our_ignore};
+use crate::store::vault::{self, Vault};
+use crate::store::{StoreError, backup, loops, snapshot};
+use tachikoma_core::error_chain as chain;
+
+/// Ours has some lines.
+const IGNORE_BYTES_MAX: u64 = 64 << 10;
+
+/// What came of a purge.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// How many files of ours were deleted.
+    pub files: u64,
+    /// What was found among them and is not ours.
+    pub left: Vec<PathBuf>,
+    /// Why snapshots in git could not be deleted.
+    pub troubles: Vec<String>,
+}
+
+/// Deletes everything that is ours. The lock of the working directory must be held; its file goes last.
+///
+/// # Errors
+/// Something cannot be deleted; what is left can be purged again.
+pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
+    let ralph = premises.working_dir.join(RALPH_DIR);
+    // A link in its place leads to what is not of this directory.
+    open_dir(&ralph).map_err(StoreError::io("open", &ralph))?;
+    let mut purged = Purged::default();
+    let all = loops::all(&premises.working_dir);
+    let mut ids = ids_in(&all);
+    if premises.state_dir.starts_with(&ralph) {
+        // Transcripts of loops whose journals are gone. Elsewhere they may be of other working directories.
+        ids.extend(ids_in(&premises.state_dir));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    let lives: Vec<(LoopId, Option<Life>)> = ids
+        .iter()
+        .map(|id| {
+            (
+                *id,
+                Lives::of(&all.join(id.to_string()), &premises.vault).current(),
+            )
+        })
+        .collect();
+    for loop_id in &ids {
+        let name = loop_id.to_string();
+        // First: without the journal nobody would know whose they are.
+        if let Err(why) = snapshots::delete_all_around(&premises.working_dir, *loop_id) {
+            purged
+                .troubles
+                .push(format!("the snapshots of {loop_id} are left: {why}"));
+        }
+        let sessions = premises.state_dir.join(&name);
+        purged
+            .clear(&sessions, |name| {
+                transcripts::is_ours(name) || whole::is_temporary(name)
+            })
+            .map_err(StoreError::io("delete", &sessions))?;
+        let journal = all.join(&name);
+        for (name, is_ours) in retention::all_below() {
+            let below = journal.join(name);
+            purged
+                .clear(&below, |name| is_ours(name) || whole::is_temporary(name))
+                .map_err(StoreError::io("delete", &below))?;
+        }
+        purged
+            .clear(&journal, super::is_ours_in_loop)
+            .map_err(StoreError::io("delete", &journal))?;
+        purged.socket(&premises.runtime_dir.join(format!("{name}.sock")));
+    }
+    if let Some(holder) = lock::holder(&premises.working_dir) {
+        let ours = holder.socket.file_name().and_then(|name| name.to_str());
+        if ours.is_some_and(|name| name.starts_with(&format!("{}.", holder.loop_id))) {
+            purged.socket(&holder.socket);
+        }
+    }
+    let is_moved = |name: &str| loops::moved_away(name).is_some();
+    let moved = std::fs::read_dir(&all).into_iter().flatten().flatten();
+    let moved = moved.filter(|entry| entry.file_name().to_str().is_some_and(is_moved));
+    let moved = moved.map(|entry| entry.path());
+    for left in restore::remains(&all).into_iter().chain(moved) {
+        std::fs::remove_dir_all(&left).map_err(StoreError::io("delete", &left))?;
+        purged.files += 1;
+    }
+    let backups = &premises.backups.dir;
+    purged
+        .backups(premises, (!backups.starts_with(&ralph)).then_some(&lives))
+        .map_err(StoreError::io("delete", backups))?;
+    let server = ralph.join(supervisor::DIR);
+    if lock::is_held_in(&server) {
+        purged.troubles.push(
+            "what is known of the OpenCode server is left: it runs; `tachikoma opencode stop` ends it"
+                .to_owned(),
+        );
+    } else {
+        purged
+            .clear(&server, supervisor::is_ours)
+            .map_err(StoreError::io("delete", &server))?;
+    }
+    purged
+        .quarantine(&quarantine::dir(&premises.working_dir))
+        .map_err(StoreError::io("delete", &ralph))?;
+    whole::remove_remains(&premises.snapshot);
+    for snapshot in snapshot::all_places(&premises.snapshot) {
+        for path in snapshot::older_versions_of(&snapshot)
+            .iter()
+            .chain([&snapshot])
+        {
+            purged
+                .snapshot(path, &premises.vault)
+                .map_err(StoreError::io("delete", path))?;
+        }
+    }
+    let identity = ralph.join(vault::IDENTITY);
+    if vault::is_age(&identity) {
+        purged
+            .file(&identity)
+            .map_err(StoreError::io("delete", &identity))?;
+    }
+    let ignore = ralph.join(".gitignore");
+    if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
+        purged
+            .file(&ignore)
+            .map_err(StoreError::io("delete", &ignore))?;
+    }
+    for dir in [&premises.state_dir, &all] {
+        remove_dir(dir);
+    }
+    let lock = ralph.join("lock");
+    purged
+        .file(&lock)
+        .map_err(StoreError::io("delete", &lock))?;
+    remove_dir(&ralph);
+    Ok(purged)
+}
+
+impl Purged {
+    /// Deletes the files of ours in a directory, and the directory if nothing else is in it.
+    fn clear(&mut self, dir: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<()> {
+        let opened = match open_dir(dir) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) => {
+                self.left.push(dir.to_owned());
+                return Ok(());
+            }
+        };
+        for entry in Dir::read_from(&opened)? {
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let ours = retention::own_file(&opened, entry.file_name()).filter(|name| is_ours(name));
+            match ours {
+                Some(name) => {
+                    rustix::fs::unlinkat(&opened, name, AtFlags::empty())?;
+                    self.files += 1;
+                }
+                None => {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    self.left.push(dir.join(name));
+                }
+            }
+        }
+        remove_dir(dir);
+        Ok(())
+    }
+
+    /// Deletes all backups, and what writers of backups left that died; where others may have theirs, those that are of these
+    /// lives of loops. A directory that may be shared stays.
+    fn backups(
+        &mut self,
+        premises: &Premises,
+        shared: Option<&Vec<(LoopId, Option<Life>)>>,
+    ) -> io::Result<()> {
+        let dir = &premises.backups.dir;
+        if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
+            return Ok(());
+        }
+        let listed =
+            backup::list_names(dir, None).map_err(|error| io::Error::other(chain(&error)))?;
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let path = entry.path();
+            let backup = listed.iter().find(|listed| listed.path == path);
+            let is_temporary = || entry.file_name().to_str().is_some_and(whole::is_temporary);
+            let is_ours = match (backup, shared) {
+                // Below our own directory nobody else has files of such names, damaged or not.
+                (Some(_), None) => true,
+                (None, None) => is_temporary(),
+                (Some(backup), Some(lives)) => {
+                    let mut lives = lives.iter();
+                    let Some((loop_id, life)) = lives.find(|(id, _)| *id == backup.loop_id) else {
+                        continue;
+                    };
+                    match (life, backup::manifest_of(&path, &premises.vault)) {
+                        (Some(life), Ok(told)) if *life == told.life => told.loop_id == *loop_id,
+                        // Of another directory, for all we know.
+                        (_, Ok(_)) => continue,
+                        (_, Err(_)) => false,
+                    }
+                }
+                (None, Some(lives)) if is_temporary() => {
+                    let lives = lives.iter().filter_map(|(_, life)| life.as_ref());
+                    let mut lives = lives.map(Some).chain([None]);
+                    if !lives.any(|life| backup::is_remainder(&path, life)) {
+                        continue;
+                    }
+                    true
+                }
+                (None, Some(_)) => false,
+            };
+            if is_ours && entry.file_type()?.is_file() {
+                self.file(&path)?;
+            } else {
+                self.left.push(path);
+            }
+        }
+        if shared.is_none() {
+            remove_dir(dir);
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Ok(()) => self.files += 1,
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// A snapshot that its checksum vouches for is ours; other tools have files of that name too.
+    fn snapshot(&mut self, path: &Path, vault: &Vault) -> io::Result<()> {
+        if snapshot::is_ours(path, vault) {
+            return self.file(path);
+        }
+        if std::fs::symlink_metadata(path).is_ok() {
+            self.left.push(path.to_owned());
+        }
+        Ok(())
+    }
+
+    /// A dead runner's socket misleads nobody: one that cannot be deleted stays.
+    fn socket(&mut self, path: &Path) {
+        let there = std::fs::symlink_metadata(path);
+        if there.is_ok_and(|there| there.file_type().is_socket())
+            && std::fs::remove_file(path).is_ok()
+        {
+            self.files += 1;
+        }
+    }
+
+    /// All that has a number at the end of its name was put there by us.
+    fn quarantine(&mut self, dir: &Path) -> io::Result<()> {
+        if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
+            return Ok(());
+        }
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.to_str().and_then(quarantine::number_of).is_none() {
+                self.left.push(entry.path());
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                std::fs::remove_dir_all(entry.path())?;
+            } else {
+                std::fs::remove_file(entry.path())?;
+            }
+            self.files += 1;
+        }
+        remove_dir(dir);
+        Ok(())
+    }
+}
+
+/// A directory with something in it stays.
+fn remove_dir(dir: &Path) {
+    let _ = std::fs::remove_dir(dir);
+}
+
+fn ids_in(dir: &Path) -> Vec<LoopId> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| loops::exact_id(entry.file_name().to_str()?))
+        .collect()
+}

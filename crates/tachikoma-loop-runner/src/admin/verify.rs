@@ -1,0 +1,349 @@
+//! Looking at everything that is kept: every line of every journal, every snapshot, every transcript. Only reads.
+
+mod fold;
+mod sealed;
+
+use std::io::{self, BufRead as _, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tachikoma_core::LoopId;
+use tachikoma_fs::{FsError, quarantine};
+
+use super::retention;
+use crate::offline::Premises;
+use crate::session::transcripts;
+use crate::store::archive::{ARCHIVED, is_archived};
+use crate::store::snapshot::{self, Snapshot};
+use crate::store::vault::{self, Vault};
+use crate::store::{StoreError, backup, checkpoints, compressed, gates_dir, journal, loops};
+use tachikoma_core::error_chain as chain;
+
+use fold::Fold;
+
+/// How often a loop is looked at while its runner changes it: files that are renamed or compressed while they are listed
+/// look damaged for a moment, and real damage does not go away.
+const LOOKS_MAX: u32 = 3;
+
+/// What is wrong with a journal of which nothing is left.
+const NO_RECORD: &str =
+    "there is no record left; the snapshot, if it is good, is what a run goes on from";
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A segment of a journal.
+    Journal,
+    /// A snapshot.
+    Snapshot,
+    /// The transcripts of a loop, or one of them.
+    Transcripts,
+    /// The hand-offs of a loop, or one of them.
+    Checkpoints,
+    /// What the gates of a loop said, or one of them.
+    Gates,
+    /// A backup.
+    Backup,
+    /// Something in quarantine.
+    Quarantine,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is as it ought to be.
+    Good,
+    /// It is not wrong, and a person may want to know.
+    Note,
+    /// It is damaged.
+    Wrong,
+}
+
+/// One object that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// What was found.
+    pub verdict: Verdict,
+    /// What was looked at.
+    pub kind: Kind,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is in it, or what is wrong with it.
+    pub what: String,
+}
+
+impl Checked {
+    fn new(verdict: Verdict, kind: Kind, path: &Path, what: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            kind,
+            path: path.to_owned(),
+            what: what.into(),
+        }
+    }
+}
+
+/// Looks at everything, and says of each object what was found. `is_live` tells whether a runner is at work.
+///
+/// # Errors
+/// The loops cannot be listed.
+pub fn verify(
+    premises: &Premises,
+    is_live: impl Fn() -> bool,
+    mut each: impl FnMut(Checked),
+) -> Result<(), StoreError> {
+    let vault = &premises.vault;
+    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
+    let witnesses = witnesses.current.iter().chain(&witnesses.archived);
+    let witnesses = witnesses.filter(|path| vault::is_sealed(path));
+    let why = witnesses.map(|path| vault.locked_out_of(path));
+    if let Some([why, ..]) = why.collect::<Option<Vec<_>>>().as_deref() {
+        sealed::look(premises, why, &mut each);
+        return Ok(());
+    }
+    // Of what only another key opens, nobody knows more without that.
+    let mut each = |checked: Checked| {
+        let wrong = (checked.verdict == Verdict::Wrong).then_some(&checked.path);
+        match wrong.and_then(|path| vault.locked_out_of(path)) {
+            Some(why) => sealed::one(checked.kind, &checked.path, &why, &mut each),
+            None => each(checked),
+        }
+    };
+    let all = loops::all(&premises.working_dir);
+    let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
+    let mut found = match retention::list(&all, &premises.vault) {
+        Err(StoreError::File(FsError::Io { source, .. }))
+            if source.kind() == ErrorKind::NotFound =>
+        {
+            Vec::new()
+        }
+        found => found?,
+    };
+    if let Some(current) = current
+        && !found.iter().any(|(_, loop_id)| *loop_id == current)
+    {
+        // Only its snapshot is left.
+        let dir = loops::dir(&premises.working_dir, current);
+        each(Checked::new(Verdict::Wrong, Kind::Journal, &dir, NO_RECORD));
+    }
+    found.sort();
+    for (_, loop_id) in found {
+        let mut checked = check_loop(premises, loop_id, current);
+        for _ in 1..LOOKS_MAX {
+            let wrong = checked.iter().any(|one| one.verdict == Verdict::Wrong);
+            if !wrong || !is_live() {
+                break;
+            }
+            checked = check_loop(premises, loop_id, current);
+        }
+        checked.into_iter().for_each(&mut each);
+    }
+    if current.is_none()
+        && let Err(error) = snapshot::read(&premises.snapshot, &premises.vault)
+    {
+        let path = snapshot::place(&premises.snapshot, &premises.vault);
+        each(unread_snapshot(&path, &error));
+    }
+    check_backups(premises, &mut each)?;
+    quarantined(premises, &mut each);
+    Ok(())
+}
+
+fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> Vec<Checked> {
+    let dir = loops::dir(&premises.working_dir, loop_id);
+    let mut checked = Vec::new();
+    // Backups and snapshots first: the journal grows, and holds all that a snapshot holds.
+    let backups = backup::list(&premises.backups.dir, Some(loop_id)).unwrap_or_default();
+    let mut fold = Fold::new(loop_id, &premises.vault);
+    let is_current = current == Some(loop_id);
+    let path = snapshot::place(&premises.snapshot, &premises.vault);
+    match snapshot::read(&path, &premises.vault) {
+        Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&path, found),
+        Ok(found) if is_current => checked.push(no_snapshot(&path, found.as_ref())),
+        Err(error) if is_current => checked.push(unread_snapshot(&path, &error)),
+        Ok(_) | Err(_) => {}
+    }
+    if is_archived(&dir) {
+        let path = dir.join(ARCHIVED);
+        match snapshot::read(&path, &premises.vault) {
+            Ok(Some(found)) => fold.compare(&path, found),
+            // Moved back in between.
+            Ok(None) => {}
+            Err(_) if std::fs::metadata(&path).is_ok_and(|file| file.len() == 0) => {
+                let what = "archived without a state: its journal was not readable any more";
+                checked.push(Checked::new(Verdict::Note, Kind::Snapshot, &path, what));
+            }
+            Err(error) => checked.push(unread_snapshot(&path, &error)),
+        }
+    }
+    match journal::segments(&dir) {
+        Ok(segments) => {
+            if segments.is_empty() && is_current {
+                checked.push(Checked::new(Verdict::Wrong, Kind::Journal, &dir, NO_RECORD));
+            }
+            let last = segments.len().saturating_sub(1);
+            for (place, (number, path)) in segments.iter().enumerate() {
+                checked.push(fold.segment(*number, path, place == last));
+            }
+            if let Some(end) = checked.last_mut()
+                && end.kind == Kind::Journal
+                && end.verdict == Verdict::Good
+                && let Some(seq) = fold.last
+                && let Some(ahead) = backup::ahead_of(seq, backups, &dir, &premises.vault)
+            {
+                end.verdict = Verdict::Wrong;
+                end.what = backup::cut_short(seq, &ahead);
+            }
+        }
+        // Pruned in between.
+        Err(_) if !dir.exists() => return Vec::new(),
+        Err(error) => {
+            let what = chain(&error);
+            checked.push(Checked::new(Verdict::Wrong, Kind::Journal, &dir, what));
+        }
+    }
+    checked.extend(fold.finish());
+    checked.extend(check_transcripts(
+        Kind::Transcripts,
+        &premises.state_dir.join(loop_id.to_string()),
+        &premises.vault,
+    ));
+    checked.extend(check_checkpoints(&dir, &premises.vault));
+    checked.extend(check_transcripts(
+        Kind::Gates,
+        &gates_dir(&dir),
+        &premises.vault,
+    ));
+    checked
+}
+
+fn no_snapshot(path: &Path, found: Option<&Snapshot>) -> Checked {
+    let what = match found {
+        Some(other) => format!(
+            "it is of another loop ({}); the next run archives that one with it",
+            other.loop_id
+        ),
+        None => "there is none; a run goes on from the journal alone".to_owned(),
+    };
+    Checked::new(Verdict::Note, Kind::Snapshot, path, what)
+}
+
+fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
+    let what = match error {
+        StoreError::DamagedSnapshot { what, .. } => {
+            format!("{what}; the journal has all that it held")
+        }
+        _ => chain(error),
+    };
+    Checked::new(Verdict::Wrong, Kind::Snapshot, path, what)
+}
+
+/// One line for all that are good, and one for each that is not.
+fn check_transcripts(kind: Kind, dir: &Path, vault: &Vault) -> Vec<Checked> {
+    let listed = match transcripts::list(dir) {
+        Ok(listed) => listed,
+        Err(error) => {
+            let what = error.to_string();
+            return vec![Checked::new(Verdict::Wrong, kind, dir, what)];
+        }
+    };
+    let read = listed
+        .iter()
+        .map(|file| (file.path.clone(), read_through(&file.path, vault)));
+    check_texts(kind, dir, read)
+}
+
+fn check_checkpoints(loop_dir: &Path, vault: &Vault) -> Vec<Checked> {
+    let dir = checkpoints::dir(loop_dir);
+    match checkpoints::list(loop_dir) {
+        Ok(listed) => {
+            let read = listed.iter().map(|session| {
+                let read = checkpoints::read(loop_dir, *session, vault).map(drop);
+                (checkpoints::path_of(&dir, *session), read)
+            });
+            check_texts(Kind::Checkpoints, &dir, read)
+        }
+        Err(error) => {
+            let what = error.to_string();
+            vec![Checked::new(Verdict::Wrong, Kind::Checkpoints, &dir, what)]
+        }
+    }
+}
+
+fn check_texts(
+    kind: Kind,
+    dir: &Path,
+    read: impl Iterator<Item = (PathBuf, io::Result<()>)>,
+) -> Vec<Checked> {
+    let mut checked = Vec::new();
+    let mut good = 0_u32;
+    for (path, read) in read {
+        match read {
+            Ok(()) => good += 1,
+            // Pruned in between.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                let what = format!("it cannot be read ({error}); nothing but this text is lost");
+                checked.push(Checked::new(Verdict::Wrong, kind, &path, what));
+            }
+        }
+    }
+    if good > 0 {
+        let files = if good == 1 { "file" } else { "files" };
+        let what = format!("{good} {files}");
+        checked.insert(0, Checked::new(Verdict::Good, kind, dir, what));
+    }
+    checked
+}
+
+fn read_through(path: &Path, vault: &Vault) -> io::Result<()> {
+    let mut content = compressed::open(path, vault)?.content;
+    loop {
+        let read = content.fill_buf()?.len();
+        if read == 0 {
+            return Ok(());
+        }
+        content.consume(read);
+    }
+}
+
+fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<(), StoreError> {
+    for listed in backup::list(&premises.backups.dir, None)? {
+        let path = &listed.path;
+        each(match backup::read_through(path, &premises.vault) {
+            Ok(_) => {
+                let what = format!("whole, taken at record {}", listed.seq);
+                Checked::new(Verdict::Good, Kind::Backup, path, what)
+            }
+            // Rotated in between.
+            Err(_) if !path.exists() => continue,
+            Err(StoreError::DamagedBackup { what, .. }) => {
+                Checked::new(Verdict::Wrong, Kind::Backup, path, what)
+            }
+            Err(error) => Checked::new(Verdict::Wrong, Kind::Backup, path, chain(&error)),
+        });
+    }
+    Ok(())
+}
+
+fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {
+    let dir = quarantine::dir(&premises.working_dir);
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let bytes = quarantine::size(&path);
+        let name = path.file_stem().and_then(|name| name.to_str());
+        let is_loop = path.is_dir() && name.and_then(loops::exact_id).is_some();
+        let what = match is_loop {
+            true => format!("{bytes} bytes, a loop as it was before a restoration"),
+            false => format!("{bytes} bytes, moved out of the way and not looked at"),
+        };
+        each(Checked::new(Verdict::Note, Kind::Quarantine, &path, what));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! Writing a backup: an archive that is made while it is read, so that it can be compressed on its way.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, Cursor, Read, Seek as _, Write as _};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use tachikoma_core::{Seq, SessionNo};
+use tachikoma_fs::regular;
+
+use super::BUNDLE_NAME;
+use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
+use super::{Backups, Entry, FORMAT, Manifest, Moment};
+use crate::journal::JournalPart;
+use crate::snapshot::Packing;
+use crate::vault::{self, Vault};
+use crate::{checkpoints, compressed, journal, tests_book};
+
+/// The unit of a tar archive.
+const BLOCK: u64 = 512;
+
+/// What is written into a backup.
+struct Part {
+    entry: Entry,
+    content: Box<dyn Read>,
+}
+
+/// Writes a backup. Nothing is held in memory but what is small.
+pub fn write(
+    target: &mut File,
+    moment: &Moment,
+    backups: &Backups,
+    called_off: &AtomicBool,
+) -> io::Result<()> {
+    let mut archive = archive(moment, &backups.vault)?;
+    let mut target = backups.vault.writer(target)?;
+    match backups.packing {
+        Packing::Compressed => compressed::pack(&mut archive, &mut target, called_off)?,
+        Packing::Plain => {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            loop {
+                compressed::go_on(called_off)?;
+                let read = archive.read(&mut chunk)?;
+                if read == 0 {
+                    break;
+                }
+                target.write_all(&chunk[..read])?;
+            }
+        }
+    }
+    target.finish().map(drop)
+}
+
+/// Returns the archive as it is to be written.
+fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
+    let parts = parts(moment, vault)?;
+    let snapshot = &moment.snapshot;
+    let manifest = Manifest {
+        backup: FORMAT,
+        tachikoma: env!("CARGO_PKG_VERSION").to_owned(),
+        loop_id: snapshot.loop_id,
+        seq: snapshot.seq,
+        life: snapshot.state.life.clone(),
+        before_restore: moment.before_restore,
+        taken_at: snapshot.saved_at,
+        iteration: snapshot.core.iteration,
+        status: snapshot.core.status,
+        segment: moment.journal.as_ref().map(|journal| journal.segment),
+        files: parts.iter().map(|part| part.entry.clone()).collect(),
+    };
+    let mut line = Vec::new();
+    journal::encode(&manifest, &mut line);
+    let parts = std::iter::once(part_of(MANIFEST.to_owned(), line)).chain(parts);
+    let seconds = u64::try_from(snapshot.saved_at.as_millis() / 1_000).unwrap_or(0);
+    let mut chain = Chain::default();
+    for Part { entry, content } in parts {
+        let mut header = tar::Header::new_ustar();
+        header.set_path(&entry.name)?;
+        header.set_size(entry.bytes);
+        header.set_mode(0o600);
+        header.set_mtime(seconds);
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_cksum();
+        let padding = entry.bytes.next_multiple_of(BLOCK) - entry.bytes;
+        chain.push(Cursor::new(*header.as_bytes()));
+        chain.push(content.take(entry.bytes));
+        chain.push(io::repeat(0).take(padding));
+    }
+    chain.push(io::repeat(0).take(2 * BLOCK));
+    Ok(chain)
+}
+
+/// One thing after the other.
+#[derive(Default)]
+struct Chain(VecDeque<Box<dyn Read>>);
+
+impl Chain {
+    fn push(&mut self, source: impl Read + 'static) {
+        self.0.push_back(Box::new(source));
+    }
+}
+
+impl Read for Chain {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(first) = self.0.front_mut() {
+            let read = first.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.0.pop_front();
+        }
+        Ok(0)
+    }
+}
+
+fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
+    let snapshot = &moment.snapshot;
+    let original = moment.original.clone();
+    let text = original.unwrap_or_else(|| snapshot.encode().into_bytes());
+    let mut parts = vec![part_of(SNAPSHOT.to_owned(), text)];
+    if let Some(part) = &moment.journal {
+        let open = || beginning(part, snapshot.seq, vault);
+        let mut crc = Tee::new(open()?, None);
+        io::copy(&mut crc, &mut io::sink())?;
+        let name = journal::segment_name(part.segment);
+        let content = open()?;
+        parts.push(Part {
+            entry: crc.entry(name),
+            content,
+        });
+    }
+    let dir = &moment.loop_dir;
+    let session = snapshot.state.session.number;
+    // Either can be done without.
+    if let Ok(Some(text)) = checkpoints::read(dir, session, vault) {
+        parts.push(part_of(checkpoint_name(session), text.into_bytes()));
+    }
+    if let Ok(bytes) = vault.read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {
+        parts.push(part_of(tests_book::NAME.to_owned(), bytes));
+    }
+    if let Some(path) = &moment.work {
+        let mut file = regular::open(path)?;
+        let mut crc = Tee::new(&mut file, None);
+        io::copy(&mut crc, &mut io::sink())?;
+        let entry = crc.entry(BUNDLE_NAME.to_owned());
+        file.rewind()?;
+        let content = Box::new(file);
+        parts.push(Part { entry, content });
+    }
+    Ok(parts)
+}
+
+/// Returns what a segment holds up to a record, with the line end that may be missing: more lines come behind it one day.
+fn beginning(part: &JournalPart, seq: Seq, vault: &Vault) -> io::Result<Box<dyn Read>> {
+    let is_sealed = vault::is_sealed(&part.path) || !vault.is_plain();
+    let content = compressed::open(&part.path, vault)?.content;
+    if !is_sealed {
+        let end: &[u8] = if part.unended { b"\n" } else { b"" };
+        return Ok(Box::new(content.take(part.len).chain(end)));
+    }
+    // Its length says nothing of what is in it.
+    let line = Cursor::new(Vec::new());
+    Ok(Box::new(UpTo {
+        content,
+        seq,
+        line,
+        is_over: false,
+    }))
+}
+
+/// The lines of a segment up to that of a record.
+struct UpTo<R> {
+    content: R,
+    seq: Seq,
+    line: Cursor<Vec<u8>>,
+    is_over: bool,
+}
+
+impl<R: BufRead> Read for UpTo<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.line.read(buffer)?;
+        if read > 0 || self.is_over || buffer.is_empty() {
+            return Ok(read);
+        }
+        let mut line = std::mem::take(self.line.get_mut());
+        line.clear();
+        self.content.read_until(b'\n', &mut line)?;
+        if line.last().is_some_and(|last| *last != b'\n') {
+            line.push(b'\n');
+        }
+        self.is_over = line.is_empty() || journal::seq_of(&line) == Some(self.seq.0);
+        self.line = Cursor::new(line);
+        self.line.read(buffer)
+    }
+}
+
+fn part_of(name: String, bytes: Vec<u8>) -> Part {
+    let entry = Entry {
+        name,
+        bytes: bytes.len() as u64,
+        crc32c: hex(crc32c::crc32c(&bytes)),
+    };
+    let content = Box::new(Cursor::new(bytes));
+    Part { entry, content }
+}
+
+fn checkpoint_name(session: SessionNo) -> String {
+    checkpoints::path_of(Path::new(checkpoints::DIR), session)
+        .display()
+        .to_string()
+}

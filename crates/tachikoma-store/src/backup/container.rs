@@ -1,0 +1,416 @@
+//! A backup as a file: a tar archive that begins with what is in it. This is its reader.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use tachikoma_core::{Seq, State};
+use tachikoma_fs::{private, regular};
+
+use super::{BUNDLE_BYTES_MAX, BUNDLE_NAME};
+use super::{Entry, FORMAT, Manifest};
+use crate::journal;
+use crate::snapshot::{self, Snapshot};
+use crate::vault::{Sealing, Vault, is_locked};
+use crate::{StoreError, checkpoints, compressed, tests_book};
+
+/// The name of the first entry.
+pub const MANIFEST: &str = "manifest.json";
+
+/// The name of the snapshot in it.
+pub const SNAPSHOT: &str = "state.json";
+
+/// A manifest of ours has less than a thousand bytes.
+const MANIFEST_BYTES_MAX: u64 = 64 << 10;
+
+/// Snapshot, journal, hand-off, books of tests, work.
+const FILES_MAX: usize = 5;
+
+/// A segment is closed long before it is as large as that, whatever its last record was.
+const JOURNAL_BYTES_MAX: u64 = 16 * journal::SEGMENT_MAX_BYTES;
+
+/// What may stand behind the last entry: tar fills up its last block of blocks with zeros.
+const PADDING_BYTES_MAX: usize = 1 << 20;
+
+/// What is copied at a time.
+pub const CHUNK_BYTES: usize = 64 << 10;
+
+/// What a good backup holds.
+#[derive(Debug)]
+pub struct Content {
+    /// What it says of itself.
+    pub manifest: Manifest,
+    /// What all of it adds up to.
+    pub state: State,
+    /// Where the loop worked.
+    pub working_dir: PathBuf,
+}
+
+/// Reads a backup to its end and checks all of it: every file against its checksum, and that snapshot and journal end at the
+/// record that it says.
+///
+/// # Errors
+/// It cannot be read, is damaged, or is newer than this version.
+pub fn read_through(path: &Path, vault: &Vault) -> Result<Content, StoreError> {
+    read(path, None, vault)
+}
+
+/// Reads a backup as [`read_through`] does, and puts what is in it, but for the snapshot, into `dir`, which is laid out like
+/// the directory of a loop.
+pub fn read_into(path: &Path, dir: &Path, vault: &Vault) -> Result<Content, StoreError> {
+    read(path, Some(dir), vault)
+}
+
+/// Reads what a backup says of itself. What is in it is not looked at.
+pub fn manifest_of(path: &Path, vault: &Vault) -> Result<Manifest, StoreError> {
+    let mut archive = open(path, vault)?;
+    manifest(path, &mut entries(path, &mut archive)?)
+}
+
+type Archive = tar::Archive<Box<dyn io::BufRead>>;
+type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
+
+fn open(path: &Path, vault: &Vault) -> Result<Archive, StoreError> {
+    let file = regular::open(path).map_err(StoreError::io("open", path))?;
+    // By what it is, not by its name: anyone may have copied it.
+    let content = compressed::content_of(file, vault).map_err(unread(path))?;
+    Ok(tar::Archive::new(content))
+}
+
+/// Returns the entries as they are: long names and other additions, which would be read whole at once, are none of ours.
+fn entries<'a>(path: &Path, archive: &'a mut Archive) -> Result<Entries<'a>, StoreError> {
+    Ok(archive.entries().map_err(unread(path))?.raw(true))
+}
+
+pub fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
+    StoreError::DamagedBackup {
+        path: path.to_owned(),
+        what: what.into(),
+    }
+}
+
+/// What an error in the middle of a backup says.
+fn unread(path: &Path) -> impl Fn(io::Error) -> StoreError {
+    move |error| match error.raw_os_error() {
+        Some(_) => StoreError::io("read", path)(error),
+        None if is_locked(&error) => StoreError::io("open", path)(error),
+        // Not the disk's: what was read makes no sense.
+        None => damaged(path, error.to_string()),
+    }
+}
+
+fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreError> {
+    #[derive(Deserialize)]
+    struct Format {
+        backup: u32,
+    }
+    let nothing = || damaged(path, "there is nothing in it");
+    let entry = entries.next().ok_or_else(nothing)?.map_err(unread(path))?;
+    let is_it =
+        entry.header().entry_type().is_file() && *entry.path_bytes() == *MANIFEST.as_bytes();
+    if !is_it || entry.size() > MANIFEST_BYTES_MAX {
+        return Err(damaged(path, "it does not begin with what is in it"));
+    }
+    let mut text = String::new();
+    let mut entry = entry.take(MANIFEST_BYTES_MAX);
+    entry.read_to_string(&mut text).map_err(unread(path))?;
+    let line = text.trim_end_matches('\n');
+    let shapeless = |error: serde_json::Error| damaged(path, error.to_string());
+    let Format { backup } = serde_json::from_str(line).map_err(shapeless)?;
+    if backup > FORMAT {
+        return Err(StoreError::NewerBackup {
+            path: path.to_owned(),
+            found: backup,
+            supported: FORMAT,
+        });
+    }
+    if !journal::is_whole(line.as_bytes()) {
+        return Err(damaged(path, "the checksum of its list does not match"));
+    }
+    let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;
+    // The next one is to be written behind it.
+    if manifest.segment == Some(u32::MAX) {
+        return Err(damaged(path, "its journal has a number that none has"));
+    }
+    if manifest.files.len() > FILES_MAX {
+        return Err(damaged(path, "its list is too long"));
+    }
+    let mut names = BTreeSet::new();
+    for Entry { name, bytes, .. } in &manifest.files {
+        let Some(max) = bytes_max(&manifest, name) else {
+            return Err(damaged(path, format!("{name} is no part of a backup")));
+        };
+        if !names.insert(name) {
+            return Err(damaged(path, format!("{name} is in its list twice")));
+        }
+        if *bytes > max {
+            return Err(damaged(path, format!("{name} is larger than any of ours")));
+        }
+    }
+    Ok(manifest)
+}
+
+/// Returns how large a file of a backup may be; none if there is no file of that name in one.
+fn bytes_max(manifest: &Manifest, name: &str) -> Option<u64> {
+    let is_checkpoint = |name: &str| {
+        let below = name.split_once('/');
+        below.is_some_and(|(dir, name)| dir == checkpoints::DIR && checkpoints::is_ours(name))
+    };
+    match name {
+        SNAPSHOT => Some(snapshot::BYTES_MAX),
+        tests_book::NAME => Some(tests_book::BYTES_MAX),
+        BUNDLE_NAME => Some(BUNDLE_BYTES_MAX),
+        name if is_journal(manifest, name) => Some(JOURNAL_BYTES_MAX),
+        name if is_checkpoint(name) => Some(checkpoints::BYTES_MAX),
+        _ => None,
+    }
+}
+
+fn is_journal(manifest: &Manifest, name: &str) -> bool {
+    let segment = manifest.segment.map(journal::segment_name);
+    segment.is_some_and(|segment| segment == name)
+}
+
+fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
+    read_all(path, into, vault).map_err(|error| match error {
+        StoreError::Damaged { line, what, .. } => {
+            damaged(path, format!("line {line} of its journal: {what}"))
+        }
+        StoreError::DamagedSnapshot { what, .. } => damaged(path, format!("its snapshot: {what}")),
+        _ => error,
+    })
+}
+
+fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
+    let mut archive = open(path, vault)?;
+    let mut entries = entries(path, &mut archive)?;
+    let manifest = manifest(path, &mut entries)?;
+    let mut reading = Reading {
+        path,
+        vault,
+        into,
+        manifest: &manifest,
+        snapshot: None,
+        state: None,
+    };
+    for expected in &manifest.files {
+        let missing = || damaged(path, format!("{} is missing", expected.name));
+        let entry = entries.next().ok_or_else(missing)?.map_err(unread(path))?;
+        reading.file(expected, entry)?;
+    }
+    let (state, working_dir) = reading.finish()?;
+    if entries.next().is_some() {
+        return Err(damaged(path, "there is more in it than it says"));
+    }
+    // To the end: that is where the checksum of a compressed one is.
+    let mut rest = archive.into_inner();
+    let mut behind = 0;
+    loop {
+        let left = rest.fill_buf().map_err(unread(path))?;
+        behind += left.len();
+        if left.iter().any(|byte| *byte != 0) || behind > PADDING_BYTES_MAX {
+            return Err(damaged(path, "something stands behind its end"));
+        }
+        let length = left.len();
+        if length == 0 {
+            break;
+        }
+        rest.consume(length);
+    }
+    Ok(Content {
+        manifest,
+        state,
+        working_dir,
+    })
+}
+
+/// A backup as it is read.
+struct Reading<'a> {
+    path: &'a Path,
+    vault: &'a Vault,
+    into: Option<&'a Path>,
+    manifest: &'a Manifest,
+    snapshot: Option<Snapshot>,
+    /// What the records so far add up to.
+    state: Option<State>,
+}
+
+impl Reading<'_> {
+    fn file<R: Read>(
+        &mut self,
+        expected: &Entry,
+        entry: tar::Entry<'_, R>,
+    ) -> Result<(), StoreError> {
+        let name = &expected.name;
+        let is_it = *entry.path_bytes() == *name.as_bytes();
+        if !is_it || !entry.header().entry_type().is_file() || entry.size() != expected.bytes {
+            return Err(damaged(
+                self.path,
+                format!("it does not hold {name} as it says"),
+            ));
+        }
+        // The next snapshot is written anew.
+        let copy = self.into.filter(|_| name != SNAPSHOT);
+        let copy = copy.map(|dir| dir.join(name));
+        let vault = match name.as_str() {
+            // For git, which makes of it what is in clear text anyway.
+            BUNDLE_NAME => Vault::plain(),
+            _ => self.vault.clone(),
+        };
+        let file = copy.as_ref().map(|copy| create(copy, &vault)).transpose()?;
+        let mut content = Tee::new(entry, file);
+        let read = self.content(name, &mut content);
+        if let (Some(failed), Some(copy)) = (content.failed.take(), &copy) {
+            return Err(StoreError::io("write", copy)(failed));
+        }
+        read?;
+        if let (Some(file), Some(copy)) = (content.copy.take(), &copy) {
+            let file = file.finish().map_err(StoreError::io("write", copy))?;
+            file.sync_all().map_err(StoreError::sync(copy))?;
+        }
+        if content.entry(name.clone()) != *expected {
+            return Err(damaged(
+                self.path,
+                format!("the checksum of {name} does not match"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads a file to its end, and what is in it if that counts.
+    fn content(&mut self, name: &str, content: &mut impl Read) -> Result<(), StoreError> {
+        if name == SNAPSHOT {
+            self.snapshot(content)?;
+        } else if is_journal(self.manifest, name) {
+            self.journal(name, content)?;
+        }
+        let read = io::copy(content, &mut io::sink());
+        read.map(drop).map_err(unread(self.path))
+    }
+
+    fn snapshot(&mut self, content: &mut impl Read) -> Result<(), StoreError> {
+        let mut bytes = Vec::new();
+        content
+            .take(snapshot::BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(unread(self.path))?;
+        let label = self.path.join(SNAPSHOT);
+        self.snapshot = Some(snapshot::from_bytes(&label, &bytes)?);
+        Ok(())
+    }
+
+    fn journal(&mut self, name: &str, content: &mut impl Read) -> Result<(), StoreError> {
+        let label = self.path.join(name);
+        let Some(snapshot) = &self.snapshot else {
+            return Err(damaged(self.path, "the snapshot does not come first"));
+        };
+        // What the records up to the snapshot add up to is not compared with it: an earlier version, which knew less, may have
+        // written them. They only have to be whole.
+        let mut state = Some(snapshot.state.clone());
+        let mut last: Option<Seq> = None;
+        let reader = BufReader::with_capacity(CHUNK_BYTES, content);
+        journal::read_lines((&label, 1), reader, Seq::default(), |line, record| {
+            let record = record?;
+            if let Some(last) = last.filter(|last| last.next() != record.seq) {
+                let what = format!("record {} follows record {last}", record.seq);
+                return Err(damaged(self.path, what));
+            }
+            last = Some(record.seq);
+            if line == 1 && record.seq > snapshot.seq.next() {
+                // It stands before all of them.
+                state = None;
+            }
+            if record.seq > snapshot.seq {
+                journal::take_in(&mut state, &label, line, &record)?;
+            }
+            Ok(())
+        })?;
+        if last.is_none_or(|last| last < snapshot.seq) {
+            return Err(damaged(self.path, "its journal ends before its snapshot"));
+        }
+        self.state = state;
+        Ok(())
+    }
+
+    /// Returns what all of it adds up to.
+    fn finish(&mut self) -> Result<(State, PathBuf), StoreError> {
+        let lacks = || damaged(self.path, "it has no snapshot");
+        let snapshot = self.snapshot.take().ok_or_else(lacks)?;
+        let state = match self.state.take() {
+            Some(state) => state,
+            None if self.manifest.segment.is_none() => snapshot.state,
+            None => return Err(damaged(self.path, "its journal has no record")),
+        };
+        if state.seq != self.manifest.seq || state.loop_id != self.manifest.loop_id {
+            return Err(damaged(
+                self.path,
+                "it does not stand at the record that it says",
+            ));
+        }
+        Ok((state, snapshot.core.working_dir))
+    }
+}
+
+fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
+    if let Some(dir) = path.parent() {
+        tachikoma_fs::make_dir(dir)?;
+    }
+    private()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .and_then(|file| vault.writer(file))
+        .map_err(StoreError::io("create", path))
+}
+
+/// Reads on, adds up a checksum, and may keep a copy.
+pub struct Tee<R> {
+    source: R,
+    copy: Option<Sealing<File>>,
+    /// Why the copy is not whole.
+    failed: Option<io::Error>,
+    bytes: u64,
+    crc: u32,
+}
+
+impl<R> Tee<R> {
+    pub fn new(source: R, copy: Option<Sealing<File>>) -> Self {
+        Self {
+            source,
+            copy,
+            failed: None,
+            bytes: 0,
+            crc: 0,
+        }
+    }
+
+    pub fn entry(&self, name: String) -> Entry {
+        Entry {
+            name,
+            bytes: self.bytes,
+            crc32c: hex(self.crc),
+        }
+    }
+}
+
+impl<R: Read> Read for Tee<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.crc = crc32c::crc32c_append(self.crc, &buffer[..read]);
+        self.bytes += read as u64;
+        if let Some(copy) = &mut self.copy {
+            copy.write_all(&buffer[..read]).map_err(|error| {
+                self.failed = Some(error);
+                io::Error::other("its copy cannot be written")
+            })?;
+        }
+        Ok(read)
+    }
+}
+
+/// Returns a checksum as manifests have it.
+pub fn hex(crc: u32) -> String {
+    format!("{crc:08x}")
+}

@@ -1,0 +1,313 @@
+//! Backups as files: their names, which there are, and which go.
+
+use std::cmp::Reverse;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+use tachikoma_core::{Life, LoopId, Seq, Timestamp};
+use tachikoma_fs::{private, whole};
+
+use super::{Backups, Moment, container};
+use crate::snapshot::Packing;
+use crate::vault::{self, Vault};
+use crate::{StoreError, compressed, loops};
+use tachikoma_core::error_chain as chain;
+
+/// What the name of a backup ends with, unless it is compressed.
+const SUFFIX: &str = ".tar";
+
+/// Backups of one record in one second, of which there is no end only where something is wrong.
+const REPEATS_MAX: u32 = 1_000;
+
+/// Whoever has not written to a file for so long has died: the largest backup takes minutes on the slowest disk.
+const STALE: Duration = Duration::from_secs(3_600);
+
+/// How much of a file's name under way says whose it is.
+const MARK_DIGITS: usize = 16;
+
+/// A backup, by its name: newer ones are greater.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listed {
+    /// When it was taken, to the second, as `20261115T054715Z`. First: after a restoration the numbers of records fall.
+    pub taken_at: String,
+    /// The last record in it.
+    pub seq: Seq,
+    /// Which one it is of that record and second.
+    repeat: u32,
+    /// The loop.
+    pub loop_id: LoopId,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// Lists what has the name of a backup, newest first; of one loop, or of all. A name that was only taken, by a writer that
+/// died or is at it, is not among them.
+///
+/// # Errors
+/// The directory cannot be read. One that is not there has none.
+pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
+    let mut listed = list_names(dir, of)?;
+    listed.retain(|listed| {
+        std::fs::symlink_metadata(&listed.path).is_ok_and(|there| there.len() > 0)
+    });
+    Ok(listed)
+}
+
+/// Lists all names of backups, newest first.
+pub fn list_names(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(StoreError::io("list", dir)(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(StoreError::io("list", dir))?;
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let listed = entry.file_name().to_str().and_then(|name| parse(dir, name));
+        found.extend(
+            listed.filter(|listed| is_file && of.is_none_or(|loop_id| loop_id == listed.loop_id)),
+        );
+    }
+    found.sort();
+    found.reverse();
+    Ok(found)
+}
+
+/// Reads the name of a backup; the path is the name alone.
+#[must_use]
+pub fn by_name(name: &str) -> Option<Listed> {
+    parse(Path::new(""), name)
+}
+
+/// Returns whether a file of that name in the directory of backups is one, or was to become one.
+pub fn is_name(name: &str) -> bool {
+    whole::is_temporary(name) || parse(Path::new(""), name).is_some()
+}
+
+fn parse(dir: &Path, name: &str) -> Option<Listed> {
+    let (packed, sealed) = match name.strip_suffix(vault::SUFFIX) {
+        Some(packed) => (packed, vault::SUFFIX),
+        None => (name, ""),
+    };
+    let (plain, packing) = match packed.strip_suffix(compressed::SUFFIX) {
+        Some(plain) => (plain, Packing::Compressed),
+        None => (packed, Packing::Plain),
+    };
+    let stem = plain.strip_suffix(SUFFIX)?;
+    let (loop_id, rest) = stem.split_at_checked(LoopId::from_u128(0).to_string().len())?;
+    let mut parts = rest.strip_prefix('-')?.split('-');
+    let seq: u64 = parts.next()?.parse().ok()?;
+    let taken_at = parts.next()?;
+    let repeat = parts.next().map_or(Some(0), |part| part.parse().ok())?;
+    let listed = Listed {
+        taken_at: taken_at.to_owned(),
+        seq: Seq(seq),
+        repeat,
+        loop_id: loops::exact_id(loop_id)?,
+        path: dir.join(name),
+    };
+    let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');
+    let again = name_of(listed.loop_id, listed.seq, taken_at, repeat, packing);
+    (is_second && again + sealed == name).then_some(listed)
+}
+
+fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32, packing: Packing) -> String {
+    let number = seq.0;
+    let repeat = match repeat {
+        0 => String::new(),
+        repeat => format!("-{repeat}"),
+    };
+    let packed = match packing {
+        Packing::Plain => "",
+        Packing::Compressed => compressed::SUFFIX,
+    };
+    format!("{loop_id}-{number:020}-{taken_at}{repeat}{SUFFIX}{packed}")
+}
+
+/// Returns a moment as names have it: `20261115T054715Z`.
+fn second(time: Timestamp) -> String {
+    let text = time.to_string();
+    let digits = text.chars().take("2026-11-15T05:47:15".len());
+    digits
+        .filter(|c| !matches!(c, '-' | ':'))
+        .chain(['Z'])
+        .collect()
+}
+
+/// Gives a backup that was written a name that no other file has, and returns it.
+pub fn place(backups: &Backups, written: &Path, moment: &Moment) -> Result<PathBuf, StoreError> {
+    let dir = &backups.dir;
+    let snapshot = &moment.snapshot;
+    let taken_at = second(snapshot.saved_at);
+    for repeat in 0..REPEATS_MAX {
+        let (loop_id, seq) = (snapshot.loop_id, snapshot.seq);
+        let name = name_of(loop_id, seq, &taken_at, repeat, backups.packing);
+        let path = backups.vault.named(dir.join(name));
+        match rename_new(written, &path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(StoreError::io("create", &path)(error)),
+        }
+    }
+    let source = std::io::Error::other("too many backups of one second lie there");
+    Err(StoreError::io("find a name in", dir)(source))
+}
+
+/// Gives a file a name that no other file has.
+fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // This file system cannot do it in one step: whoever makes the file has the name.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            private().write(true).create_new(true).open(to)?;
+            std::fs::rename(from, to).inspect_err(|_| {
+                let _ = std::fs::remove_file(to);
+            })
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+/// Removes the oldest backups of a life of a loop beyond the number that is kept. Only what is a backup of that life by its name
+/// and by what is in it counts and goes: others may be of another directory. Returns what could not be done.
+pub fn rotate(backups: &Backups, loop_id: LoopId, life: &Life, newest: &Path) -> Vec<String> {
+    if backups.max == 0 {
+        return Vec::new();
+    }
+    let max = usize::try_from(backups.max).unwrap_or(usize::MAX);
+    let mut listed = match list_names(&backups.dir, Some(loop_id)) {
+        Ok(listed) => listed,
+        Err(error) => return vec![chain(&error)],
+    };
+    let empty = listed.extract_if(.., |listed| is_empty(&listed.path));
+    let stale = empty.filter(|listed| is_stale(&listed.path));
+    let mut removed: Vec<_> = stale.map(|listed| remove(&listed.path)).collect();
+    // The one that was just taken is the newest; within a life the number of the record says which came later, and clocks do not.
+    listed.sort_by_key(|listed| Reverse((listed.path == newest, listed.seq)));
+    let ours = listed.into_iter().filter(|listed| {
+        let manifest = container::manifest_of(&listed.path, &backups.vault);
+        manifest.is_ok_and(|told| told.loop_id == loop_id && told.life == *life)
+    });
+    removed.extend(ours.skip(max).map(|old| remove(&old.path)));
+    let failed = removed.into_iter().filter_map(Result::err);
+    failed.map(|error| chain(&error)).collect()
+}
+
+/// Removes the backups of a loop that is gone, or those of one life of it.
+pub fn remove_of(
+    dir: &Path,
+    loop_id: LoopId,
+    life: Option<&Life>,
+    vault: &Vault,
+) -> Result<(), StoreError> {
+    for listed in list_names(dir, Some(loop_id))? {
+        let manifest = container::manifest_of(&listed.path, vault);
+        let is_it = manifest.is_ok_and(|told| {
+            told.loop_id == loop_id && life.is_none_or(|life| *life == told.life)
+        });
+        // A name whose taker died is nobody's.
+        if is_it || (is_empty(&listed.path) && is_stale(&listed.path)) {
+            remove(&listed.path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a path in `dir` that nobody else has, and that says which life it is of.
+pub fn temporary(dir: &Path, life: &Life) -> PathBuf {
+    let unique = uuid::Uuid::new_v4().simple().to_string();
+    dir.join(whole::temporary_name(
+        &(mark(life) + &unique[MARK_DIGITS..]),
+    ))
+}
+
+fn mark(life: &Life) -> String {
+    let mut mark = life.to_string();
+    mark.truncate(MARK_DIGITS);
+    format!("{mark:0<MARK_DIGITS$}")
+}
+
+/// Returns whether a file is what a writer of a backup left that died: one of that life, or any that is old.
+pub fn is_remainder(path: &Path, life: Option<&Life>) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let unique = name.and_then(whole::unique_of);
+    unique.is_some_and(|unique| {
+        life.is_some_and(|life| unique.starts_with(&mark(life))) || is_stale(path)
+    })
+}
+
+/// Removes what writers of backups left that died. The lock of the working directory must be held.
+pub fn remove_remains(dir: &Path, life: Option<&Life>) {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        if is_remainder(&path, life) {
+            // It takes a little room, and harms nobody.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|there| there.len() == 0)
+}
+
+fn is_stale(path: &Path) -> bool {
+    let there = std::fs::symlink_metadata(path);
+    let modified = there.and_then(|there| there.modified());
+    modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > STALE))
+}
+
+/// Removes a backup; somebody else may have done so already.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(StoreError::io("remove", path)(error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_loop_record_and_second_and_nothing_else_is_one() {
+        let loop_id = LoopId::from_u128(7);
+        let taken_at = second(Timestamp::from_millis(1_763_183_084_007));
+        assert_eq!(taken_at, "20251115T050444Z");
+        let name = name_of(loop_id, Seq(12), &taken_at, 0, Packing::Plain);
+        assert_eq!(
+            name,
+            "loop_00000000-0000-0000-0000-000000000007-00000000000000000012-20251115T050444Z.tar"
+        );
+        for (repeat, packing) in [
+            (0, Packing::Plain),
+            (1, Packing::Plain),
+            (12, Packing::Plain),
+            (0, Packing::Compressed),
+            (3, Packing::Compressed),
+        ] {
+            let name = name_of(loop_id, Seq(12), &taken_at, repeat, packing);
+            let listed = parse(Path::new("/b"), &name).unwrap();
+            assert_eq!(
+                (listed.loop_id, listed.seq, listed.repeat),
+                (loop_id, Seq(12), repeat)
+            );
+        }
+        for other in [
+            "notes.tar",
+            &name.replace("loop_", "LOOP_"),
+            &name.replace("00000000000000000012", "12"),
+            &name.replace("Z.tar", ".tar"),
+            &name.replace(".tar", "-01.tar"),
+            &name.replace(".tar", ".tar.bak"),
+            &format!("my-{name}"),
+        ] {
+            assert_eq!(parse(Path::new("/b"), other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Backups on a real disk: whole or not there, and nobody else's file is touched.
+
+mod forged;
+
+use crate::vault::Vault;
+use std::fs;
+
+use tachikoma_core::{Input, Policy, State, step};
+
+use super::*;
+use crate::journal::Journal;
+use crate::{checkpoints, loops};
+
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+/// A loop with some records, and where its backups go.
+struct Place {
+    dir: tempfile::TempDir,
+    journal: Journal,
+    state: State,
+    packing: Packing,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let loop_id = LoopId::from_u128(1);
+        let path = loops::dir(dir.path(), loop_id);
+        let now = Timestamp::from_millis(1_000);
+        let (journal, state) = Journal::create(&path, loop_id, now, &Vault::plain()).unwrap();
+        let mut place = Self {
+            dir,
+            journal,
+            state,
+            packing: Packing::Plain,
+        };
+        checkpoints::keep(
+            &path,
+            place.state.session.number,
+            "go on there\n",
+            &Vault::plain(),
+        )
+        .unwrap();
+        place.write("some words");
+        place.write("more words");
+        place
+    }
+
+    fn write(&mut self, words: &str) {
+        let warning = words.to_owned();
+        let now = self.state.time;
+        let input = Input::Trouble { warning };
+        let decided = step(&Policy::default(), &mut self.state, now, input);
+        self.journal.append_synced(&decided.records).unwrap();
+    }
+
+    fn moment(&self, millis: i64) -> Moment {
+        let time = Timestamp::from_millis(millis);
+        Moment {
+            snapshot: Box::new(Snapshot::of(&self.state, self.dir.path(), time)),
+            original: None,
+            journal: Some(self.journal.part()),
+            loop_dir: loops::dir(self.dir.path(), self.state.loop_id),
+            work: None,
+            before_restore: false,
+        }
+    }
+
+    fn backups(&self, max: u32) -> Backups {
+        let dir = self.dir.path().join("backups");
+        let packing = self.packing;
+        Backups {
+            vault: Vault::plain(),
+            dir,
+            max,
+            packing,
+        }
+    }
+
+    fn take(&self, max: u32, millis: i64) -> PathBuf {
+        let taken = take(&self.backups(max), &self.moment(millis), &GO_ON).unwrap();
+        assert_eq!(taken.troubles, [] as [String; 0]);
+        taken.path
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.backups(0).dir).unwrap();
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let mut names: Vec<_> = entries.flatten().map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
+    let mut place = Place::new();
+    let path = place.take(10, 5_000);
+    let kept = place.state.clone();
+    place.write("behind it");
+    let content = read_through(&path, &Vault::plain()).unwrap();
+    assert_eq!(content.state, kept);
+    assert_eq!(content.manifest.seq, kept.seq);
+    assert_eq!(place.names().len(), 1, "nothing else is left");
+    let listed = std::process::Command::new("tar")
+        .arg("-tf")
+        .arg(&path)
+        .output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let expected = [
+        "manifest.json",
+        "state.json",
+        "journal-0001.jsonl",
+        "checkpoints/0.md",
+    ];
+    assert_eq!(listed.lines().collect::<Vec<_>>(), expected);
+
+    let out = place.dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    read_into(&path, &out, &Vault::plain()).unwrap();
+    let text = fs::read_to_string(out.join("checkpoints/0.md")).unwrap();
+    assert_eq!(text, "go on there\n");
+    assert!(!out.join("state.json").exists());
+}
+
+#[test]
+fn a_compressed_one_is_smaller_and_opens_with_zstd_and_tar() {
+    let mut place = Place::new();
+    place.write(&"the same words ".repeat(2_000));
+    let plain = place.take(10, 5_000);
+    place.packing = Packing::Compressed;
+    let packed = place.take(10, 6_000);
+    assert!(packed.to_str().unwrap().ends_with(".tar.zst"));
+    assert_eq!(
+        read_through(&packed, &Vault::plain()).unwrap().state,
+        place.state
+    );
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    assert!(
+        size(&packed) * 3 < size(&plain),
+        "{} of {}",
+        size(&packed),
+        size(&plain)
+    );
+    let script = format!("zstd -dc {} | tar -t", packed.display());
+    let listed = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    assert_eq!(listed.lines().count(), 4, "{listed}");
+    // Both forms are backups of one loop.
+    place.take(1, 7_000);
+    assert_eq!(place.names().len(), 1);
+}
+
+#[test]
+fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
+    let mut place = Place::new();
+    place.packing = Packing::Compressed;
+    let path = place.take(10, 5_000);
+    let whole = fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(3) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        fs::write(&path, flipped).unwrap();
+        // Some bits say nothing.
+        if let Ok(content) = read_through(&path, &Vault::plain()) {
+            assert_eq!(content.state, place.state, "flipped at {at}");
+        }
+        fs::write(&path, &whole[..at]).unwrap();
+        read_through(&path, &Vault::plain()).unwrap_err();
+    }
+}
+
+#[test]
+fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
+    let place = Place::new();
+    let path = place.take(10, 5_000);
+    let whole = fs::read(&path).unwrap();
+    let mut harmless = 0;
+    // Each of them takes too long, and every file and every bit is met.
+    for at in (0..whole.len()).step_by(7) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        fs::write(&path, flipped).unwrap();
+        match read_through(&path, &Vault::plain()) {
+            Ok(content) => {
+                assert_eq!(content.state, place.state, "flipped at {at}");
+                harmless += 1;
+            }
+            Err(
+                StoreError::DamagedBackup { .. }
+                | StoreError::NewerBackup { .. }
+                | StoreError::NewerSnapshot { .. }
+                | StoreError::Newer { .. },
+            ) => {}
+            Err(error) => panic!("flipped at {at}: {error:?}"),
+        }
+    }
+    // What tar puts between files, and nothing else.
+    assert!(harmless < 4 * 512 / 7, "{harmless} of {}", whole.len());
+    for cut in (0..whole.len()).step_by(499) {
+        fs::write(&path, &whole[..cut]).unwrap();
+        let read = read_through(&path, &Vault::plain());
+        // Without the end of a tar file nothing is lost.
+        let is_good = read.is_ok_and(|content| content.state == place.state);
+        assert!(!is_good || cut >= whole.len() - 1_024, "cut at {cut}");
+    }
+}
+
+/// It has no checksum of its own, as snapshot and records have.
+#[test]
+fn a_changed_hand_off_is_noticed() {
+    let place = Place::new();
+    let path = place.take(10, 5_000);
+    let mut bytes = fs::read(&path).unwrap();
+    let words = b"go on there";
+    let found = |from: &[u8]| from.windows(words.len()).position(|text| text == words);
+    let at = found(&bytes).unwrap();
+    bytes[at] = b'G';
+    fs::write(&path, bytes).unwrap();
+    let error = read_through(&path, &Vault::plain())
+        .unwrap_err()
+        .to_string();
+    let said = "the checksum of checkpoints/0.md does not match";
+    assert!(error.ends_with(said), "{error}");
+}
+
+#[test]
+fn names_do_not_meet_and_the_oldest_go() {
+    let mut place = Place::new();
+    let first = place.take(2, 5_000);
+    let same = place.take(2, 5_999);
+    assert_ne!(first, same, "the same record in the same second");
+    place.write("on");
+    let third = place.take(2, 7_000);
+    assert!(
+        !first.exists() && same.exists() && third.exists(),
+        "{:?}",
+        place.names()
+    );
+    // The clock was set back: the one that was just taken stays.
+    let fourth = place.take(1, 1_000);
+    assert!(fourth.exists() && !third.exists(), "{:?}", place.names());
+    for millis in 20..40 {
+        place.take(0, millis * 1_000);
+    }
+    assert_eq!(place.names().len(), 21, "0 keeps all");
+}
+
+#[test]
+fn nothing_goes_that_is_not_a_backup_of_this_loop() {
+    let mut place = Place::new();
+    let path = place.take(1, 1_000);
+    let dir = place.backups(1).dir;
+    let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+    let of_another = name.replace("000000000001-", "000000000002-");
+    let damaged = name.replace("T000001Z", "T000000Z");
+    fs::copy(&path, dir.join(&of_another)).unwrap();
+    fs::write(dir.join(&damaged), "not a backup any more").unwrap();
+    fs::write(dir.join("notes.tar"), "mine").unwrap();
+    // A name that its writer had taken when it died.
+    let empty = name.replace("T000001Z", "T000000Z-2");
+    fs::write(dir.join(&empty), "").unwrap();
+    age(&dir.join(&empty));
+    // And one whose writer may be at it.
+    let young = name.replace("T000001Z", "T000000Z-3");
+    fs::write(dir.join(&young), "").unwrap();
+    place.write("on");
+    let newest = place.take(1, 9_000);
+    let newest = newest.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut expected = vec![of_another, damaged, young, "notes.tar".to_owned(), newest];
+    expected.sort();
+    assert_eq!(place.names(), expected);
+}
+
+/// Makes a file look as old as one whose writer died.
+fn age(path: &Path) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let written = file.metadata().unwrap().modified().unwrap();
+    let then = written - std::time::Duration::from_secs(7_200);
+    file.set_modified(then).unwrap();
+}
+
+/// They are no backups, whatever they are called, and must not push out those that are.
+#[test]
+fn names_without_a_backup_do_not_count() {
+    let mut place = Place::new();
+    let mut good = Vec::new();
+    for second in 1..=3 {
+        place.write("on");
+        good.push(place.take(3, second * 1_000));
+    }
+    let dir = place.backups(3).dir;
+    let name = good[2].file_name().unwrap().to_str().unwrap().to_owned();
+    for number in 1..=2 {
+        let newer = name.replace("T000003Z", &format!("T00100{number}Z"));
+        fs::write(dir.join(newer), "").unwrap();
+    }
+    place.write("on");
+    good.push(place.take(3, 4_000));
+    let there: Vec<bool> = good.iter().map(|path| path.exists()).collect();
+    assert_eq!(there, [false, true, true, true]);
+}
+
+/// A clock that was ahead must not make every new backup the oldest.
+#[test]
+fn the_newest_records_stay_whatever_their_names_say_of_the_time() {
+    let mut place = Place::new();
+    for second in 1..=3 {
+        place.write("on");
+        place.take(3, 1_000_000_000 + second * 1_000);
+    }
+    let mut later = Vec::new();
+    for second in 1..=3 {
+        place.write("on");
+        later.push(place.take(3, second * 1_000));
+    }
+    assert!(
+        later.iter().all(|path| path.exists()),
+        "{:?}",
+        place.names()
+    );
+    assert_eq!(place.names().len(), 3);
+}
+
+/// The same loop, brought to another directory that keeps its backups in the same place.
+#[test]
+fn backups_of_another_life_are_left_alone() {
+    let mut place = Place::new();
+    let first = place.take(1, 1_000);
+    place.write("on");
+    let mut moment = place.moment(2_000);
+    moment.snapshot.state.life = crate::journal::new_life();
+    moment.journal = None;
+    let other = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    assert!(first.exists() && other.exists());
+    let second = place.take(1, 3_000);
+    assert!(!first.exists() && other.exists() && second.exists());
+
+    let life = moment.snapshot.state.life;
+    let dir = place.backups(1).dir;
+    let [theirs, ours] = [&place.state.life, &life].map(|life| files::temporary(&dir, life));
+    for path in [&theirs, &ours] {
+        fs::write(path, "half a backup").unwrap();
+    }
+    remove_remains(&dir, Some(&life));
+    assert!(theirs.exists() && !ours.exists());
+    age(&theirs);
+    remove_remains(&dir, Some(&life));
+    assert!(!theirs.exists(), "its writer died");
+    let loop_id = place.state.loop_id;
+    remove_of(&dir, loop_id, Some(&life), &Vault::plain()).unwrap();
+    assert!(!other.exists() && second.exists());
+}
+
+#[test]
+fn what_cannot_be_taken_leaves_nothing_and_removes_nothing() {
+    let place = Place::new();
+    let kept = place.take(1, 1_000);
+    let backups = place.backups(1);
+    let error = take(&backups, &place.moment(2_000), &AtomicBool::new(true)).unwrap_err();
+    assert!(matches!(error, StoreError::File(_)), "{error:?}");
+    // The journal does not say what the snapshot says.
+    let mut moment = place.moment(2_000);
+    moment.journal.as_mut().unwrap().len -= 2;
+    take(&backups, &moment, &GO_ON).unwrap_err();
+    let mut moment = place.moment(2_000);
+    moment.snapshot.seq = Seq(2);
+    take(&backups, &moment, &GO_ON).unwrap_err();
+    assert_eq!(place.names().len(), 1);
+    assert!(kept.exists());
+}
+
+#[test]
+fn a_newer_format_is_told_before_anything_else_is_read() {
+    let place = Place::new();
+    let path = place.take(1, 1_000);
+    let text = fs::read(&path).unwrap();
+    let at = text
+        .windows(10)
+        .position(|found| found == b"{\"backup\":")
+        .unwrap();
+    let mut newer = text;
+    newer[at + 10] = b'9';
+    fs::write(&path, newer).unwrap();
+    let error = read_through(&path, &Vault::plain()).unwrap_err();
+    assert!(
+        matches!(error, StoreError::NewerBackup { found: 9, .. }),
+        "{error:?}"
+    );
+}
+
+/// The record is whole, and more lines come behind it one day.
+#[test]
+fn a_line_end_that_is_missing_is_put_into_the_backup() {
+    let place = Place::new();
+    let mut moment = place.moment(2_000);
+    let part = moment.journal.as_mut().unwrap();
+    part.len -= 1;
+    part.unended = true;
+    let path = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    let out = place.dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    read_into(&path, &out, &Vault::plain()).unwrap();
+    let name = "journal-0001.jsonl";
+    let there = fs::read(loops::dir(place.dir.path(), place.state.loop_id).join(name)).unwrap();
+    assert_eq!(fs::read(out.join(name)).unwrap(), there);
+}

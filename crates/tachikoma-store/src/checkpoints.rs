@@ -1,0 +1,164 @@
+//! The hand-offs of a loop as its sessions got them: one file for each session that took over from another.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::SessionNo;
+use tachikoma_fs::whole::{self, Durability, write_whole};
+
+use super::StoreError;
+use super::vault::Vault;
+
+/// The directory of a loop that has them.
+pub const DIR: &str = "checkpoints";
+
+/// As many as reboots are remembered: who looks up one of them may want to read what it handed over.
+pub const CHECKPOINTS_KEPT: usize = 100;
+
+/// A file beyond this was not written by us: the setting is far below it, and no prompt can be longer either.
+pub const BYTES_MAX: u64 = 8 << 20;
+
+const SUFFIX: &str = ".md";
+
+/// Returns where the hand-offs of the loop in `dir` are.
+#[must_use]
+pub fn dir(dir: &Path) -> PathBuf {
+    dir.join(DIR)
+}
+
+/// Returns whether a file of that name among the hand-offs is ours.
+pub fn is_ours(name: &str) -> bool {
+    session_of(name).is_some() || whole::is_temporary(name)
+}
+
+fn session_of(name: &str) -> Option<SessionNo> {
+    let number = name.strip_suffix(SUFFIX)?;
+    let session = SessionNo(number.parse().ok()?);
+    (session.to_string() == number).then_some(session)
+}
+
+/// Returns the file of a session's checkpoint.
+pub fn path_of(checkpoints: &Path, session: SessionNo) -> PathBuf {
+    checkpoints.join(format!("{session}{SUFFIX}"))
+}
+
+/// Lists the sessions of the loop in `dir` whose hand-offs are kept, in order.
+///
+/// # Errors
+/// They cannot be listed.
+pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
+    let entries = match std::fs::read_dir(self::dir(dir)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        found.extend(entry?.file_name().to_str().and_then(session_of));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Reads the hand-off that a session of the loop in `dir` got; none if none is kept.
+///
+/// # Errors
+/// It cannot be read, or is no text of ours.
+pub fn read(dir: &Path, session: SessionNo, vault: &Vault) -> io::Result<Option<String>> {
+    let path = path_of(&self::dir(dir), session);
+    let bytes = match vault.read(&path, BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let text = String::from_utf8(bytes);
+    text.map(Some)
+        .map_err(|_| io::Error::other("it is not UTF-8 text"))
+}
+
+/// Keeps the hand-off of a session of the loop in `dir`; the oldest ones beyond [`CHECKPOINTS_KEPT`] go.
+///
+/// # Errors
+/// It cannot be written.
+pub fn keep(dir: &Path, session: SessionNo, text: &str, vault: &Vault) -> Result<(), StoreError> {
+    let checkpoints = self::dir(dir);
+    let path = path_of(&checkpoints, session);
+    let bytes = vault
+        .seal(text.as_bytes())
+        .map_err(StoreError::io("seal", &path))?;
+    write_whole(&path, &bytes, Durability::Synced)?;
+    let kept = list(dir).unwrap_or_default();
+    let excess = kept.len().saturating_sub(CHECKPOINTS_KEPT);
+    for old in kept.into_iter().take(excess) {
+        // One too many does no harm.
+        let _ = std::fs::remove_file(path_of(&checkpoints, old));
+    }
+    Ok(())
+}
+
+/// Removes the hand-offs of sessions behind `last`: the records of those are lost, and others will have their numbers.
+pub fn forget_after(dir: &Path, last: SessionNo) {
+    let lost = list(dir).unwrap_or_default();
+    for session in lost.into_iter().filter(|session| *session > last) {
+        let _ = std::fs::remove_file(path_of(&self::dir(dir), session));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn each_session_has_its_own_and_the_oldest_go() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        assert_eq!(list(dir).unwrap(), []);
+        assert_eq!(read(dir, SessionNo(2), &Vault::plain()).unwrap(), None);
+        let last = u32::try_from(CHECKPOINTS_KEPT).unwrap() + 5;
+        for number in 2..=last {
+            keep(
+                dir,
+                SessionNo(number),
+                &format!("to {number}\n"),
+                &Vault::plain(),
+            )
+            .unwrap();
+        }
+        let kept = list(dir).unwrap();
+        assert_eq!(kept.len(), CHECKPOINTS_KEPT);
+        assert_eq!((kept[0], kept[99]), (SessionNo(6), SessionNo(last)));
+        assert_eq!(
+            read(dir, SessionNo(last), &Vault::plain())
+                .unwrap()
+                .as_deref(),
+            Some(&*format!("to {last}\n"))
+        );
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&super::dir(dir)), 0o700);
+        assert_eq!(mode(&path_of(&super::dir(dir), SessionNo(last))), 0o600);
+
+        forget_after(dir, SessionNo(7));
+        assert_eq!(list(dir).unwrap(), [SessionNo(6), SessionNo(7)]);
+    }
+
+    #[test]
+    fn what_is_not_ours_is_neither_read_nor_listed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        keep(dir, SessionNo(3), "good", &Vault::plain()).unwrap();
+        let checkpoints = super::dir(dir);
+        for name in ["03.md", "x.md", "3.md.bak", "notes.txt"] {
+            std::fs::write(checkpoints.join(name), "theirs").unwrap();
+            assert!(!is_ours(name), "{name}");
+        }
+        assert_eq!(list(dir).unwrap(), [SessionNo(3)]);
+        std::fs::write(checkpoints.join("4.md"), b"\xff").unwrap();
+        std::fs::write(dir.join("secret"), "secret").unwrap();
+        std::os::unix::fs::symlink(dir.join("secret"), checkpoints.join("5.md")).unwrap();
+        std::fs::create_dir(checkpoints.join("6.md")).unwrap();
+        for number in [4, 5, 6] {
+            read(dir, SessionNo(number), &Vault::plain()).unwrap_err();
+        }
+    }
+}

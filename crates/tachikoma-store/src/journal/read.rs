@@ -1,0 +1,440 @@
+//! Reading a journal: its records, and the state that they add up to.
+
+use std::io::{self, BufRead, ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp, apply};
+use tachikoma_fs::regular;
+
+use super::{CRC_MARK, FORMAT, segment};
+use crate::compressed::Opened;
+use crate::migrate::{self, Chain};
+use crate::vault::lines::{self, HEADER_BYTES_MAX};
+use crate::vault::{self, Vault};
+use crate::{StoreError, compressed, snapshot};
+
+/// The longest line that is read. A record with the full state is the longest there is, and a state of this size could not be
+/// kept as a snapshot.
+const LINE_BYTES_MAX: u64 = snapshot::BYTES_MAX;
+
+/// Reads a line with its end, or what there is of it. One that is longer than any of ours is damage, and not all of it is read.
+pub fn read_line(reader: &mut (impl BufRead + ?Sized), text: &mut Vec<u8>) -> io::Result<usize> {
+    let read = reader.take(LINE_BYTES_MAX + 1).read_until(b'\n', text)?;
+    if read as u64 > LINE_BYTES_MAX {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a line is too long"));
+    }
+    Ok(read)
+}
+
+/// Reads a record of the format that is written today.
+pub fn decode(line: &str) -> Result<Record, String> {
+    decode_as(migrate::JOURNAL, FORMAT, line)
+}
+
+/// Reads a record of any format up to the newest.
+pub fn decode_as(formats: Chain, format: u32, line: &str) -> Result<Record, String> {
+    check_sum(line)?;
+    let no_record = |error: serde_json::Error| format!("it is no record ({error})");
+    let record = if format == formats.latest() {
+        serde_json::from_str(line)
+    } else {
+        let value = serde_json::from_str(line).map_err(no_record)?;
+        serde_json::from_value(formats.upgrade(format, value)?)
+    };
+    record.map_err(no_record)
+}
+
+/// Returns whether a line has the checksum that it states.
+pub fn is_whole(line: &[u8]) -> bool {
+    std::str::from_utf8(line).is_ok_and(|line| check_sum(line).is_ok())
+}
+
+/// Checks that a line has the checksum that it states.
+pub fn check_sum(line: &str) -> Result<(), String> {
+    let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
+    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
+    let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
+    if tail != expected {
+        return Err("its checksum does not match".to_owned());
+    }
+    Ok(())
+}
+
+/// Adds up every record of the loop in `dir`, from its oldest segment on: what a resumption, which reads less, must agree
+/// with.
+///
+/// # Errors
+/// The journal cannot be read, is damaged anywhere, or is newer than this version.
+pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
+    let segments = segments(dir)?;
+    let Some((_, last)) = segments.last() else {
+        return Err(none_in(dir));
+    };
+    if compressed::is_compressed(last) {
+        return Err(segment::unfollowed(last, 1));
+    }
+    let mut state: Option<State> = None;
+    for (_, path) in &segments {
+        read_segment(path, vault, Seq::default(), |line, record| {
+            take_in(&mut state, path, line, &record?)
+        })?;
+    }
+    state.ok_or_else(|| StoreError::Damaged {
+        path: last.clone(),
+        line: 1,
+        what: "it holds no whole record".to_owned(),
+    })
+}
+
+/// There is no journal to read.
+pub fn none_in(dir: &Path) -> StoreError {
+    StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into())
+}
+
+/// What stands behind the last line end of a segment that is not closed.
+pub enum Remainder {
+    /// A whole record: only its line end is missing.
+    Record,
+    /// A whole record, and behind it something that we never write there.
+    Spoilt,
+    /// Part of a line: its writer died, and it was never acknowledged.
+    Torn,
+}
+
+/// What is wrong with a line that is [`Remainder::Spoilt`].
+pub const SPOILT: &str = "something stands behind its record";
+
+/// Tells what the last bytes of a segment are. A changed line end must not make a torn line of a record.
+pub fn remainder(text: &[u8]) -> Remainder {
+    let mark = CRC_MARK.as_bytes();
+    // Only text is a record.
+    let text_len = match std::str::from_utf8(text) {
+        Ok(_) => text.len(),
+        Err(error) => error.valid_up_to(),
+    };
+    // Values of the user's may look like a checksum: only the record's own matches. Each byte is added up once.
+    let (mut crc, mut added) = (0, 0);
+    let marks = (0..text_len).filter(|at| text[*at..].starts_with(mark));
+    for at in marks {
+        crc = crc32c::crc32c_append(crc, &text[added..at]);
+        added = at;
+        let stated = format!("{crc:08x}\"}}");
+        let behind = &text[at + mark.len()..text_len];
+        if behind.starts_with(stated.as_bytes()) {
+            return if behind.len() == stated.len() && text_len == text.len() {
+                Remainder::Record
+            } else {
+                Remainder::Spoilt
+            };
+        }
+    }
+    Remainder::Torn
+}
+
+/// What stands behind the last whole record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalEnd {
+    /// Nothing.
+    Whole,
+    /// Part of a line: its writer died, or is at it.
+    Torn,
+}
+
+/// Reads the records of the loop in `dir` that come after `after`, oldest first. What comes before is not looked at.
+///
+/// # Errors
+/// The journal cannot be read or is damaged; nothing behind the damage is told.
+pub fn read_records(
+    dir: &Path,
+    vault: &Vault,
+    after: Seq,
+    mut each: impl FnMut(Record),
+) -> Result<JournalEnd, StoreError> {
+    let mut damaged = None;
+    let end = read_around(dir, vault, after, |read| match read {
+        Ok(record) if damaged.is_none() => each(record),
+        Ok(_) => {}
+        Err(error) => drop(damaged.get_or_insert(error)),
+    })?;
+    damaged.map_or(Ok(end), Err)
+}
+
+/// Reads what can be read behind `after`: damage is told in the place of what it hit, and what follows it is read on.
+///
+/// # Errors
+/// The journal cannot be read, or is newer than this version.
+pub fn read_around(
+    dir: &Path,
+    vault: &Vault,
+    after: Seq,
+    mut each: impl FnMut(Result<Record, StoreError>),
+) -> Result<JournalEnd, StoreError> {
+    let segments = segments(dir)?;
+    if segments.is_empty() {
+        return Err(none_in(dir));
+    }
+    let begins_in_time = |path: &Path| {
+        first_record(migrate::JOURNAL, path, vault).is_some_and(|first| first.seq <= after.next())
+    };
+    let first = segments
+        .iter()
+        .rposition(|(_, path)| begins_in_time(path))
+        .unwrap_or(0);
+    let mut end = JournalEnd::Whole;
+    for (_, path) in &segments[first..] {
+        let read = read_segment(path, vault, after, |_, record| {
+            each(record);
+            Ok(())
+        });
+        end = match read {
+            Ok(found) => found,
+            Err(error @ StoreError::Damaged { .. }) => {
+                each(Err(error));
+                JournalEnd::Whole
+            }
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(end)
+}
+
+/// Returns the number of a record without reading the rest of it.
+pub fn seq_of(line: &[u8]) -> Option<u64> {
+    let digits = line.strip_prefix(b"{\"seq\":")?;
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
+/// Reads the first record of a segment, if it is whole.
+pub fn first_record(formats: Chain, path: &Path, vault: &Vault) -> Option<Record> {
+    let mut line = Vec::new();
+    let mut opened = compressed::open_lines(path, vault).ok()?;
+    read_line(&mut opened.content, &mut line).ok()?;
+    let line = std::str::from_utf8(&line).ok()?;
+    let line = line.strip_suffix('\n').unwrap_or(line);
+    decode_as(formats, format_of(line.as_bytes())?, line).ok()
+}
+
+/// Returns the error that a first record of a newer format is.
+pub fn newer(formats: Chain, path: &Path, line: &[u8]) -> Option<StoreError> {
+    let supported = formats.latest();
+    let found = format_of(line).filter(|found| *found > supported)?;
+    Some(StoreError::Newer {
+        path: path.to_owned(),
+        found,
+        supported,
+    })
+}
+
+/// Returns when the loop in `dir` began; none where no record was ever written in full. A damaged first record may
+/// still say when, and if it does not, the age of its file does.
+pub fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timestamp>, StoreError> {
+    #[derive(serde::Deserialize)]
+    struct Begun {
+        time: Timestamp,
+    }
+    let Some((_, path)) = segments(dir)?.into_iter().next() else {
+        return Ok(None);
+    };
+    if let Some(begun) = sealed_since(&path) {
+        return Ok(Some(begun));
+    }
+    let mut opened = match compressed::open_lines(&path, vault) {
+        // How old it is, is no secret.
+        Err(error) if vault::is_locked(&error) => return last_written(&path).map(Some),
+        opened => opened.map_err(StoreError::io("open", &path))?,
+    };
+    let mut line = Vec::new();
+    match read_line(&mut opened.content, &mut line) {
+        Err(error) if compressed::is_damage(&error) => line.clear(),
+        Err(error) => return Err(StoreError::io("read", &opened.path)(error)),
+        Ok(_) if line.ends_with(b"\n") => (),
+        Ok(_) => match remainder(&line) {
+            Remainder::Torn => return Ok(None),
+            Remainder::Record | Remainder::Spoilt => (),
+        },
+    }
+    if let Ok(begun) = serde_json::from_slice::<Begun>(&line) {
+        return Ok(Some(begun.time));
+    }
+    last_written(&opened.path).map(Some)
+}
+
+fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
+    let modified = std::fs::metadata(path)
+        .and_then(|metadata| metadata.modified())
+        .map_err(StoreError::io("look at", path))?;
+    Ok(tachikoma_runtime::clock::timestamp_of(modified))
+}
+
+/// Returns when a segment was begun that is sealed line by line, which needs no key; none where it has no whole record.
+fn sealed_since(path: &Path) -> Option<Timestamp> {
+    let mut source = io::BufReader::new(regular::open(path).ok()?);
+    let mut header = Vec::new();
+    let mut first = Vec::new();
+    let mut bounded = (&mut source).take(HEADER_BYTES_MAX);
+    bounded.read_until(b'\n', &mut header).ok()?;
+    let begun = lines::begun(header.strip_suffix(b"\n")?)?;
+    source.read_until(b'\n', &mut first).ok()?;
+    let is_whole = |line: &[u8]| is_whole(line.strip_suffix(b"\n").unwrap_or(line));
+    is_whole(&first).then_some(begun)
+}
+
+/// Applies a record to the state, or makes the state from the first record of a segment.
+pub fn take_in(
+    state: &mut Option<State>,
+    path: &Path,
+    line: usize,
+    record: &Record,
+) -> Result<(), StoreError> {
+    let damaged = |what: &str| StoreError::Damaged {
+        path: path.to_owned(),
+        line,
+        what: what.to_owned(),
+    };
+    if let LoopEvent::SegmentOpened {
+        state: full,
+        after_loss,
+        ..
+    } = &record.event
+    {
+        // A loop goes on from the oldest segment that is there, and from one that was begun because others were lost.
+        let known = state.get_or_insert_with(|| (**full).clone());
+        if *after_loss && full.seq > known.seq {
+            known.clone_from(full);
+        }
+    }
+    let state = state
+        .as_mut()
+        .ok_or_else(|| damaged("the segment does not begin with the full state"))?;
+    if record.seq != state.seq.next() {
+        return Err(damaged(&format!(
+            "record {} follows record {}",
+            record.seq, state.seq
+        )));
+    }
+    apply(state, record);
+    Ok(())
+}
+
+/// Reads whole records behind `after`, without a look at those up to it but the first. Part of a last line was
+/// never acknowledged: the runner died while it wrote.
+///
+/// Which lines are passed over is told by their place behind the first record, never by what they say of themselves: a
+/// number that was damaged must not hide its record. What is wrong with a line is told in the place of its record.
+pub fn read_segment(
+    path: &Path,
+    vault: &Vault,
+    after: Seq,
+    each: impl FnMut(usize, Result<Record, StoreError>) -> Result<(), StoreError>,
+) -> Result<JournalEnd, StoreError> {
+    let opened = compressed::open_lines(path, vault).map_err(StoreError::io("open", path))?;
+    let Opened {
+        path,
+        content,
+        first_line,
+        ..
+    } = opened;
+    read_lines((&path, first_line), content, after, each)
+}
+
+/// Reads records as [`read_segment`] does, from wherever they come; `path`, and the number of its first line, are named in errors.
+pub fn read_lines(
+    (path, first_line): (&Path, usize),
+    mut reader: impl BufRead,
+    after: Seq,
+    mut each: impl FnMut(usize, Result<Record, StoreError>) -> Result<(), StoreError>,
+) -> Result<JournalEnd, StoreError> {
+    let damaged = |line, what| StoreError::Damaged {
+        path: path.to_owned(),
+        line,
+        what,
+    };
+    let mut text = Vec::new();
+    let mut format = FORMAT;
+    let mut first = None;
+    let mut tail = JournalEnd::Whole;
+    for line in first_line.. {
+        text.clear();
+        let read = read_line(&mut reader, &mut text)
+            .map_err(|error| segment::unread(path, line, error))?;
+        if text.ends_with(b"\n") {
+            text.pop();
+        } else {
+            segment::check_end(path, line, read).map_err(|what| damaged(line, what))?;
+            match remainder(&text) {
+                Remainder::Torn => {
+                    if !text.is_empty() {
+                        tail = JournalEnd::Torn;
+                    }
+                    break;
+                }
+                Remainder::Record => {}
+                Remainder::Spoilt => return Err(damaged(line, SPOILT.to_owned())),
+            }
+        }
+        if line == first_line {
+            if let Some(error) = newer(migrate::JOURNAL, path, &text) {
+                return Err(error);
+            }
+            // One that does not say is damaged, and that is found out next.
+            format = format_of(&text).unwrap_or(FORMAT);
+        }
+        let place = first.map(|first| first + (line - first_line) as u64);
+        if place.is_some_and(|place| place <= after.0) {
+            continue;
+        }
+        let decoded = std::str::from_utf8(&text)
+            .map_err(|_| "it is not UTF-8".to_owned())
+            .and_then(|text| decode_as(migrate::JOURNAL, format, text));
+        let record = match decoded {
+            Ok(record) => record,
+            // Not looked at, as far as it can be told; what follows it is.
+            Err(_) if line == first_line && seq_of(&text).is_some_and(|seq| seq <= after.0) => {
+                continue;
+            }
+            Err(what) => {
+                each(line, Err(damaged(line, what)))?;
+                continue;
+            }
+        };
+        if line == first_line {
+            first = Some(record.seq.0);
+        }
+        if record.seq > after {
+            each(line, Ok(record))?;
+        }
+    }
+    Ok(tail)
+}
+
+/// Returns the format that the first record of a segment names, whatever else a newer version may have put there.
+pub fn format_of(line: &[u8]) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct First {
+        event: Opened,
+    }
+    #[derive(serde::Deserialize)]
+    struct Opened {
+        format: u32,
+    }
+    serde_json::from_slice::<First>(line)
+        .ok()
+        .map(|first| first.event.format)
+}
+
+/// Returns the segments of a journal with their numbers, oldest first.
+pub fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
+        let entry = entry.map_err(StoreError::io("list", dir))?;
+        let name = entry.file_name();
+        if let Some(number) = name.to_str().and_then(segment::number) {
+            found.push((number, entry.path()));
+        }
+    }
+    // The plain one of two stands first by its name, and counts.
+    found.sort();
+    found.dedup_by_key(|(number, _)| *number);
+    Ok(found)
+}

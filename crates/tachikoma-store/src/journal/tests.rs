@@ -1,0 +1,221 @@
+//! The journal on a real disk: what was appended is read back, and damage is never read as truth.
+
+use crate::vault::Vault;
+use tachikoma_core::{Input, Launch, Policy, Runner, step};
+
+use tachikoma_core::Seq;
+
+use super::*;
+
+fn launch(journal: &mut Journal, state: &mut State) {
+    let now = Timestamp::from_millis(1_000);
+    let runner = Runner {
+        pid: 1,
+        since: now,
+        containment: "guard".to_owned(),
+        follows_until: None,
+    };
+    let done = step(
+        &Policy::default(),
+        state,
+        now,
+        Input::Start {
+            launch: Launch::default(),
+            runner,
+        },
+    );
+    journal.append_synced(&done.records).unwrap();
+}
+
+fn fresh(dir: &Path) -> (Journal, State) {
+    let (mut journal, mut state) = Journal::create(
+        &dir.join(".ralph/loops/a"),
+        LoopId::from_u128(1),
+        Timestamp::from_millis(5),
+        &Vault::plain(),
+    )
+    .unwrap();
+    launch(&mut journal, &mut state);
+    (journal, state)
+}
+
+#[test]
+fn what_was_appended_is_replayed_over_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = fresh(dir.path());
+    journal
+        .next_segment(&mut state, Timestamp::from_millis(2_000))
+        .unwrap();
+    launch(&mut journal, &mut state);
+    drop(journal);
+    let (_, replayed) = Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+    assert_eq!(replayed, state);
+    let mut seqs = Vec::new();
+    read_records(
+        &dir.path().join(".ralph/loops/a"),
+        &Vault::plain(),
+        Seq(2),
+        |record| {
+            seqs.push(record.seq.0);
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        seqs,
+        (3..=state.seq.0).collect::<Vec<_>>(),
+        "without a gap, after the second"
+    );
+}
+
+#[test]
+fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = fresh(dir.path());
+    let path = dir.path().join(".ralph/loops/a/journal-0001.jsonl");
+    let whole = std::fs::read(&path).unwrap();
+    journal.file.write_all(&whole[..50]).unwrap();
+    drop(journal);
+    let (mut journal, replayed) =
+        Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+    assert_eq!(replayed.seq, state.seq.next(), "that it was torn is said");
+    let after = std::fs::read(&path).unwrap();
+    let (before, said) = after.split_at(whole.len());
+    assert_eq!(before, whole, "the torn line is gone");
+    assert!(decode(std::str::from_utf8(said).unwrap().trim_end()).is_ok());
+    let kept = dir.path().join(".ralph/quarantine/journal-0001.jsonl.1");
+    assert_eq!(std::fs::read(kept).unwrap(), whole[..50], "and kept");
+    state = replayed;
+    launch(&mut journal, &mut state);
+    assert_eq!(
+        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap(),
+        state
+    );
+}
+
+#[test]
+fn a_newer_format_and_a_gap_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _) = fresh(dir.path());
+    let path = dir.path().join(".ralph/loops/a/journal-0001.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    std::fs::write(&path, format!("{}\n{}\n", lines[0], lines[2])).unwrap();
+    let error = read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("line 2: record 3 follows record 1"),
+        "{error}"
+    );
+
+    let mut record = decode(lines[0]).unwrap();
+    let LoopEvent::SegmentOpened { format, .. } = &mut record.event else {
+        panic!("the first record")
+    };
+    *format = FORMAT + 1;
+    let mut newer = Vec::new();
+    encode(&record, &mut newer);
+    std::fs::write(&path, newer).unwrap();
+    assert!(matches!(
+        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()),
+        Err(StoreError::Newer {
+            found: 2,
+            supported: 1,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, state) = fresh(dir.path());
+    std::fs::write(dir.path().join(".ralph/loops/a/journal-0002.jsonl"), "").unwrap();
+    let (journal, taken_up) =
+        Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+    assert_eq!(taken_up.seq, state.seq.next());
+    drop(journal);
+    let text =
+        std::fs::read_to_string(dir.path().join(".ralph/loops/a/journal-0002.jsonl")).unwrap();
+    let first = decode(text.lines().next().unwrap()).unwrap();
+    assert!(
+        matches!(first.event, LoopEvent::SegmentOpened { .. }),
+        "{text}"
+    );
+    assert_eq!(
+        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap(),
+        taken_up
+    );
+}
+
+#[test]
+fn what_was_appended_can_be_synced_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = Timestamp::from_millis(5);
+    let dir = dir.path().join(".ralph/loops/a");
+    let (mut journal, _) =
+        Journal::create(&dir, LoopId::from_u128(1), now, &Vault::plain()).unwrap();
+    assert!(!journal.synced, "nothing depends on it yet");
+    journal.sync().unwrap();
+    assert!(
+        journal.synced && journal.unsynced_dirs.is_empty(),
+        "a snapshot of it may follow"
+    );
+}
+
+#[test]
+fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let loops = dir.path().join(".ralph/loops");
+    let dir_a = loops.join("a");
+    let now = Timestamp::from_millis(5);
+    let (mut journal, mut state) =
+        Journal::create(&dir_a, LoopId::from_u128(1), now, &Vault::plain()).unwrap();
+    let way = [
+        dir_a.clone(),
+        loops,
+        dir.path().join(".ralph"),
+        dir.path().to_owned(),
+    ];
+    assert_eq!(journal.unsynced_dirs, way);
+    assert!(!journal.synced);
+    launch(&mut journal, &mut state);
+    assert!(journal.synced && journal.unsynced_dirs.is_empty());
+    let (journal, _) = Journal::open(&dir_a, &Vault::plain()).unwrap();
+    assert_eq!(
+        journal.unsynced_dirs, way,
+        "who made it may have died at once"
+    );
+}
+
+/// What an agent has put there must take neither all memory nor all time.
+#[test]
+fn a_line_without_end_and_checksums_without_number_are_soon_told() {
+    let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
+    let error = read_line(&mut endless, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+
+    let marks = CRC_MARK.repeat(250_000);
+    let began = tachikoma_runtime::clock::monotonic();
+    assert!(matches!(remainder(marks.as_bytes()), Remainder::Torn));
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}
+
+/// Values may look like checksums, and what is no text is no part of a record.
+#[test]
+fn only_the_checksum_of_the_record_itself_ends_it() {
+    let mut line = Vec::new();
+    let value = format!("a{CRC_MARK}00000000\"}}b");
+    encode(&serde_json::json!({ "value": value }), &mut line);
+    line.pop();
+    assert!(matches!(remainder(&line), Remainder::Record));
+    for behind in [&b"x"[..], b"\xff", CRC_MARK.as_bytes()] {
+        let spoilt = [&line, behind].concat();
+        assert!(matches!(remainder(&spoilt), Remainder::Spoilt));
+    }
+    for cut in 1..line.len() {
+        assert!(matches!(remainder(&line[..cut]), Remainder::Torn), "{cut}");
+    }
+    line.insert(3, 0xff);
+    assert!(matches!(remainder(&line), Remainder::Torn));
+}

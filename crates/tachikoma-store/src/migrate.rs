@@ -1,0 +1,83 @@
+//! Reading what earlier versions wrote. A format is a number and a step that leads to it from the one before, so that the
+//! two cannot disagree: whoever adds a step has raised the format.
+//!
+//! Only what cannot be said with a new field that has a default needs a new format.
+
+use serde_json::Value;
+
+/// Leads one record or one snapshot, as JSON, from a format to the next. Fails with what is wrong with it.
+pub type Step = fn(Value) -> Result<Value, String>;
+
+/// The formats that one kind of file has had.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    /// The first leads from format 1 to 2.
+    steps: &'static [Step],
+}
+
+/// The formats of the journal; steps get one record at a time.
+pub const JOURNAL: Chain = Chain::new(&[]);
+
+/// The formats of the snapshot.
+pub const SNAPSHOT: Chain = Chain::new(&[]);
+
+impl Chain {
+    /// Makes a chain of steps, oldest first.
+    #[must_use]
+    pub const fn new(steps: &'static [Step]) -> Self {
+        Self { steps }
+    }
+
+    /// Returns the newest format: the one that is written.
+    pub const fn latest(self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "steps are written by hand")]
+        let steps = self.steps.len() as u32;
+        steps + 1
+    }
+
+    /// Leads a value of an older format to the newest.
+    pub fn upgrade(self, format: u32, value: Value) -> Result<Value, String> {
+        let done = usize::try_from(format).ok().and_then(|n| n.checked_sub(1));
+        let left = done.and_then(|done| self.steps.get(done..));
+        let left = left.ok_or_else(|| format!("there is no format {format}"))?;
+        left.iter().try_fold(value, |value, step| step(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[expect(clippy::unnecessary_wraps, reason = "a step may fail")]
+    fn rename(mut value: Value) -> Result<Value, String> {
+        value["new"] = value["old"].take();
+        Ok(value)
+    }
+
+    fn double(mut value: Value) -> Result<Value, String> {
+        let number = value["new"].as_u64().ok_or("`new` is no number")?;
+        value["new"] = json!(number * 2);
+        Ok(value)
+    }
+
+    const THREE: Chain = Chain::new(&[rename, double]);
+
+    #[test]
+    fn a_value_takes_the_steps_that_its_format_lacks() {
+        assert_eq!(THREE.latest(), 3);
+        let from = |format, value| THREE.upgrade(format, value).unwrap()["new"].clone();
+        assert_eq!(from(1, json!({"old": 4})), 8);
+        assert_eq!(from(2, json!({"new": 4})), 8);
+        assert_eq!(from(3, json!({"new": 4})), 4);
+    }
+
+    #[test]
+    fn what_cannot_be_led_on_says_why() {
+        let failed = |format, value| THREE.upgrade(format, value).unwrap_err();
+        assert_eq!(failed(1, json!({"old": "x"})), "`new` is no number");
+        assert_eq!(failed(0, json!({})), "there is no format 0");
+        assert_eq!(failed(4, json!({})), "there is no format 4");
+    }
+}

@@ -1,0 +1,147 @@
+//! Taking a journal up again where it ends. What cannot be read goes to the quarantine first: nothing is overwritten.
+
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{Input, Policy, Record, State, Timestamp, step};
+use tachikoma_fs::quarantine::{keep_copy, keep_tail, quarantine};
+use tachikoma_fs::{make_dir, whole};
+
+use super::{InTheWay, Recovered};
+use crate::backup::Moment;
+use crate::journal::{Journal, JournalPart, new_life, segment};
+use crate::snapshot::{self, Snapshot};
+use crate::{StoreError, archive, compressed, vault};
+
+/// A journal that was taken up.
+#[derive(Debug)]
+pub struct Taken {
+    /// The journal.
+    pub journal: Journal,
+    /// What it stands at.
+    pub state: State,
+    /// What was recorded of the troubles on the way, and is on disk.
+    pub warned: Vec<Record>,
+}
+
+impl Recovered {
+    /// Returns what a backup of it is made from. A journal that is behind the state or damaged is no part of it.
+    pub fn moment(&self, dir: &Path, working_dir: &Path, now: Timestamp) -> Moment {
+        let is_good = !self.behind && !self.tolerated && self.cut.is_empty();
+        let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path, &self.vault).ok();
+        Moment {
+            snapshot: Box::new(Snapshot::of(&self.state, working_dir, now)),
+            original: self.older.as_ref().and_then(original),
+            journal: self
+                .end
+                .as_ref()
+                .filter(|_| is_good)
+                .map(|end| JournalPart {
+                    path: end.path.clone(),
+                    segment: end.segment,
+                    len: end.len,
+                    unended: end.unended,
+                }),
+            loop_dir: dir.to_owned(),
+            work: None,
+            before_restore: false,
+        }
+    }
+
+    /// Returns whether opening it leads it to the formats of today.
+    pub fn is_older(&self) -> bool {
+        self.older.is_some() || self.end.as_ref().is_some_and(|end| end.older)
+    }
+
+    /// Opens the journal where it ends, for the runner that holds the lock of the working directory, and records what was
+    /// wrong with it.
+    ///
+    /// # Errors
+    /// It cannot be opened or written.
+    pub fn open(mut self, dir: &Path, working_dir: &Path) -> Result<Taken, StoreError> {
+        self.put_away(working_dir)?;
+        let mut journal = self.take_up(dir, working_dir)?;
+        let Self {
+            mut state,
+            troubles,
+            ..
+        } = self;
+        let mut warned = Vec::new();
+        for warning in troubles {
+            let now = state.time;
+            let input = Input::Trouble { warning };
+            warned.extend(step(&Policy::default(), &mut state, now, input).records);
+        }
+        if !warned.is_empty() {
+            journal.append_synced(&warned)?;
+        }
+        Ok(Taken {
+            journal,
+            state,
+            warned,
+        })
+    }
+
+    /// Keeps what is in the way or given up.
+    fn put_away(&self, working_dir: &Path) -> Result<(), StoreError> {
+        if let Some((path, version)) = &self.older {
+            // The next one is written in today's version.
+            whole::keep_beside(path, &format!(".v{version}"))?;
+        }
+        if let Some(first) = self.cut.first() {
+            // Its beginning is good.
+            keep_copy(working_dir, first)?;
+        }
+        for path in self.cut.iter().skip(1) {
+            quarantine(working_dir, path)?;
+        }
+        match &self.in_the_way {
+            None => Ok(()),
+            Some(InTheWay::Unreadable(path)) => {
+                quarantine(working_dir, path)?;
+                Ok(())
+            }
+            Some(InTheWay::OfAnother(path, loop_id)) => {
+                archive::set_aside(working_dir, path, *loop_id, &self.vault)
+            }
+        }
+    }
+
+    fn take_up(&mut self, dir: &Path, working_dir: &Path) -> Result<Journal, StoreError> {
+        let keys = &self.vault;
+        let state = &mut self.state;
+        let now = state.time;
+        let Some(end) = self.end.take() else {
+            make_dir(dir)?;
+            return Journal::anew(dir, working_dir, 1, state, (now, new_life()), keys)
+                .map(|(journal, _)| journal);
+        };
+        if compressed::is_compressed(&end.path) || vault::is_age(&end.path) {
+            // Never written again: the next one begins, or this one anew if nothing of it is left.
+            let mut number = end.segment + 1;
+            if self.cut.first() == Some(&end.path) {
+                segment::keep_beginning(&end.path, end.len, keys)?;
+                number -= u32::from(end.len == 0);
+            }
+            return Journal::anew(dir, working_dir, number, state, (now, new_life()), keys)
+                .map(|(journal, _)| journal);
+        }
+        let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
+        if there.len() > end.len && self.cut.is_empty() {
+            keep_tail(working_dir, &end.path, end.len)?;
+        }
+        let mut journal = Journal::at(dir, end.path, end.segment, end.len, keys)?;
+        if end.unended {
+            journal.end_line()?;
+        }
+        if end.len == 0 {
+            journal.begin_segment(state, now, self.behind)?;
+        } else if self.behind {
+            journal.begin_anew(working_dir, state, now, new_life())?;
+        } else if !self.cut.is_empty() {
+            journal.next_segment_of(new_life(), state, now)?;
+        } else if end.older || self.tolerated || !journal.is_in_form() {
+            journal.next_segment(state, now)?;
+        }
+        Ok(journal)
+    }
+}

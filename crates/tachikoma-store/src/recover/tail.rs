@@ -1,0 +1,298 @@
+//! The end of a journal, read line by line behind a snapshot or from the full state of a segment on.
+
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{LoopId, Record, Seq, State};
+use tachikoma_fs::RALPH_DIR;
+
+use crate::journal::{self, Remainder, segment};
+use crate::migrate::Chain;
+use crate::vault::Vault;
+use crate::{StoreError, compressed};
+
+/// The end of a journal as it is read.
+pub struct Tail<'a> {
+    formats: Chain,
+    vault: &'a Vault,
+    loop_id: LoopId,
+    /// The record at which the snapshot stands: what comes up to it is not needed.
+    base: Option<Seq>,
+    /// What the snapshot is called: a backup may stand for it.
+    name: String,
+    pub state: Option<State>,
+    /// How many records were read.
+    pub records: u64,
+    pub troubles: Vec<String>,
+    /// Whether there is damage that the snapshot makes up for.
+    pub tolerated: bool,
+    /// The last record that was seen.
+    pub last: Option<Seq>,
+    pub end: Option<End>,
+}
+
+/// The last segment of a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    pub path: PathBuf,
+    pub segment: u32,
+    /// How many of its lines are whole.
+    pub lines: usize,
+    /// And their bytes.
+    pub len: u64,
+    /// Whether the last one lacks its line end.
+    pub unended: bool,
+    /// Whether it is of an older format, so that a new one has to follow.
+    pub older: bool,
+}
+
+/// A line that does not say what it ought to.
+struct Damage {
+    line: usize,
+    /// The last record that is lost by it, if that is known.
+    seq: Option<i128>,
+    what: String,
+}
+
+/// A segment as it is read.
+struct Reading<'a> {
+    path: &'a Path,
+    /// The number of a record is that of its line, but for this; a line too many or too few changes it.
+    offset: Option<i128>,
+    /// What it was first.
+    first_offset: Option<i128>,
+    damages: Vec<Damage>,
+}
+
+impl Reading<'_> {
+    fn expected(&self, line: usize) -> Option<i128> {
+        self.offset.map(|offset| offset + line as i128)
+    }
+
+    fn damaged(&mut self, line: usize, what: impl Into<String>) {
+        let seq = self.expected(line);
+        let what = what.into();
+        self.damages.push(Damage { line, seq, what });
+    }
+
+    /// What comes from here on cannot be read, and nobody knows how much it was.
+    fn lost_from(&mut self, line: usize, what: String) {
+        let seq = Some(i128::MAX);
+        self.damages.push(Damage { line, seq, what });
+    }
+
+    fn error(&self, damage: &Damage) -> StoreError {
+        StoreError::Damaged {
+            path: self.path.to_owned(),
+            line: damage.line,
+            what: damage.what.clone(),
+        }
+    }
+}
+
+impl<'a> Tail<'a> {
+    pub fn new(
+        formats: Chain,
+        loop_id: LoopId,
+        base: Option<State>,
+        name: String,
+        vault: &'a Vault,
+    ) -> Self {
+        Self {
+            formats,
+            vault,
+            loop_id,
+            base: base.as_ref().map(|base| base.seq),
+            name,
+            state: base,
+            records: 0,
+            troubles: Vec::new(),
+            tolerated: false,
+            last: None,
+            end: None,
+        }
+    }
+
+    /// Returns whether the snapshot is ahead of everything that was read.
+    pub fn is_behind(&self) -> bool {
+        self.base
+            .is_some_and(|base| self.last.is_none_or(|last| last < base))
+    }
+
+    fn covers(&self, seq: i128) -> bool {
+        self.base.is_some_and(|base| seq <= i128::from(base.0))
+    }
+
+    /// Reads a segment, up to a line if one is given. Returns whether there was such a line.
+    pub fn read(
+        &mut self,
+        number: u32,
+        path: &Path,
+        stop_at: Option<usize>,
+    ) -> Result<bool, StoreError> {
+        let opened =
+            compressed::open_lines(path, self.vault).map_err(StoreError::io("open", path))?;
+        let (mut content, place, first_line) = (opened.content, opened.place, opened.first_line);
+        let mut reading = Reading {
+            path,
+            offset: None,
+            first_offset: None,
+            damages: Vec::new(),
+        };
+        let mut end = End {
+            path: path.to_owned(),
+            segment: number,
+            lines: 0,
+            len: 0,
+            unended: false,
+            older: false,
+        };
+        let mut format = self.formats.latest();
+        let mut text = Vec::new();
+        let mut stopped = false;
+        for line in first_line.. {
+            text.clear();
+            let read = journal::read_line(&mut content, &mut text);
+            stopped = stop_at == Some(line) && !matches!(read, Ok(0));
+            if stopped {
+                break;
+            }
+            let read = match read.map_err(|error| segment::unread(path, line, error)) {
+                Ok(read) => read,
+                Err(StoreError::Damaged { what, .. }) => {
+                    reading.lost_from(line, what);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            if text.ends_with(b"\n") {
+                text.pop();
+            } else {
+                if let Err(what) = segment::check_end(path, line, read) {
+                    reading.lost_from(line, what);
+                    break;
+                }
+                match journal::remainder(&text) {
+                    Remainder::Record => end.unended = true,
+                    Remainder::Spoilt => {
+                        reading.damaged(line, journal::SPOILT);
+                        break;
+                    }
+                    Remainder::Torn => {
+                        self.say_torn(path, line, read);
+                        break;
+                    }
+                }
+            }
+            end.len = match &place {
+                // Of the file: lines that are sealed are longer.
+                Some(place) => place.get(),
+                None => end.len + read as u64,
+            };
+            end.lines = line;
+            if line == first_line {
+                if let Some(error) = journal::newer(self.formats, path, &text) {
+                    return Err(error);
+                }
+                format = journal::format_of(&text).unwrap_or(format);
+            }
+            // By its place and not by what it says of itself: a number that was damaged must not hide its record.
+            if let Some(seq) = reading.expected(line)
+                && self.covers(seq)
+                && journal::seq_of(&text).map(i128::from) == Some(seq)
+                && journal::is_whole(&text)
+            {
+                // Part of the snapshot already: what it says need not be read.
+                self.last = self.last.max(u64::try_from(seq).ok().map(Seq));
+                continue;
+            }
+            match std::str::from_utf8(&text)
+                .map_err(|_| "it is not UTF-8".to_owned())
+                .and_then(|text| journal::decode_as(self.formats, format, text))
+            {
+                Ok(record) => self.take(&mut reading, line, &record)?,
+                Err(what) => reading.damaged(line, what),
+            }
+        }
+        self.judge(&reading)?;
+        end.older = format < self.formats.latest();
+        self.end = Some(end);
+        Ok(stopped)
+    }
+
+    fn say_torn(&mut self, path: &Path, line: usize, bytes: usize) {
+        if bytes > 0 {
+            self.troubles.push(format!(
+                "line {line} of journal {} is not whole ({bytes} bytes): its writer died, and it is cut off and kept in \
+                 {RALPH_DIR}/quarantine/",
+                path.display()
+            ));
+        }
+    }
+
+    fn take(
+        &mut self,
+        reading: &mut Reading<'_>,
+        line: usize,
+        record: &Record,
+    ) -> Result<(), StoreError> {
+        if record.loop_id != self.loop_id {
+            reading.damaged(line, format!("it is of another loop ({})", record.loop_id));
+            return Ok(());
+        }
+        let seq = i128::from(record.seq.0);
+        if let Some(expected) = reading.expected(line).filter(|expected| *expected != seq) {
+            reading.damages.push(Damage {
+                line,
+                seq: Some(expected.max(seq - 1)),
+                what: format!("record {seq} follows record {}", expected - 1),
+            });
+        }
+        let offset = seq - line as i128;
+        reading.offset = Some(offset);
+        reading.first_offset.get_or_insert(offset);
+        self.last = self.last.max(Some(record.seq));
+        if self.covers(seq) {
+            return Ok(());
+        }
+        self.records += 1;
+        // A gap is what a damaged line leaves; the line says more.
+        journal::take_in(&mut self.state, reading.path, line, record).map_err(|gap| {
+            let first = reading.damages.first();
+            first.map_or(gap, |first| reading.error(first))
+        })
+    }
+
+    /// Damage before the snapshot costs nothing; behind it, a fact is lost, and nobody may go on as if it were not.
+    fn judge(&mut self, reading: &Reading<'_>) -> Result<(), StoreError> {
+        for damage in &reading.damages {
+            let by_place = || {
+                reading
+                    .first_offset
+                    .map(|first| first + damage.line as i128)
+            };
+            if !damage
+                .seq
+                .or_else(by_place)
+                .is_some_and(|seq| self.covers(seq))
+            {
+                return Err(reading.error(damage));
+            }
+        }
+        let Some(first) = reading.damages.first() else {
+            return Ok(());
+        };
+        let more = match reading.damages.len() - 1 {
+            0 => String::new(),
+            more => format!(", and at {more} more"),
+        };
+        self.tolerated = true;
+        let name = &self.name;
+        self.troubles.push(format!(
+            "falling back to {name}: journal {} is damaged at line {} ({}){more}; {name} has what it held",
+            reading.path.display(),
+            first.line,
+            first.what
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! Recovery on a real disk: whatever is damaged, either nothing is lost or nobody goes on.
+
+mod backups;
+mod closed;
+mod hurt;
+
+use crate::vault::Vault;
+use std::time::Duration;
+
+use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Seq, Timestamp, step};
+
+use super::*;
+use crate::journal::Journal;
+use crate::snapshot::{Durability, Packing, Snapshot};
+
+/// A loop with some iterations behind it, its snapshot taken in the middle.
+struct Place {
+    dir: tempfile::TempDir,
+    state: State,
+    /// How many lines the journal had when the snapshot was taken.
+    lines: usize,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let loop_id = LoopId::from_u128(1);
+        let now = Timestamp::from_millis(1_000);
+        let (mut journal, mut state) =
+            Journal::create(&dir.path().join("l"), loop_id, now, &Vault::plain()).unwrap();
+        let policy = Policy {
+            iteration_delay: Duration::ZERO,
+            ..Policy::default()
+        };
+        let runner = Runner {
+            pid: 1,
+            since: now,
+            containment: "guard".to_owned(),
+            follows_until: None,
+        };
+        let start = Input::Start {
+            launch: Launch::default(),
+            runner,
+        };
+        journal
+            .append_synced(&step(&policy, &mut state, now, start).records)
+            .unwrap();
+        let mut place = Self {
+            dir,
+            state,
+            lines: 0,
+        };
+        for iteration in 0..6 {
+            if iteration == 3 {
+                let snapshot = Snapshot::of(&place.state, Path::new("/w"), now);
+                snapshot
+                    .write(
+                        &place.snapshot(),
+                        Packing::Plain,
+                        Durability::Synced,
+                        &Vault::plain(),
+                    )
+                    .unwrap();
+                place.lines = std::fs::read_to_string(place.journal())
+                    .unwrap()
+                    .lines()
+                    .count();
+            }
+            let generation = place.state.generation;
+            let exit = Exit::Code(0);
+            for news in [
+                News::Launched { pid: 7 },
+                News::Exited {
+                    exit,
+                    claimed: false,
+                    stop_pattern: None,
+                    leftovers: Vec::new(),
+                    last_words: None,
+                    problem: None,
+                },
+            ] {
+                let input = Input::Agent { generation, news };
+                journal
+                    .append_synced(&step(&policy, &mut place.state, now, input).records)
+                    .unwrap();
+            }
+        }
+        place
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.dir.path().join("l/journal-0001.jsonl")
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.dir.path().join("state.json")
+    }
+
+    fn read(&self, loss: Loss) -> Result<Recovered, StoreError> {
+        let copies = Copies {
+            vault: Vault::plain(),
+            snapshot: self.snapshot(),
+            backups: self.dir.path().join("backups"),
+        };
+        read(&self.dir(), &copies, self.state.loop_id, loss)
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.dir.path().join("l")
+    }
+
+    /// Writes the snapshot of a state.
+    fn save(&self, state: &State) {
+        Snapshot::of(state, Path::new("/w"), Timestamp::default())
+            .write(
+                &self.snapshot(),
+                Packing::Plain,
+                Durability::Lazy,
+                &Vault::plain(),
+            )
+            .unwrap();
+    }
+
+    /// What lies in quarantine, by name.
+    fn quarantined(&self) -> Vec<(String, Vec<u8>)> {
+        let entries = std::fs::read_dir(self.dir.path().join(".ralph/quarantine"));
+        let mut kept: Vec<_> = entries
+            .into_iter()
+            .flatten()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let bytes = std::fs::read(entry.path()).unwrap_or_default();
+                (entry.file_name().into_string().unwrap(), bytes)
+            })
+            .collect();
+        kept.sort();
+        kept
+    }
+
+    /// Opens the journal as a runner does, and checks that the next one finds the same.
+    fn open(&self, loss: Loss) -> State {
+        let found = self.read(loss).unwrap();
+        let taken = found
+            .open(&self.dir.path().join("l"), self.dir.path())
+            .unwrap();
+        let state = taken.state;
+        drop(taken.journal);
+        assert_eq!(
+            self.read(Loss::Refuse).unwrap().state,
+            state,
+            "the next runner finds the same"
+        );
+        state
+    }
+
+    /// Damages a line of the journal, from 1.
+    fn damage(&self, line: usize) {
+        let text = std::fs::read_to_string(self.journal()).unwrap();
+        let mut lines: Vec<String> = text.lines().map(|line| format!("{line}\n")).collect();
+        lines[line - 1] = lines[line - 1].replace("loop_", "lo0p_");
+        std::fs::write(self.journal(), lines.concat()).unwrap();
+    }
+}
+
+#[test]
+fn snapshot_and_tail_give_the_exact_state_and_so_does_the_journal_alone() {
+    let place = Place::new();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(
+        (&found.state, found.source),
+        (&place.state, Source::Snapshot)
+    );
+    assert_eq!(found.troubles, [""; 0]);
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(
+        (&found.state, found.source),
+        (&place.state, Source::Journal)
+    );
+    assert_eq!(place.open(Loss::Refuse), place.state);
+}
+
+#[test]
+fn a_damaged_snapshot_costs_nothing_and_is_kept() {
+    let place = Place::new();
+    std::fs::write(place.snapshot(), "{\n  \"version\": 1, oops").unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(
+        (&found.state, found.source),
+        (&place.state, Source::Journal)
+    );
+    assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
+    let opened = place.open(Loss::Refuse);
+    assert_eq!(opened.stats, place.state.stats);
+    assert_eq!(
+        opened.seq,
+        place.state.seq.next(),
+        "the trouble is recorded"
+    );
+    assert_eq!(
+        std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
+            .unwrap()
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn damage_before_the_snapshot_costs_nothing_and_damage_behind_it_is_refused() {
+    let total = std::fs::read_to_string(Place::new().journal())
+        .unwrap()
+        .lines()
+        .count();
+    for line in 1..=total {
+        let place = Place::new();
+        place.damage(line);
+        let found = place.read(Loss::Refuse);
+        if line <= place.lines {
+            let found = found.unwrap_or_else(|error| panic!("line {line}: {error}"));
+            assert_eq!(found.state, place.state, "line {line}");
+        } else {
+            assert!(
+                matches!(found, Err(StoreError::Damaged { line: at, .. }) if at == line),
+                "line {line}"
+            );
+            let state = place.open(Loss::Accept);
+            assert!(
+                state.stats.iterations <= place.state.stats.iterations
+                    && state.seq.0 <= line as u64 + 1,
+                "line {line}: what follows the damage is given up, a segment begun and the loss recorded"
+            );
+            assert_eq!(
+                std::fs::read_dir(place.dir.path().join(".ralph/quarantine"))
+                    .unwrap()
+                    .count(),
+                1
+            );
+        }
+    }
+}
+
+#[test]
+fn a_number_that_was_damaged_does_not_hide_its_record() {
+    let place = Place::new();
+    let text = std::fs::read_to_string(place.journal()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let (last, before) = lines.split_last().unwrap();
+    let number = format!("{{\"seq\":{}", place.state.seq);
+    for covered in 0..=place.lines {
+        let hidden = last.replace(&number, &format!("{{\"seq\":{covered}"));
+        assert_ne!(hidden, *last);
+        std::fs::write(
+            place.journal(),
+            format!("{}\n{hidden}\n", before.join("\n")),
+        )
+        .unwrap();
+        let found = place.read(Loss::Refuse);
+        assert!(
+            matches!(found, Err(StoreError::Damaged { line, .. }) if line == lines.len()),
+            "{covered}: {found:?}"
+        );
+        let dir = place.dir.path().join("l");
+        assert!(
+            journal::read_state(&dir, &Vault::plain()).is_err(),
+            "{covered}"
+        );
+        let seen = journal::read_records(&dir, &Vault::plain(), Seq(place.lines as u64), |_| ());
+        assert!(seen.is_err(), "{covered}");
+    }
+}
+
+#[test]
+fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
+    let place = Place::new();
+    let snapshot = Snapshot::of(&place.state, Path::new("/w"), Timestamp::default());
+    snapshot
+        .write(
+            &place.snapshot(),
+            Packing::Plain,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
+        .unwrap();
+    let text = std::fs::read_to_string(place.journal()).unwrap();
+    let half: String = text
+        .lines()
+        .take(4)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    std::fs::write(place.journal(), half).unwrap();
+    let state = place.open(Loss::Refuse);
+    assert_eq!(state.stats, place.state.stats);
+    assert!(place.dir.path().join("l/journal-0002.jsonl").exists());
+    let whole = journal::read_state(&place.dir.path().join("l"), &Vault::plain()).unwrap();
+    assert_eq!(whole, state, "and the whole of it can still be read");
+}
+
+#[test]
+fn a_snapshot_of_another_loop_is_none() {
+    let place = Place::new();
+    let other = State::new(LoopId::from_u128(2));
+    Snapshot::of(&other, Path::new("/w"), Timestamp::default())
+        .write(
+            &place.snapshot(),
+            Packing::Plain,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
+        .unwrap();
+    assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
+}
+
+/// What a step of tomorrow may do: here it only leaves a trace in what it led on.
+fn leave_a_trace(mut value: serde_json::Value) -> Result<serde_json::Value, String> {
+    let launch = &mut value["event"]["launch"]["agent"];
+    if launch.is_string() {
+        *launch = "led on".into();
+    }
+    let state = &mut value["state"]["custom"];
+    if state.is_object() {
+        state["trace"] = 1.into();
+    }
+    Ok(value)
+}
+
+const TOMORROW: Chain = Chain::new(&[leave_a_trace]);
+
+#[test]
+fn an_older_journal_is_led_on_and_stays_as_it_is() {
+    let there = Place::new();
+    std::fs::remove_file(there.snapshot()).unwrap();
+    let before = std::fs::read(there.journal()).unwrap();
+    let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
+    let place = super::Place {
+        vault: &Vault::plain(),
+        dir: &dir,
+        snapshot: &snapshot,
+        loop_id: LoopId::from_u128(1),
+        journals: TOMORROW,
+        snapshots: TOMORROW,
+        backups: None,
+    };
+    let found = read_at(&place, Loss::Refuse).unwrap();
+    assert_eq!(found.state.launch.agent, "led on");
+    assert_eq!(found.state.seq, there.state.seq);
+
+    // Nothing of today's is written behind records of yesterday's.
+    let state = found.open(&dir, there.dir.path()).unwrap().state;
+    assert_eq!(std::fs::read(there.journal()).unwrap(), before);
+    assert_eq!(journal::segments(&dir).unwrap().len(), 2);
+    assert_eq!(state.seq, there.state.seq.next());
+}
+
+#[test]
+fn an_older_snapshot_is_led_on_and_kept() {
+    let there = Place::new();
+    let before = std::fs::read(there.snapshot()).unwrap();
+    let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
+    let place = super::Place {
+        vault: &Vault::plain(),
+        dir: &dir,
+        snapshot: &snapshot,
+        loop_id: LoopId::from_u128(1),
+        journals: migrate::JOURNAL,
+        snapshots: TOMORROW,
+        backups: None,
+    };
+    let found = read_at(&place, Loss::Refuse).unwrap();
+    assert_eq!(found.source, Source::Snapshot);
+    assert_eq!(found.state.custom["trace"], 1);
+    found.open(&dir, there.dir.path()).unwrap();
+    let mut kept = snapshot.into_os_string();
+    kept.push(".v1");
+    assert_eq!(std::fs::read(kept).unwrap(), before);
+}

@@ -1,0 +1,168 @@
+//! Backups as a base: what they make up for, and which ones are not of the loop's own life.
+
+use crate::vault::Vault;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::backup::{self, Backups};
+use crate::snapshot::Packing;
+
+fn backups(place: &Place) -> Backups {
+    Backups {
+        vault: Vault::plain(),
+        dir: place.dir.path().join("backups"),
+        max: 0,
+        packing: Packing::Plain,
+    }
+}
+
+/// Backs the loop up as it is found.
+fn back_up(place: &Place) -> PathBuf {
+    let found = place.read(Loss::Refuse).unwrap();
+    let now = Timestamp::from_millis(5_000);
+    let moment = found.moment(&place.dir(), place.dir.path(), now);
+    let taken = backup::take(&backups(place), &moment, &AtomicBool::new(false));
+    taken.unwrap().path
+}
+
+/// Adds records behind those that are there.
+fn go_on(place: &mut Place, words: &str) {
+    let found = place.read(Loss::Refuse).unwrap();
+    let taken = found.open(&place.dir(), place.dir.path()).unwrap();
+    let (mut journal, mut state) = (taken.journal, taken.state);
+    let warning = words.to_owned();
+    let now = state.time;
+    let decided = step(
+        &Policy::default(),
+        &mut state,
+        now,
+        Input::Trouble { warning },
+    );
+    journal.append_synced(&decided.records).unwrap();
+    place.state = state;
+}
+
+#[test]
+fn damage_before_a_backup_costs_nothing_without_a_snapshot() {
+    let mut place = Place::new();
+    std::fs::remove_file(place.snapshot()).unwrap();
+    back_up(&place);
+    go_on(&mut place, "behind the backup");
+    place.damage(4);
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!((&found.state, found.source), (&place.state, Source::Backup));
+    let told = &found.troubles[0];
+    assert!(told.starts_with("falling back to backup "), "{told}");
+    assert!(told.contains("is damaged at line 4"), "{told}");
+    place.open(Loss::Refuse);
+    std::fs::remove_dir_all(backups(&place).dir).unwrap();
+    place.read(Loss::Refuse).unwrap();
+}
+
+#[test]
+fn a_damaged_backup_is_passed_over_for_an_older_one() {
+    let mut place = Place::new();
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let older = back_up(&place);
+    go_on(&mut place, "between");
+    let newer = back_up(&place);
+    assert_ne!(older, newer);
+    let mut bytes = std::fs::read(&newer).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(&newer, bytes).unwrap();
+    place.damage(4);
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(found.state, place.state);
+    let name = older.display().to_string();
+    assert!(found.troubles[0].contains(&name), "{:?}", found.troubles);
+}
+
+#[test]
+fn damage_behind_a_backup_is_refused_and_one_ahead_of_the_journal_needs_consent() {
+    let mut place = Place::new();
+    std::fs::remove_file(place.snapshot()).unwrap();
+    back_up(&place);
+    let kept = place.state.clone();
+    go_on(&mut place, "behind the backup");
+    go_on(&mut place, "more");
+    let lines = std::fs::read_to_string(place.journal()).unwrap();
+    place.damage(lines.lines().count() - 1);
+    let error = place.read(Loss::Refuse).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+
+    // All but the beginning of the journal is gone.
+    let first: String = lines
+        .lines()
+        .take(4)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    std::fs::write(place.journal(), first).unwrap();
+    place.damage(3);
+    place.read(Loss::Refuse).unwrap_err();
+    let found = place.read(Loss::Accept).unwrap();
+    assert_eq!((&found.state, found.source), (&kept, Source::Backup));
+    assert!(found.troubles.iter().any(|told| told.contains("is lost")));
+    place.open(Loss::Accept);
+}
+
+/// After a restoration records of the same numbers mean something else.
+#[test]
+fn a_backup_of_another_life_is_not_taken() {
+    let mut place = Place::new();
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let cut = std::fs::read(place.journal()).unwrap();
+    let before = place.state.clone();
+    go_on(&mut place, "a life that was given up");
+    let of_another = back_up(&place);
+    // As a restoration leaves it: the segment ends where it did, and the next one begins.
+    std::fs::write(place.journal(), cut).unwrap();
+    let mut state = before;
+    let now = state.time;
+    let mut journal =
+        Journal::begin_restored(&place.dir(), 2, &mut state, now, false, &Vault::plain()).unwrap();
+    let decided = step(
+        &Policy::default(),
+        &mut state,
+        now,
+        Input::Trouble {
+            warning: "a".into(),
+        },
+    );
+    journal.append_synced(&decided.records).unwrap();
+    let decided = step(
+        &Policy::default(),
+        &mut state,
+        now,
+        Input::Trouble {
+            warning: "b".into(),
+        },
+    );
+    journal.append_synced(&decided.records).unwrap();
+    assert_eq!(place.read(Loss::Refuse).unwrap().state, state);
+    let second = place.dir().join("journal-0002.jsonl");
+    let text = std::fs::read_to_string(&second).unwrap();
+    let line = text.lines().next().unwrap();
+    std::fs::write(
+        &second,
+        text.replacen("segment_opened", "segment_0pened", 1),
+    )
+    .unwrap();
+    assert!(of_another.exists() && !line.is_empty());
+    // Its number is the one that was damaged, and it would make up for it.
+    place.read(Loss::Refuse).unwrap_err();
+}
+
+/// Where the journal is damaged a backup has none, and stands at the damage all the same.
+#[test]
+fn a_backup_without_a_journal_makes_up_for_damage() {
+    let place = Place::new();
+    place.save(&place.state);
+    place.damage(4);
+    let taken = back_up(&place);
+    let told = backup::manifest_of(&taken, &Vault::plain()).unwrap();
+    assert_eq!(told.segment, None);
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!((&found.state, found.source), (&place.state, Source::Backup));
+}

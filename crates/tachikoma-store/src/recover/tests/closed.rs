@@ -1,0 +1,166 @@
+//! Journals with a closed segment: it is never written again, and what followed it is never taken for nothing.
+
+use crate::vault::Vault;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+/// A loop with a closed segment and a second one of some records. Returns the states at the end of each.
+fn two_segments() -> (Place, State, State) {
+    let place = Place::new();
+    let taken = place.read(Loss::Refuse).unwrap();
+    let taken = taken.open(&place.dir(), place.dir.path()).unwrap();
+    let (mut journal, mut state) = (taken.journal, taken.state);
+    let first = state.clone();
+    let now = state.time;
+    journal.next_segment(&mut state, now).unwrap();
+    for warning in ["one", "two", "three"] {
+        let warning = warning.to_owned();
+        let input = Input::Trouble { warning };
+        let records = step(&Policy::default(), &mut state, now, input).records;
+        journal.append_synced(&records).unwrap();
+    }
+    journal.closed().compress(&GO_ON).unwrap();
+    (place, first, state)
+}
+
+fn closed(place: &Place) -> PathBuf {
+    place.dir().join("journal-0001.jsonl.zst")
+}
+
+fn second(place: &Place) -> PathBuf {
+    place.dir().join("journal-0002.jsonl")
+}
+
+#[test]
+fn a_closed_segment_that_nothing_follows_is_refused_and_stays_as_it_is() {
+    for has_snapshot in [true, false] {
+        let (place, first, _) = two_segments();
+        if !has_snapshot {
+            std::fs::remove_file(place.snapshot()).unwrap();
+        }
+        let before = std::fs::read(closed(&place)).unwrap();
+        std::fs::remove_file(second(&place)).unwrap();
+        let lines = usize::try_from(first.seq.0).unwrap();
+        let refused = place.read(Loss::Refuse);
+        assert!(
+            matches!(&refused, Err(StoreError::Damaged { line, .. }) if *line == lines + 1),
+            "{refused:?}"
+        );
+        let state = place.open(Loss::Accept);
+        assert_eq!(state.stats, first.stats);
+        assert_eq!(std::fs::read(closed(&place)).unwrap(), before);
+        assert!(second(&place).exists());
+        assert_eq!(
+            journal::read_state(&place.dir(), &Vault::plain()).unwrap(),
+            state
+        );
+    }
+}
+
+#[test]
+fn a_snapshot_of_what_followed_a_closed_segment_is_gone_on_from() {
+    let (place, first, last) = two_segments();
+    let before = std::fs::read(closed(&place)).unwrap();
+    std::fs::remove_file(second(&place)).unwrap();
+    place.save(&first);
+    place
+        .read(Loss::Refuse)
+        .expect_err("it has nothing of what followed");
+    place.save(&last);
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(found.state, last);
+    assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
+    place.open(Loss::Refuse);
+    assert_eq!(std::fs::read(closed(&place)).unwrap(), before);
+    assert_eq!(
+        journal::read_state(&place.dir(), &Vault::plain())
+            .unwrap()
+            .seq
+            .0,
+        last.seq.0 + 2,
+        "a segment was begun and the trouble recorded"
+    );
+}
+
+#[test]
+fn a_compressed_segment_is_not_opened_to_be_written() {
+    let (place, ..) = two_segments();
+    let before = std::fs::read(closed(&place)).unwrap();
+    Journal::at(&place.dir(), closed(&place), 1, 0, &Vault::plain()).unwrap_err();
+    assert_eq!(std::fs::read(closed(&place)).unwrap(), before);
+}
+
+/// Damages the first record of the second segment, so that the first segment is needed.
+fn damage_second(place: &Place) {
+    let text = std::fs::read_to_string(second(place)).unwrap();
+    std::fs::write(second(place), text.replacen("loop_", "lo0p_", 1)).unwrap();
+}
+
+#[test]
+fn damage_in_a_closed_segment_is_damage_and_a_loss_of_it_can_be_accepted() {
+    let whole = std::fs::read(closed(&two_segments().0)).unwrap();
+    for length in [0, 3, whole.len() / 2, whole.len() - 1] {
+        for has_snapshot in [true, false] {
+            let (place, _, last) = two_segments();
+            if !has_snapshot {
+                std::fs::remove_file(place.snapshot()).unwrap();
+            }
+            std::fs::write(closed(&place), &whole[..length]).unwrap();
+            let found = place.read(Loss::Refuse).unwrap();
+            assert_eq!(found.state, last, "the last segment says all of it");
+
+            damage_second(&place);
+            let refused = place.read(Loss::Refuse);
+            assert!(
+                matches!(&refused, Err(StoreError::Damaged { path, .. }) if *path == closed(&place)),
+                "{length}: {refused:?}"
+            );
+            if !has_snapshot && matches!(place.read(Loss::Accept), Err(StoreError::Damaged { .. }))
+            {
+                // Nothing before the damage can be unpacked.
+                continue;
+            }
+            place.open(Loss::Accept);
+            let kept = place.quarantined();
+            let kept: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(kept, ["journal-0001.jsonl.zst.1", "journal-0002.jsonl.1"]);
+        }
+    }
+}
+
+#[test]
+fn the_beginning_of_a_closed_segment_is_gone_on_from() {
+    let (place, ..) = two_segments();
+    std::fs::remove_file(place.snapshot()).unwrap();
+    std::fs::remove_file(second(&place)).unwrap();
+    // A whole frame with a damaged record.
+    let mut text = String::new();
+    std::io::Read::read_to_string(
+        &mut compressed::open(&closed(&place), &Vault::plain())
+            .unwrap()
+            .content,
+        &mut text,
+    )
+    .unwrap();
+    let mut lines: Vec<String> = text.lines().map(|line| format!("{line}\n")).collect();
+    lines[5] = lines[5].replace("loop_", "lo0p_");
+    std::fs::remove_file(closed(&place)).unwrap();
+    std::fs::write(place.journal(), lines.concat()).unwrap();
+    compressed::replace(&place.journal(), &Vault::plain(), &GO_ON).unwrap();
+
+    place.read(Loss::Refuse).unwrap_err();
+    let state = place.open(Loss::Accept);
+    assert_eq!(state.seq, Seq(7), "five, a new segment, and what was lost");
+    assert!(!closed(&place).exists());
+    assert_eq!(
+        std::fs::read_to_string(place.journal()).unwrap(),
+        lines[..5].concat()
+    );
+    assert_eq!(
+        journal::read_state(&place.dir(), &Vault::plain()).unwrap(),
+        state
+    );
+}

@@ -1,0 +1,229 @@
+//! Files that someone has laid hands on: changed, cut, copied, gone or of another loop.
+
+use super::*;
+use crate::archive::{ARCHIVED, archive};
+use crate::loops;
+use crate::vault::Vault;
+
+/// Requires an error, a trouble, or the state as it was.
+#[track_caller]
+fn check_noticed(place: &Place, what: &str) {
+    if let Ok(found) = place.read(Loss::Refuse) {
+        assert!(
+            !found.troubles.is_empty() || found.state == place.state,
+            "{what}: read as if it were whole"
+        );
+    }
+}
+
+#[test]
+fn flipped_bits_are_noticed_with_a_snapshot_and_without() {
+    for has_snapshot in [true, false] {
+        let place = Place::new();
+        if !has_snapshot {
+            std::fs::remove_file(place.snapshot()).unwrap();
+        }
+        let whole = std::fs::read(place.journal()).unwrap();
+        // A sample, denser in the last line. The soak `flip` goes through every byte.
+        let last_line = whole[..whole.len() - 1]
+            .iter()
+            .rposition(|byte| *byte == b'\n');
+        let last_line = last_line.unwrap();
+        let sample = (0..last_line).step_by(41);
+        for at in sample.chain((last_line..whole.len()).step_by(5)) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << (at % 8);
+            std::fs::write(place.journal(), &damaged).unwrap();
+            check_noticed(&place, &format!("byte {at}, snapshot: {has_snapshot}"));
+        }
+    }
+}
+
+#[test]
+fn a_last_record_without_its_line_end_is_a_record() {
+    let place = Place::new();
+    let whole = std::fs::read(place.journal()).unwrap();
+    std::fs::write(place.journal(), &whole[..whole.len() - 1]).unwrap();
+    assert_eq!(
+        journal::read_state(&place.dir(), &Vault::plain()).unwrap(),
+        place.state
+    );
+    assert_eq!(place.read(Loss::Refuse).unwrap().troubles, [""; 0]);
+    assert_eq!(place.open(Loss::Refuse), place.state);
+    assert_eq!(std::fs::read(place.journal()).unwrap(), whole);
+}
+
+#[test]
+fn a_changed_last_line_end_is_damage_and_hides_no_record() {
+    let place = Place::new();
+    let mut bytes = std::fs::read(place.journal()).unwrap();
+    let last = bytes.len() - 1;
+    for byte in [b' ', b'}', 0, 0xff] {
+        bytes[last] = byte;
+        std::fs::write(place.journal(), &bytes).unwrap();
+        let found = place.read(Loss::Refuse);
+        let lines = usize::try_from(place.state.seq.0).unwrap();
+        assert!(
+            matches!(&found, Err(StoreError::Damaged { line, .. }) if *line == lines),
+            "{byte}: {found:?}"
+        );
+        journal::read_records(&place.dir(), &Vault::plain(), Seq(0), drop).unwrap_err();
+    }
+    // The snapshot has it: it costs nothing, and is kept.
+    place.save(&place.state);
+    let state = place.open(Loss::Refuse);
+    assert_eq!(state.stats, place.state.stats);
+    assert_eq!(place.quarantined().len(), 1);
+}
+
+#[test]
+fn what_stands_behind_the_last_record_is_said_and_kept() {
+    let place = Place::new();
+    let mut bytes = std::fs::read(place.journal()).unwrap();
+    bytes.extend(b"{\"seq\":99");
+    std::fs::write(place.journal(), &bytes).unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(found.state, place.state);
+    assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
+    place.open(Loss::Refuse);
+    let kept = ("journal-0001.jsonl.1".to_owned(), b"{\"seq\":99".to_vec());
+    assert_eq!(place.quarantined(), [kept]);
+}
+
+#[test]
+fn a_line_that_stands_there_twice_is_damage() {
+    let place = Place::new();
+    let text = std::fs::read_to_string(place.journal()).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    for has_snapshot in [true, false] {
+        if !has_snapshot {
+            std::fs::remove_file(place.snapshot()).unwrap();
+        }
+        for at in 1..lines.len() {
+            let (before, behind) = lines.split_at(at);
+            let twice = [before, &before[at - 1..], behind].concat().concat();
+            std::fs::write(place.journal(), twice).unwrap();
+            let found = place.read(Loss::Refuse);
+            if has_snapshot && at < place.lines {
+                let found = found.unwrap();
+                assert_eq!(found.state, place.state);
+                assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
+            } else {
+                let error = found.expect_err("nobody knows what else was done");
+                let follows = format!("line {}: record {at} follows record {at}", at + 1);
+                assert!(error.to_string().ends_with(&follows), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_goes_back_is_damage_without_a_snapshot() {
+    let place = Place::new();
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let text = std::fs::read_to_string(place.journal()).unwrap();
+    // Its first record does not say the state, so that the segment before it is needed.
+    let third: String = text.split_inclusive('\n').skip(2).take(1).collect();
+    std::fs::write(place.dir().join("journal-0002.jsonl"), third).unwrap();
+    let found = place.read(Loss::Refuse);
+    assert!(
+        matches!(found, Err(StoreError::Damaged { .. })),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_record_of_another_loop_is_damage() {
+    let place = Place::new();
+    let other = Place::new();
+    let read = read(
+        &other.dir(),
+        &Copies::only(&place.dir.path().join("none"), &Vault::plain()),
+        LoopId::from_u128(2),
+        Loss::Refuse,
+    );
+    assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
+}
+
+#[test]
+fn a_snapshot_is_gone_on_from_when_the_journal_is_empty_or_gone() {
+    let hurts: [fn(&Place); 3] = [
+        |place| std::fs::write(place.journal(), "").unwrap(),
+        |place| std::fs::remove_file(place.journal()).unwrap(),
+        |place| std::fs::remove_dir_all(place.dir()).unwrap(),
+    ];
+    for hurt in hurts {
+        let place = Place::new();
+        place.save(&place.state);
+        hurt(&place);
+        let found = place.read(Loss::Refuse).unwrap();
+        assert_eq!(found.state, place.state);
+        assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
+        assert_eq!(place.open(Loss::Refuse).stats, place.state.stats);
+        std::fs::remove_file(place.snapshot()).unwrap();
+        let alone = place.read(Loss::Refuse).unwrap().state;
+        assert_eq!(alone.stats, place.state.stats, "the journal has it again");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_as_a_snapshot_does_not_stop_a_whole_journal() {
+    let place = Place::new();
+    std::fs::remove_file(place.snapshot()).unwrap();
+    std::fs::create_dir(place.snapshot()).unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(found.state, place.state);
+    assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
+    place.open(Loss::Refuse);
+    assert!(!place.snapshot().exists());
+    assert_eq!(place.quarantined()[0].0, "state.json.1");
+}
+
+#[test]
+fn that_the_journal_is_whole_is_only_said_if_it_is() {
+    let place = Place::new();
+    std::fs::write(place.snapshot(), "oops").unwrap();
+    let whole = "the journal is whole up to record";
+    let troubles = place.read(Loss::Refuse).unwrap().troubles;
+    assert!(troubles[0].contains(whole), "{troubles:?}");
+    place.damage(place.lines + 2);
+    let troubles = place.read(Loss::Accept).unwrap().troubles;
+    assert!(!troubles.concat().contains(whole), "{troubles:?}");
+    assert_eq!(troubles.len(), 2);
+}
+
+#[test]
+fn damage_that_costs_nothing_does_not_cost_more_later() {
+    let place = Place::new();
+    place.damage(3);
+    let state = place.open(Loss::Refuse);
+    std::fs::remove_file(place.snapshot()).unwrap();
+    let found = place.read(Loss::Refuse).unwrap();
+    assert_eq!(found.state, state, "the new segment says it all");
+}
+
+#[test]
+fn the_snapshot_of_another_loop_archives_that_loop() {
+    let place = Place::new();
+    let other = State::new(LoopId::from_u128(2));
+    place.save(&other);
+    let bytes = std::fs::read(place.snapshot()).unwrap();
+    let its_dir = loops::dir(place.dir.path(), other.loop_id);
+    std::fs::create_dir_all(&its_dir).unwrap();
+    assert_eq!(place.open(Loss::Refuse), place.state);
+    assert!(!place.snapshot().exists());
+    assert_eq!(std::fs::read(its_dir.join(ARCHIVED)).unwrap(), bytes);
+
+    // It is archived already, with other content.
+    std::fs::write(its_dir.join(ARCHIVED), "").unwrap();
+    std::fs::write(place.snapshot(), &bytes).unwrap();
+    archive(
+        place.dir.path(),
+        place.state.loop_id,
+        &place.snapshot(),
+        &Vault::plain(),
+    )
+    .unwrap();
+    let kept = ("state.json.1".to_owned(), bytes);
+    assert_eq!(place.quarantined(), [kept]);
+}

@@ -1,0 +1,227 @@
+//! The snapshot's file: whole, checked, and its version first.
+
+use crate::vault::Vault;
+use tachikoma_core::{Input, Launch, Policy, Runner, step};
+
+use super::*;
+
+fn state() -> State {
+    let mut state = State::new(LoopId::from_u128(1));
+    let now = Timestamp::from_millis(1_000);
+    let runner = Runner {
+        pid: 1,
+        since: now,
+        containment: "guard".to_owned(),
+        follows_until: None,
+    };
+    let launch = Launch::default();
+    let _ = step(
+        &Policy::default(),
+        &mut state,
+        now,
+        Input::Start { launch, runner },
+    );
+    state
+}
+
+#[test]
+fn what_was_written_is_read_back_and_nothing_else_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/state.json");
+    assert_eq!(read(&path, &Vault::plain()).unwrap(), None);
+    let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::from_millis(2_000));
+    for durability in [Durability::Synced, Durability::Lazy] {
+        snapshot
+            .write(&path, Packing::Plain, durability, &Vault::plain())
+            .unwrap();
+        let back = read(&path, &Vault::plain()).unwrap().unwrap();
+        assert_eq!(back.state, snapshot.state);
+        assert_eq!(
+            Snapshot {
+                checksum: snapshot.checksum.clone(),
+                ..back
+            },
+            snapshot
+        );
+    }
+    assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 1);
+}
+
+#[test]
+fn writers_at_the_same_time_do_not_meet_and_readers_see_one_of_them_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.json");
+    let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
+    snapshot
+        .write(&path, Packing::Plain, Durability::Lazy, &Vault::plain())
+        .unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..4_u32 {
+            let (snapshot, path) = (&snapshot, &path);
+            scope.spawn(move || {
+                let mut own = snapshot.clone();
+                own.core.iteration = number;
+                for _ in 0..100 {
+                    own.write(path, Packing::Plain, Durability::Lazy, &Vault::plain())
+                        .unwrap();
+                    assert!(read(path, &Vault::plain()).unwrap().unwrap().core.iteration < 4);
+                }
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn every_flipped_missing_or_added_byte_is_noticed() {
+    let text = Snapshot::of(&state(), Path::new("/w"), Timestamp::default())
+        .encode()
+        .into_bytes();
+    assert!(decode(migrate::SNAPSHOT, &text).is_ok());
+    for at in 0..text.len() {
+        let mut flipped = text.clone();
+        flipped[at] ^= 1 << (at % 8);
+        assert!(
+            decode(migrate::SNAPSHOT, &flipped).is_err(),
+            "flipped at {at}"
+        );
+        let mut missing = text.clone();
+        missing.remove(at);
+        assert!(
+            decode(migrate::SNAPSHOT, &missing).is_err(),
+            "missing at {at}"
+        );
+        let mut added = text.clone();
+        added.insert(at, b' ');
+        assert!(decode(migrate::SNAPSHOT, &added).is_err(), "added at {at}");
+    }
+}
+
+#[test]
+fn a_newer_version_is_told_before_anything_else_is_read() {
+    for text in [
+        "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]",
+        "{\"version\":2,\"shape\":[\"unheard of\"]",
+    ] {
+        let decoded = decode(migrate::SNAPSHOT, text.as_bytes());
+        assert!(matches!(decoded, Err(Problem::Newer(2))), "{text}");
+    }
+}
+
+#[test]
+fn a_compressed_one_takes_the_place_of_a_plain_one_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.json");
+    let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
+    let names = || {
+        let entries = std::fs::read_dir(dir.path()).unwrap().flatten();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    for (packing, name) in [
+        (Packing::Plain, "state.json"),
+        (Packing::Compressed, "state.json.zst"),
+        (Packing::Plain, "state.json"),
+    ] {
+        snapshot
+            .write(&path, packing, Durability::Lazy, &Vault::plain())
+            .unwrap();
+        assert_eq!(names(), [name]);
+        assert_eq!(place(&path, &Vault::plain()), dir.path().join(name));
+        let back = read(&path, &Vault::plain()).unwrap().unwrap();
+        assert_eq!(back.state, snapshot.state);
+        assert!(is_ours(&place(&path, &Vault::plain()), &Vault::plain()));
+    }
+    snapshot
+        .write(
+            &path,
+            Packing::Compressed,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
+        .unwrap();
+    let shown = std::process::Command::new("zstd")
+        .arg("-dc")
+        .arg(place(&path, &Vault::plain()))
+        .output();
+    assert_eq!(shown.unwrap().stdout, snapshot.encode().into_bytes());
+
+    // Somebody else's file is not taken for an old one of ours.
+    std::fs::write(&path, "not ours").unwrap();
+    snapshot
+        .write(
+            &path,
+            Packing::Compressed,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
+        .unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "not ours");
+    assert_eq!(
+        read(&path, &Vault::plain()).unwrap().unwrap().state,
+        snapshot.state
+    );
+}
+
+/// A writer died between writing one and removing the other.
+#[test]
+fn of_two_the_one_that_is_ahead_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.json");
+    let (mut older, mut newer) = (state(), state());
+    older.seq = Seq(3);
+    newer.seq = Seq(4);
+    let write = |state: &State, packing: Packing| {
+        let snapshot = Snapshot::of(state, Path::new("/w"), Timestamp::default());
+        let bytes = packing.pack(snapshot.encode().into_bytes());
+        std::fs::write(packing.path(&path, &Vault::plain()), bytes).unwrap();
+    };
+    for (ahead, behind) in [
+        (Packing::Plain, Packing::Compressed),
+        (Packing::Compressed, Packing::Plain),
+    ] {
+        write(&newer, ahead);
+        write(&older, behind);
+        assert_eq!(read(&path, &Vault::plain()).unwrap().unwrap().seq, Seq(4));
+        std::fs::write(ahead.path(&path, &Vault::plain()), "damaged").unwrap();
+        assert_eq!(read(&path, &Vault::plain()).unwrap().unwrap().seq, Seq(3));
+        let of_tomorrow = b"{\n  \"version\": 9,\n".to_vec();
+        std::fs::write(ahead.path(&path, &Vault::plain()), ahead.pack(of_tomorrow)).unwrap();
+        let error = read(&path, &Vault::plain()).unwrap_err();
+        assert!(
+            matches!(error, StoreError::NewerSnapshot { .. }),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn every_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.json");
+    let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
+    snapshot
+        .write(
+            &path,
+            Packing::Compressed,
+            Durability::Lazy,
+            &Vault::plain(),
+        )
+        .unwrap();
+    let packed = place(&path, &Vault::plain());
+    let whole = std::fs::read(&packed).unwrap();
+    for at in 0..whole.len() {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        std::fs::write(&packed, flipped).unwrap();
+        if let Ok(Some(found)) = read(&path, &Vault::plain()) {
+            // Some bits say nothing.
+            assert_eq!(found.state, snapshot.state, "flipped at {at}");
+        }
+        std::fs::write(&packed, &whole[..at]).unwrap();
+        read(&path, &Vault::plain()).unwrap_err();
+    }
+}

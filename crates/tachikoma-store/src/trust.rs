@@ -1,0 +1,249 @@
+//! What a user agreed to, per working directory: configurations whose programs may run, and loops that were started here.
+//! It is kept outside of the working directory, because a clone or an agent may write there.
+//!
+//! Each directory has a folder, each agreement is a file in it. Its name says all; the text inside is for people.
+
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::LoopId;
+use tachikoma_fs::{is_missing, make_dir, owner, private, sync_dir};
+
+use super::StoreError;
+use tachikoma_config::digest;
+
+/// Agreements that are kept for one directory; the oldest ones go first. A loop or a configuration that is gone is asked about again.
+const AGREEMENTS_MAX: usize = 200;
+
+/// The file in a folder that names its working directory. Only people read it.
+const PATH: &str = "path";
+
+/// Something that a user agreed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// The settings with this digest may name programs and loosen permissions.
+    Configuration([u8; 32]),
+    /// This loop was started here.
+    Loop(LoopId),
+    /// A setting that names a program or loosens a permission, with this digest, was given on the command line of this loop.
+    Override(LoopId, [u8; 32]),
+}
+
+impl Agreement {
+    /// Returns the agreement to a setting of a launch, by its key and its value as TOML.
+    #[must_use]
+    pub fn to_override(loop_id: LoopId, key: &str, value: &str) -> Self {
+        Self::Override(loop_id, digest([key, value]))
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Configuration(digest) => format!("configuration-{}", hex(digest)),
+            Self::Loop(loop_id) => loop_id.to_string(),
+            Self::Override(loop_id, digest) => format!("{loop_id}-{}", hex(digest)),
+        }
+    }
+}
+
+/// Agreements that were written down: the directories that changed.
+#[derive(Debug)]
+#[must_use]
+pub struct Added(Vec<PathBuf>);
+
+impl Added {
+    /// Makes what was written down durable.
+    ///
+    /// # Errors
+    /// It cannot be made durable.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.0.iter().try_for_each(|dir| sync_dir(dir))?;
+        Ok(())
+    }
+}
+
+/// The agreements of one working directory.
+#[derive(Clone, Debug)]
+pub struct Agreements {
+    working_dir: PathBuf,
+    /// The directory with the folders of all working directories.
+    all: PathBuf,
+    folder: PathBuf,
+}
+
+impl Agreements {
+    /// Returns the agreements about a working directory, whose path must be canonical. `state_dir` is the user's own.
+    #[must_use]
+    pub fn of(state_dir: &Path, working_dir: &Path) -> Self {
+        let all = state_dir.join("trust");
+        Self {
+            folder: all.join(hex(&digest([working_dir.as_os_str().as_bytes()]))),
+            working_dir: working_dir.to_owned(),
+            all,
+        }
+    }
+
+    /// Returns whether the user agreed to something. Where others could have written the answer, the user did not.
+    #[must_use]
+    pub fn have(&self, agreement: &Agreement) -> bool {
+        let path = self.folder.join(agreement.name());
+        std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && is_own(&there))
+            && [&self.all, &self.folder]
+                .into_iter()
+                .all(|dir| is_private(dir))
+    }
+
+    /// Writes down what the user agreed to. It is visible at once, and durable after [`Added::sync`].
+    ///
+    /// # Errors
+    /// It cannot be written, or others could write there too.
+    pub fn add(&self, agreements: &[Agreement]) -> Result<Added, StoreError> {
+        let made = self.folder.ancestors().take_while(|dir| !dir.exists());
+        let made = made.filter_map(Path::parent).map(Path::to_owned);
+        let added = Added(std::iter::once(self.folder.clone()).chain(made).collect());
+        make_dir(&self.folder)?;
+        for dir in [&self.all, &self.folder] {
+            if !is_private(dir) {
+                let source = std::io::Error::other("other users can write to it");
+                return Err(StoreError::io("use directory", dir)(source));
+            }
+        }
+        let text = format!("{}\n", self.working_dir.display());
+        let names: Vec<String> = agreements.iter().map(Agreement::name).collect();
+        for name in [PATH].into_iter().chain(names.iter().map(String::as_str)) {
+            let path = self.folder.join(name);
+            match private().write(true).create_new(true).open(&path) {
+                // It says nothing that the name does not: one that is cut is as good.
+                Ok(mut file) => {
+                    let _ = file.write_all(text.as_bytes());
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(StoreError::io("create", &path)(error)),
+            }
+        }
+        self.prune(&names);
+        Ok(added)
+    }
+
+    /// Forgets all agreements about the working directory. Returns whether there were any.
+    ///
+    /// # Errors
+    /// They cannot be deleted.
+    pub fn forget(&self) -> Result<bool, StoreError> {
+        match std::fs::remove_dir_all(&self.folder) {
+            Ok(()) => {
+                sync_dir(&self.all)?;
+                Ok(true)
+            }
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(StoreError::io("delete", &self.folder)(error)),
+        }
+    }
+
+    fn prune(&self, newest: &[String]) {
+        let entries = std::fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let is_other = |name: &std::ffi::OsStr| {
+            name != PATH && !newest.iter().any(|newest| name == newest.as_str())
+        };
+        let mut others: Vec<_> = entries
+            .filter(|entry| is_other(&entry.file_name()))
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
+        others.sort();
+        let excess = others
+            .len()
+            .saturating_sub(AGREEMENTS_MAX.saturating_sub(newest.len()));
+        for (_, path) in &others[..excess] {
+            // It takes a little room, and is asked about no more often for that.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_own(there: &std::fs::Metadata) -> bool {
+    owner::is_ours(there.uid())
+}
+
+/// Returns whether a directory belongs to this user, and others cannot write to it.
+fn is_private(dir: &Path) -> bool {
+    std::fs::symlink_metadata(dir)
+        .is_ok_and(|there| there.is_dir() && is_own(&there) && there.mode() & 0o022 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const ONE: Agreement = Agreement::Configuration([1; 32]);
+
+    #[test]
+    fn agreements_hold_for_one_directory_and_one_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let here = Agreements::of(&state, Path::new("/here"));
+        assert!(!here.have(&ONE));
+        let added = here.add(&[ONE]).unwrap();
+        assert_eq!(
+            added.0.len(),
+            4,
+            "state directory, folder of all and its own were made"
+        );
+        added.sync().unwrap();
+        let again = here.add(&[ONE]).unwrap();
+        assert_eq!(again.0.len(), 1);
+        assert!(here.have(&ONE));
+        assert!(!here.have(&Agreement::Configuration([2; 32])));
+        assert!(!Agreements::of(&state, Path::new("/there")).have(&ONE));
+        let of_loop = |number| Agreement::Loop(LoopId::from_u128(number));
+        let _ = here.add(&[of_loop(1)]).unwrap();
+        assert!(here.have(&of_loop(1)) && !here.have(&of_loop(2)));
+        assert!(here.forget().unwrap());
+        assert!(!here.have(&ONE) && !here.forget().unwrap());
+    }
+
+    #[test]
+    fn agreements_that_others_could_have_written_do_not_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = Agreements::of(dir.path(), Path::new("/here"));
+        let _ = here.add(&[ONE]).unwrap();
+        for open in [here.all.clone(), here.folder.clone()] {
+            std::fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+            assert!(!here.have(&ONE), "{}", open.display());
+            let error = here.add(&[ONE]).unwrap_err();
+            assert!(error.to_string().contains("use directory"), "{error}");
+            std::fs::set_permissions(&open, Permissions::from_mode(0o700)).unwrap();
+        }
+        let file = here.folder.join(ONE.name());
+        std::fs::rename(&file, here.folder.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(here.folder.join("elsewhere"), &file).unwrap();
+        assert!(!here.have(&ONE), "a link");
+    }
+
+    #[test]
+    fn agreements_of_a_directory_are_bounded_and_the_newest_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = Agreements::of(dir.path(), Path::new("/here"));
+        let number = |number: usize| Agreement::Loop(LoopId::from_u128(number as u128));
+        for made in 0..AGREEMENTS_MAX + 20 {
+            let _ = here.add(&[number(made)]).unwrap();
+            assert!(here.have(&number(made)));
+        }
+        let kept = std::fs::read_dir(&here.folder).unwrap().count();
+        assert_eq!(
+            kept,
+            AGREEMENTS_MAX + 1,
+            "with the file that names the directory"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Where a gate leaves its report: a path or a pattern, looked for when the gate has run.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use globset::{GlobBuilder, GlobMatcher};
+
+/// Files that are read as one report. A project with more test binaries can write one report for all.
+const FILES_MAX: usize = 1000;
+
+/// Names that are looked at on the way: directories of reports are small, and nobody means a home directory.
+const NAMES_MAX: usize = 100_000;
+
+/// Patterns reach no deeper.
+const DEPTH_MAX: usize = 32;
+
+/// A report may be stamped so much earlier than it was written: whole seconds, or every other, are all that some file systems
+/// know.
+const STAMP_SLACK_NANOS: i64 = 2_100_000_000;
+
+/// A path, or a pattern of paths: `*` and `?` within a name, `**` over directories, `[ab]`, `{a,b}`.
+#[derive(Clone, Debug)]
+pub struct ReportPattern {
+    /// From the working directory, the part before any pattern.
+    start: PathBuf,
+    matcher: Option<GlobMatcher>,
+}
+
+impl ReportPattern {
+    /// Reads a pattern, in words where it is none.
+    pub fn new(text: &str) -> Result<Self, String> {
+        if text.trim().is_empty() {
+            return Err("it is empty".to_owned());
+        }
+        let special = |part: &str| part.contains(['*', '?', '[', '{']);
+        if !special(text) {
+            let start = text.into();
+            let matcher = None;
+            return Ok(Self { start, matcher });
+        }
+        let glob = GlobBuilder::new(text.trim_start_matches("./"))
+            .literal_separator(true)
+            .build()
+            .map_err(|error| error.kind().to_string())?;
+        let start = text
+            .split_inclusive('/')
+            .take_while(|part| !special(part))
+            .collect::<String>();
+        Ok(Self {
+            start: start.trim_start_matches("./").into(),
+            matcher: Some(glob.compile_matcher()),
+        })
+    }
+
+    /// Finds the files below `dir` that are not older than `since`, in order of their names. Blocks.
+    pub fn find(&self, dir: &Path, since: i64) -> Result<Vec<PathBuf>, String> {
+        let mut found = Found {
+            dir,
+            since,
+            matcher: self.matcher.as_ref(),
+            names: 0,
+            fresh: Vec::new(),
+            old: 0,
+        };
+        let start = dir.join(&self.start);
+        match &self.matcher {
+            None => found.file(&start),
+            Some(_) => found.walk(&start, 0)?,
+        }
+        if found.fresh.is_empty() {
+            return Err(match found.old {
+                0 => "there is none".to_owned(),
+                _ => "it is from an earlier run".to_owned(),
+            });
+        }
+        found.fresh.sort();
+        Ok(found.fresh)
+    }
+}
+
+/// A search under way.
+struct Found<'a> {
+    dir: &'a Path,
+    since: i64,
+    matcher: Option<&'a GlobMatcher>,
+    names: usize,
+    fresh: Vec<PathBuf>,
+    old: usize,
+}
+
+impl Found<'_> {
+    fn file(&mut self, path: &Path) {
+        let Ok(there) = std::fs::symlink_metadata(path) else {
+            return;
+        };
+        let stamp = there.modified().map_or(i64::MAX, nanos);
+        if stamp.saturating_add(STAMP_SLACK_NANOS) < self.since {
+            self.old += 1;
+        } else {
+            self.fresh.push(path.to_owned());
+        }
+    }
+
+    /// Looks into a directory. Links are not followed: they may lead in a circle.
+    fn walk(&mut self, dir: &Path, depth: usize) -> Result<(), String> {
+        let Ok(entries) = std::fs::read_dir(dir) else {
+            return Ok(());
+        };
+        for entry in entries.flatten() {
+            self.names += 1;
+            if self.names > NAMES_MAX || self.fresh.len() >= FILES_MAX {
+                return Err(format!(
+                    "more than {FILES_MAX} files match, or more than {NAMES_MAX} would have to be looked at"
+                ));
+            }
+            let path = entry.path();
+            let below = path.strip_prefix(self.dir).unwrap_or(&path);
+            let matches = self.matcher.is_some_and(|matcher| matcher.is_match(below));
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && depth < DEPTH_MAX => self.walk(&path, depth + 1)?,
+                Ok(kind) if kind.is_file() && matches => self.file(&path),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nanos(time: SystemTime) -> i64 {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
+    i64::try_from(since_epoch.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn names(pattern: &str, dir: &Path, since: i64) -> Result<Vec<String>, String> {
+        let found = ReportPattern::new(pattern).unwrap().find(dir, since)?;
+        let below = found.iter().map(|path| path.strip_prefix(dir).unwrap());
+        Ok(below.map(|path| path.display().to_string()).collect())
+    }
+
+    #[test]
+    fn a_path_and_a_pattern_find_what_they_say() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        for file in [
+            "junit.xml",
+            "out/a/TEST-1.xml",
+            "out/b/TEST-2.xml",
+            "out/b/other.txt",
+        ] {
+            let file = dir.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "x").unwrap();
+        }
+        std::os::unix::fs::symlink("..", dir.join("out/circle")).unwrap();
+        let all = |pattern| names(pattern, dir, 0);
+        assert_eq!(all("junit.xml").unwrap(), ["junit.xml"]);
+        assert_eq!(all("./junit.xml").unwrap(), ["junit.xml"]);
+        let both = ["out/a/TEST-1.xml", "out/b/TEST-2.xml"];
+        assert_eq!(all("out/**/TEST-*.xml").unwrap(), both);
+        assert_eq!(all("./out/*/*.xml").unwrap(), both);
+        assert_eq!(all("out/{a,c}/*").unwrap(), ["out/a/TEST-1.xml"]);
+        assert_eq!(all("out/*.xml").unwrap_err(), "there is none");
+        assert_eq!(all("gone.xml").unwrap_err(), "there is none");
+        let later = nanos(SystemTime::now()) + 3_600_000_000_000;
+        assert_eq!(
+            names("out/**", dir, later).unwrap_err(),
+            "it is from an earlier run"
+        );
+        assert!(names("junit.xml", dir, nanos(SystemTime::now())).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_said() {
+        for bad in ["", "  ", "out/[", "out/{a"] {
+            ReportPattern::new(bad).unwrap_err();
+        }
+    }
+}
