@@ -6,5 +6,4 @@ mod server;
 
 pub use client::{Client, ClientError};
 pub use protocol::{Hello, PROTOCOL, Request, Response};
-pub(crate) use server::listen;
-pub use server::{Server, ServerError};
+pub use server::Server;

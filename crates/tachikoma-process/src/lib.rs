@@ -18,6 +18,7 @@ mod adoption;
 mod attended;
 pub mod cgroup;
 mod children;
+pub mod control_socket;
 mod deferred;
 mod foreground;
 mod guard;

@@ -1,13 +1,12 @@
 //! The runner's end of the control socket.
 
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_core::{Answer, LoopCommand, LoopId, Seq};
-use tachikoma_fs::owner::make_private_dir;
+use tachikoma_process::control_socket::{ListenError, SocketFile, listen};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
@@ -19,11 +18,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::protocol::{Hello, PROTOCOL, Request, Response};
 use crate::handle::{Gone, LoopHandle, Notice};
 use crate::process::{Hooks, Peer, Whose};
-use crate::store::StoreError;
 use crate::task::Task;
-
-/// The longest path that fits into a socket's address.
-const PATH_BYTES_MAX: usize = 107;
 
 /// Callers served at a time; more than that are a mistake, and wait.
 const CALLERS_MAX: usize = 128;
@@ -38,26 +33,6 @@ const FOLLOWERS_MAX: usize = 32;
 /// A request is one short line; a caller that does not send it is shown out.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
-
-/// Why there is no control socket.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// Its path does not fit.
-    #[error("the path of the control socket is longer than {PATH_BYTES_MAX} bytes: {}", .0.display())]
-    TooLong(PathBuf),
-    /// Its directory cannot be made, or other users can change what is in it.
-    #[error(transparent)]
-    Directory(#[from] StoreError),
-    /// It cannot be made.
-    #[error("make control socket {}", path.display())]
-    Bind {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-}
 
 /// Callers that wait for the last answer of a runner get it within this, or not at all.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -79,7 +54,7 @@ fn free_path(runtime_dir: &Path, loop_id: LoopId) -> PathBuf {
 pub struct Server {
     path: PathBuf,
     /// The socket's file, by device and number.
-    file: (u64, u64),
+    file: SocketFile,
     /// Takes another listener in the place of the one before.
     listeners: mpsc::Sender<UnixListener>,
     closing: Option<oneshot::Sender<()>>,
@@ -96,7 +71,7 @@ impl Server {
         runtime_dir: &Path,
         loop_id: LoopId,
         handle: LoopHandle,
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Self, ListenError> {
         let path = free_path(runtime_dir, loop_id);
         let (listener, file) = listen(runtime_dir, &path)?;
         let desk = Desk {
@@ -121,8 +96,8 @@ impl Server {
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub(crate) async fn keep(&mut self) -> Result<bool, ServerError> {
-        if file_at(&self.path).is_ok_and(|there| there == self.file) {
+    pub(crate) async fn keep(&mut self) -> Result<bool, ListenError> {
+        if SocketFile::at(&self.path).is_ok_and(|there| there == self.file) {
             return Ok(false);
         }
         let runtime_dir = self.path.parent().unwrap_or(Path::new("/"));
@@ -158,34 +133,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
         // One that is not ours is another runner's.
-        if file_at(&self.path).is_ok_and(|there| there == self.file) {
+        if SocketFile::at(&self.path).is_ok_and(|there| there == self.file) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-pub(crate) fn listen(
-    runtime_dir: &Path,
-    path: &Path,
-) -> Result<(UnixListener, (u64, u64)), ServerError> {
-    if path.as_os_str().len() > PATH_BYTES_MAX {
-        return Err(ServerError::TooLong(path.to_owned()));
-    }
-    let failed = |source: io::Error| ServerError::Bind {
-        path: path.to_owned(),
-        source,
-    };
-    make_private_dir(runtime_dir).map_err(StoreError::from)?;
-    let _ = std::fs::remove_file(path);
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    let file = file_at(path).map_err(failed)?;
-    Ok((listener, file))
-}
-
-fn file_at(path: &Path) -> io::Result<(u64, u64)> {
-    let there = std::fs::symlink_metadata(path)?;
-    Ok((there.dev(), there.ino()))
 }
 
 #[derive(Clone)]

@@ -17,11 +17,12 @@ use crate::admin::reencrypt::{Kept, Resealed};
 use crate::admin::restore;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig, OpenCodeServer};
-use crate::control::{Server, ServerError};
+use crate::control::Server;
 use crate::git::snapshots;
 use crate::handle;
 use crate::hooks::Registry;
 use crate::notify::{Address, Notices};
+use crate::process::control_socket::ListenError;
 use crate::process::{Family, orphans};
 use crate::prompt::{self, PromptError};
 use crate::settings::AgentName;
@@ -97,7 +98,7 @@ pub enum OpenError {
     Prompt(#[from] PromptError),
     /// The control socket cannot be made.
     #[error(transparent)]
-    Control(#[from] ServerError),
+    Control(#[from] ListenError),
 }
 
 impl LoopRunner {

@@ -1,0 +1,338 @@
+//! Bundles of real repositories, beside makers that died.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tachikoma_testkit::Scratch;
+
+use super::*;
+use tachikoma_config::Settings;
+
+fn work_of(scratch: &Scratch) -> Work {
+    Work {
+        working_dir: scratch.path(),
+        loop_id: LoopId::from_u128(7),
+        search_path: std::env::var_os("PATH"),
+        hidden: Vec::new(),
+        bounds: Bounds::of(&Settings::default(), &scratch.path()),
+    }
+}
+
+fn bundle(scratch: &Scratch, dir: &Path) -> Bundled {
+    work_of(scratch).bundle(dir, &Mutex::new(Whose::Others), &CallOff::new())
+}
+
+fn whole(path: &Path) -> Bundled {
+    Bundled::At {
+        path: path.to_owned(),
+        without_tree: None,
+    }
+}
+
+fn repository() -> (Scratch, tempfile::TempDir) {
+    let scratch = Scratch::with_git();
+    scratch.write("a", "a");
+    scratch.git(&["add", "-A"]);
+    scratch.git(&["commit", "--quiet", "-m", "before"]);
+    (scratch, tempfile::tempdir().unwrap())
+}
+
+#[test]
+fn what_a_maker_left_that_died_is_in_nobodys_way() {
+    let (scratch, dir) = repository();
+    let left = [
+        format!("{NAME}.{}.lock", "0a".repeat(16)),
+        format!("{NAME}.{}", "0b".repeat(16)),
+    ];
+    for name in &left {
+        assert!(is_ours_in_loop(name), "{name}");
+        fs::write(dir.path().join(name), "").unwrap();
+    }
+    let bundled = bundle(&scratch, dir.path());
+    let path = dir.path().join(NAME);
+    assert_eq!(bundled, whole(&path));
+    let mode = path.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // Somebody may be at it.
+    assert!(left.iter().all(|name| dir.path().join(name).exists()));
+    let now = path.metadata().unwrap().modified().unwrap();
+    let hour_ago = now - Duration::from_secs(3_600);
+    for name in &left {
+        let file = File::options().write(true).open(dir.path().join(name));
+        file.unwrap().set_modified(hour_ago).unwrap();
+    }
+    scratch.git(&["commit", "--quiet", "--allow-empty", "-m", "more"]);
+    let bundled = bundle(&scratch, dir.path());
+    assert_eq!(bundled, whole(&path));
+    assert!(!left.iter().any(|name| dir.path().join(name).exists()));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn only_names_of_ours_are_ours() {
+    for name in [
+        "git-work.bundle.mine",
+        "git-work.bundle.lock",
+        "git-work.bundles",
+    ] {
+        assert!(!is_ours_in_loop(name), "{name}");
+    }
+}
+
+#[test]
+fn what_is_in_the_way_stays_and_all_else_is_made() {
+    let (scratch, dir) = repository();
+    scratch.write(".gitignore", "*.env\n");
+    for name in [
+        "same",
+        "other",
+        "ignored.env",
+        "file/inside",
+        "link/inside",
+        "deep/er/free",
+    ] {
+        scratch.write(name, "of the backup");
+    }
+    scratch.git(&["add", "-A", "-f"]);
+    scratch.git(&["commit", "--quiet", "-m", "all"]);
+    let Bundled::At { path, .. } = bundle(&scratch, dir.path()) else {
+        panic!("no bundle");
+    };
+    let there = Scratch::new();
+    there.write("same", "of the backup");
+    for name in ["other", "ignored.env", "file"] {
+        there.write(name, "mine");
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), there.path().join("link")).unwrap();
+    fs::create_dir(there.path().join("deep")).unwrap();
+    let Ok(Unpacked::Made { in_the_way, .. }) = work_of(&there).unpack(&path, dir.path(), 0) else {
+        panic!("it is made");
+    };
+    let in_the_way = in_the_way.expect("some are in the way");
+    let mut paths = in_the_way.paths;
+    paths.sort();
+    assert_eq!(
+        paths,
+        ["file/inside", "ignored.env", "link/inside", "other"]
+    );
+    for name in ["other", "ignored.env", "file"] {
+        assert_eq!(there.read(name), "mine", "{name}");
+    }
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    assert_eq!(there.read("deep/er/free"), "of the backup");
+    assert_eq!(there.read("a"), "a");
+    there.git(&["checkout", "--quiet", &in_the_way.commit, "--", "other"]);
+    assert_eq!(there.read("other"), "of the backup");
+}
+
+fn id_of(path: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap())
+}
+
+#[test]
+fn a_work_tree_is_copied_as_it_is_and_once() {
+    let (scratch, dir) = repository();
+    let path = dir.path().join(NAME);
+    let tree = copied(LoopId::from_u128(7));
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    assert_eq!(
+        scratch.git(&["rev-parse", &tree]),
+        scratch.git(&["rev-parse", "HEAD"])
+    );
+    scratch.write("a", "changed");
+    scratch.write("new", "new");
+    scratch.write(".env", "secret");
+    scratch.git(&["add", "new"]);
+    let staged = scratch.git(&["ls-files", "-s"]);
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    let (commit, made) = (scratch.git(&["rev-parse", &tree]), id_of(&path));
+    assert_eq!(scratch.git(&["ls-tree", "--name-only", &tree]), "a\nnew\n");
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    assert_eq!(scratch.git(&["rev-parse", &tree]), commit);
+    assert_eq!(id_of(&path), made, "it has all of it");
+    assert_eq!(scratch.git(&["ls-files", "-s"]), staged);
+
+    let there = Scratch::new();
+    let unpacked = work_of(&there).unpack(&path, dir.path(), 0);
+    let Ok(Unpacked::Made { from_snapshot, .. }) = unpacked else {
+        panic!("{unpacked:?}");
+    };
+    assert!(from_snapshot);
+    assert_eq!(
+        (there.read("a"), there.read("new")),
+        ("changed".into(), "new".into())
+    );
+    assert_eq!(there.git(&["status", "--porcelain"]), " M a\n?? new\n");
+}
+
+#[test]
+fn a_work_tree_that_cannot_be_looked_at_is_told_and_an_older_one_is_not_taken_for_it() {
+    let (scratch, dir) = repository();
+    scratch.write("a", "changed");
+    let path = dir.path().join(NAME);
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    let mut settings = Settings::default();
+    settings.git.protected = vec!["[".to_owned()];
+    let work = Work {
+        bounds: Bounds::of(&settings, &scratch.path()),
+        ..work_of(&scratch)
+    };
+    let bundled = work.bundle(dir.path(), &Mutex::new(Whose::Others), &CallOff::new());
+    let lacks = bundled.lacks().expect("something to say");
+    assert!(
+        lacks.starts_with("without what is not committed yet: pattern `[`"),
+        "{lacks}"
+    );
+    let heads = scratch.git(&["bundle", "list-heads", path.to_str().unwrap()]);
+    assert!(!heads.contains("/copied"), "{heads}");
+    let there = Scratch::new();
+    assert!(work_of(&there).unpack(&path, dir.path(), 0).is_ok());
+    assert_eq!(there.read("a"), "a");
+}
+
+/// A commit between the look and the bundle: what the look saw would undo it.
+#[test]
+fn a_work_tree_behind_its_head_is_not_made() {
+    let (scratch, dir) = repository();
+    scratch.write("a", "changed");
+    let path = dir.path().join(NAME);
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    scratch.write("a", "committed");
+    scratch.git(&["commit", "--quiet", "-a", "-m", "more"]);
+    let late = dir.path().join("late");
+    let glob = format!("--glob={}", snapshots::below(LoopId::from_u128(7)));
+    let words = [
+        "bundle",
+        "create",
+        "-q",
+        late.to_str().unwrap(),
+        "HEAD",
+        &glob,
+    ];
+    scratch.git(&words);
+    let there = Scratch::new();
+    assert!(work_of(&there).unpack(&late, dir.path(), 0).is_ok());
+    assert_eq!(there.read("a"), "committed");
+    assert_eq!(there.git(&["status", "--porcelain"]), "");
+}
+
+#[test]
+fn a_bundle_that_cannot_be_read_leaves_no_repository() {
+    let there = Scratch::new();
+    let bundle = there.home().join("bundle");
+    fs::write(&bundle, "rot").unwrap();
+    work_of(&there)
+        .unpack(&bundle, &there.home(), 0)
+        .unwrap_err();
+    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_bundle_that_was_damaged_is_made_anew() {
+    let (scratch, dir) = repository();
+    let path = dir.path().join(NAME);
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    for spoilt in [&b""[..], b"rot"] {
+        fs::write(&path, spoilt).unwrap();
+        assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+        scratch.git(&["bundle", "verify", "-q", path.to_str().unwrap()]);
+    }
+}
+
+/// Git leaves out what moves while it packs, and says nothing.
+#[test]
+fn what_moves_on_while_it_is_packed_is_packed_again() {
+    let (scratch, dir) = repository();
+    scratch.write("a", "changed");
+    let bin = scratch.home().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let real = scratch.git(&["--exec-path"]);
+    let real = format!("{}/git", real.trim());
+    let once = scratch.home().join("once");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *'bundle create'*) [ -e {once} ] || {{ : >{once}; {real} commit -qam moved; }};; esac\nexec {real} \"$@\"\n",
+        once = once.display(),
+    );
+    scratch.write_script(bin.join("git"), &script);
+    let work = Work {
+        search_path: Some(bin.into_os_string()),
+        ..work_of(&scratch)
+    };
+    let path = dir.path().join(NAME);
+    let bundled = work.bundle(dir.path(), &Mutex::new(Whose::Others), &CallOff::new());
+    assert_eq!(bundled, whole(&path));
+    assert!(once.exists());
+    let heads = scratch.git(&["bundle", "list-heads", path.to_str().unwrap()]);
+    let tree = copied(LoopId::from_u128(7));
+    let head = scratch.git(&["rev-parse", "HEAD"]);
+    for name in ["HEAD", tree.as_str()] {
+        let line = format!("{} {name}", head.trim());
+        assert!(heads.lines().any(|there| there == line), "{line}: {heads}");
+    }
+}
+
+#[test]
+fn who_died_while_he_made_a_work_tree_has_left_nothing_in_the_way() {
+    let (scratch, dir) = repository();
+    scratch.write("a", "changed");
+    let path = dir.path().join(NAME);
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    let there = Scratch::new();
+    there.git(&["init", "-q"]);
+    let work = work_of(&there);
+    let git = Git::new(&there.path(), None);
+    let mark = there.path().join(".git").join(MARK);
+    fs::write(&mark, "").unwrap();
+    assert!(work.fetch(&git, &path, 0).is_ok());
+    let made = work.unpack(&path, dir.path(), 0);
+    assert!(matches!(made, Ok(Unpacked::Made { .. })), "{made:?}");
+    assert_eq!(there.read("a"), "changed");
+    assert!(!mark.exists());
+    // From now on it is a repository like any other.
+    let again = work.unpack(&path, dir.path(), 0);
+    assert!(matches!(again, Ok(Unpacked::Fetched { .. })), "{again:?}");
+    // One further up is not ours.
+    let inside = Work {
+        working_dir: there.path().join("inside"),
+        ..work
+    };
+    fs::create_dir(&inside.working_dir).unwrap();
+    let refused = inside.unpack(&path, dir.path(), 0).unwrap_err();
+    assert!(
+        refused.contains("it lies in another repository"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn snapshots_that_others_are_called_as_keep_another_name() {
+    let (scratch, dir) = repository();
+    let below = snapshots::below(LoopId::from_u128(7));
+    let at = |name: &str| format!("{below}/{name}");
+    for name in ["2", "3"] {
+        scratch.git(&["update-ref", &at(name), "HEAD"]);
+    }
+    let path = dir.path().join(NAME);
+    assert_eq!(bundle(&scratch, dir.path()), whole(&path));
+    let (there, _dir) = repository();
+    there.git(&["commit", "--quiet", "--amend", "-m", "other"]);
+    let own = there.git(&["rev-parse", "HEAD"]);
+    for name in ["1", "2", "before-rollback-1"] {
+        there.git(&["update-ref", &at(name), "HEAD"]);
+    }
+    work_of(&there).unpack(&path, dir.path(), 2).unwrap();
+    let theirs = scratch.git(&["rev-parse", "HEAD"]);
+    for (name, commit) in [
+        ("1", &own),
+        ("2", &theirs),
+        ("before-rollback-1", &own),
+        ("before-restore-1/2", &own),
+        // The loop comes to it again.
+        ("before-restore-2/3", &theirs),
+    ] {
+        assert_eq!(there.git(&["rev-parse", &at(name)]), *commit, "{name}");
+    }
+    let all = there.git(&["for-each-ref", "--format=%(refname)", &below]);
+    assert!(!all.contains(&format!("{below}/3\n")), "{all}");
+}

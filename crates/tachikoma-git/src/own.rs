@@ -1,0 +1,105 @@
+//! What the loop itself writes besides its own directory, where the settings lead it into the work tree: nobody's work.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use tachikoma_fs::whole;
+
+use super::path::is_ours;
+use tachikoma_store::{backup, loops, snapshot};
+
+/// The places that settings name, by absolute paths. Other files in these directories are the user's.
+#[derive(Clone, Debug, Default)]
+pub struct Own {
+    /// The snapshot, in all its forms.
+    snapshots: Vec<PathBuf>,
+    /// Transcripts, in a directory for each loop.
+    transcripts: PathBuf,
+    backups: PathBuf,
+}
+
+impl Own {
+    /// Returns the places of a loop.
+    #[must_use]
+    pub fn new(snapshot: &Path, transcripts: &Path, backups: &Path) -> Self {
+        Self {
+            snapshots: snapshot::all_places(snapshot),
+            transcripts: transcripts.to_owned(),
+            backups: backups.to_owned(),
+        }
+    }
+
+    /// Returns them if there is anything to look for below `top` but for what is known by its name anyway.
+    pub fn below(self, top: &Path) -> Option<Self> {
+        let places = [&self.transcripts, &self.backups];
+        let is_one = |place: &PathBuf| {
+            let below = place.strip_prefix(top);
+            below.is_ok_and(|below| !is_ours(below.as_os_str().as_bytes()))
+        };
+        let is_some = self.snapshots.iter().chain(places).any(is_one);
+        is_some.then_some(self)
+    }
+
+    /// Returns whether a path is the loop's.
+    pub fn has(&self, top: &Path, path: &[u8]) -> bool {
+        let path = top.join(OsStr::from_bytes(path));
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let is_in = |dir: Option<&Path>| dir == path.parent();
+        let of_a_loop = || {
+            let below = path.strip_prefix(&self.transcripts).ok()?;
+            loops::exact_id(below.iter().next()?.to_str()?)
+        };
+        self.snapshots.contains(&path)
+            || (whole::is_temporary(name) && self.snapshots.iter().any(|file| is_in(file.parent())))
+            || (is_in(Some(&self.backups)) && backup::is_name(name))
+            || of_a_loop().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_has_a_name_of_ours_is_the_loops() {
+        let top = Path::new("/top");
+        let own = Own::new(
+            Path::new("/top/state.json"),
+            Path::new("/top/src"),
+            Path::new("/top/kept"),
+        );
+        let own = own.below(top).unwrap();
+        let id = "loop_00000000-0000-0000-0000-000000000007";
+        let unique = "0".repeat(32);
+        for ours in [
+            "state.json".to_owned(),
+            "state.json.zst".to_owned(),
+            format!(".state-{unique}.tmp"),
+            format!("src/{id}"),
+            format!("src/{id}/1.jsonl"),
+            format!("kept/{id}-00000000000000000012-20251115T050444Z.tar"),
+            format!("kept/.state-{unique}.tmp"),
+        ] {
+            assert!(own.has(top, ours.as_bytes()), "{ours}");
+        }
+        for theirs in [
+            "src",
+            "src/main.rs",
+            "kept",
+            "kept/notes.tar",
+            "a/state.json",
+        ] {
+            assert!(!own.has(top, theirs.as_bytes()), "{theirs}");
+        }
+        let usual = |name: &str| top.join(".ralph").join(name);
+        let usual = Own::new(&usual("state.json"), &usual("sessions"), &usual("backups"));
+        assert!(usual.below(top).is_none());
+        let elsewhere = Path::new("/elsewhere");
+        assert!(
+            Own::new(elsewhere, elsewhere, elsewhere)
+                .below(top)
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! Names of files in a repository: bytes without a NUL, from its top, of which nobody promised that they are text.
+
+use std::borrow::Borrow;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tachikoma_fs::RALPH_DIR;
+
+/// The path of a file from the top of its repository.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
+pub struct RepoPath(Box<[u8]>);
+
+impl RepoPath {
+    /// Takes a path as git writes it.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    /// Returns its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Returns it as a path, from the top of the repository.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.0))
+    }
+}
+
+impl Borrow<[u8]> for RepoPath {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// One line of text, whatever is in the name.
+impl fmt::Display for RepoPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&tachikoma_fs::printable(&String::from_utf8_lossy(&self.0)))
+    }
+}
+
+impl fmt::Debug for RepoPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Whether a path belongs to a loop's own files, which are nobody's work, wherever in the repository they are.
+pub fn is_ours(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/')
+        .any(|part| part == RALPH_DIR.as_bytes())
+}
+
+/// A path in JSON: text where it is text.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Bytes { bytes: Vec<u8> },
+}
+
+impl From<RepoPath> for Written {
+    fn from(path: RepoPath) -> Self {
+        match String::from_utf8(path.0.into_vec()) {
+            Ok(text) => Self::Text(text),
+            Err(error) => Self::Bytes {
+                bytes: error.into_bytes(),
+            },
+        }
+    }
+}
+
+impl From<Written> for RepoPath {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Text(text) => Self::new(text.as_bytes()),
+            Written::Bytes { bytes } => Self::new(&bytes),
+        }
+    }
+}
+
+/// Splits what git ends with NULs.
+pub fn parts(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
+    answer
+        .split(|byte| *byte == 0)
+        .filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_line_and_survives_json_whatever_it_is_called() {
+        for (bytes, line) in [
+            (&b"src/a.rs"[..], "src/a.rs"),
+            (b"two\nlines \"quoted\"", "two\\nlines \"quoted\""),
+            (b"not-\xff-text", "not-\u{fffd}-text"),
+        ] {
+            let path = RepoPath::new(bytes);
+            assert_eq!(path.to_string(), line);
+            let json = serde_json::to_string(&path).unwrap();
+            assert_eq!(serde_json::from_str::<RepoPath>(&json).unwrap(), path);
+        }
+    }
+
+    #[test]
+    fn the_loops_own_files_are_known_anywhere() {
+        assert!(is_ours(b".ralph/state.json"));
+        assert!(is_ours(b"a/.ralph/lock"));
+        assert!(is_ours(b".ralph"));
+        assert!(!is_ours(b"a/.ralphs/lock"));
+    }
+}

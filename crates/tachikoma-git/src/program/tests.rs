@@ -1,0 +1,157 @@
+//! Programs that are no `git`, and hang, flood or fail.
+
+use super::*;
+use tachikoma_runtime::clock;
+use tachikoma_testkit::{Scratch, await_until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn git_that(scratch: &Scratch, text: &str) -> Git {
+    let dir = scratch.path().join("bin");
+    scratch.write_script("bin/git", format!("#!/bin/sh\n{text}\n"));
+    Git::new(&scratch.path(), Some(dir.as_os_str()))
+}
+
+#[test]
+fn what_it_reads_and_says_is_passed_on_however_much_it_is() {
+    let scratch = Scratch::new();
+    let git = git_that(&scratch, "exec cat");
+    let much = vec![b'x'; 5 << 20];
+    let order = git.order(&["x"]).stdin(&much);
+    assert_eq!(order.ask(&CallOff::new()).unwrap(), much);
+}
+
+#[test]
+fn who_says_too_much_is_not_heard_out() {
+    let scratch = Scratch::new();
+    let git = git_that(&scratch, "exec yes");
+    let order = git.order(&["x"]).answer_max(1000);
+    let answer = order.run(&CallOff::new()).unwrap();
+    assert!(answer.cut);
+    assert_eq!(answer.bytes.len(), 1000);
+}
+
+#[test]
+fn who_floods_with_complaints_is_heard_to_the_end_of_them() {
+    let scratch = Scratch::new();
+    let git = git_that(
+        &scratch,
+        "i=0; while [ $i -lt 20000 ]; do echo \"complaint $i\" >&2; i=$((i+1)); done; exit 3",
+    );
+    match git.order(&["frobnicate", "now"]).ask(&CallOff::new()) {
+        Err(GitError::Failed { what, how, words }) => {
+            assert_eq!(
+                (what.as_str(), how.as_str()),
+                ("frobnicate", "exit status: 3")
+            );
+            assert!(words.ends_with("complaint 19999"), "{words}");
+            assert!(words.starts_with("complaint "), "cut between lines");
+            assert!(words.len() <= WORDS_BYTES_MAX);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_takes_too_long_is_ended_with_its_children() {
+    let scratch = Scratch::new();
+    let pid = scratch.home().join("pid");
+    let git = git_that(
+        &scratch,
+        &format!(
+            "trap '' TERM; sleep 1000 & echo $! >'{}'; wait; wait",
+            pid.display()
+        ),
+    );
+    // On a busy machine it takes a while until it runs at all.
+    let order = git.order(&["x"]).limit(Some(Duration::from_secs(2)));
+    let error = order.run(&CallOff::new()).unwrap_err();
+    assert_eq!(error.to_string(), "git x did not end within 2s");
+    let pid = std::fs::read_to_string(pid).unwrap();
+    await_until("the child to be gone", PATIENCE, || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
+    });
+}
+
+#[test]
+fn who_is_called_off_is_ended_at_once_and_nothing_is_started_after() {
+    let scratch = Scratch::new();
+    let started = scratch.home().join("started");
+    let git = git_that(
+        &scratch,
+        &format!("echo x >>'{}'; exec sleep 1000", started.display()),
+    );
+    let call_off = CallOff::new();
+    let caller = call_off.clone();
+    let there = started.clone();
+    let calling = std::thread::spawn(move || {
+        await_until("git to run", PATIENCE, || {
+            std::fs::read_to_string(&there).is_ok_and(|said| said == "x\n")
+        });
+        caller.call_off();
+        clock::monotonic()
+    });
+    let error = git.order(&["x"]).limit(None).run(&call_off).unwrap_err();
+    assert!(calling.join().unwrap().elapsed() < Duration::from_secs(5));
+    assert_eq!(error.to_string(), "git x was called off");
+    git.order(&["x"]).run(&call_off).unwrap_err();
+    assert_eq!(std::fs::read_to_string(started).unwrap(), "x\n");
+}
+
+#[test]
+fn who_does_not_read_and_ends_well_has_done_well() {
+    let scratch = Scratch::new();
+    let git = git_that(&scratch, "exit 0");
+    let much = vec![b'x'; 5 << 20];
+    git.order(&["x"]).stdin(&much).ask(&CallOff::new()).unwrap();
+}
+
+#[test]
+fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
+    let scratch = Scratch::new();
+    let pid = scratch.home().join("pid");
+    let git = git_that(
+        &scratch,
+        &format!("sleep 1000 & echo $! >'{}'; echo said", pid.display()),
+    );
+    let began = clock::monotonic();
+    let answer = git.order(&["x"]).ask_line(&CallOff::new()).unwrap();
+    assert_eq!(answer, "said");
+    assert!(began.elapsed() < PATIENCE);
+    let pid: i32 = std::fs::read_to_string(pid)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn the_environment_leads_nowhere_else() {
+    let scratch = Scratch::new();
+    let git = git_that(&scratch, "env").of_loop(LoopId::from_u128(7), Vec::new());
+    let order = git.order(&["x"]).env("GIT_INDEX_FILE", "mine");
+    let said = order.ask_line(&CallOff::new()).unwrap();
+    let has = |line: &str| said.lines().any(|said| said == line);
+    assert!(has("GIT_INDEX_FILE=mine"), "what the order says holds");
+    assert!(has("GIT_TERMINAL_PROMPT=0") && has("GIT_OPTIONAL_LOCKS=0"));
+    assert!(has(&format!("{MARKER}={}", LoopId::from_u128(7))));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let scratch = Scratch::new();
+    let git = Git {
+        program: "/nonexistent/git".into(),
+        dir: scratch.path(),
+        marker: None,
+        hidden: Vec::new(),
+    };
+    let error = git.order(&["x"]).run(&CallOff::new()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "git cannot be started (/nonexistent/git)"
+    );
+}

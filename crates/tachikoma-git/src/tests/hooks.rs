@@ -1,0 +1,261 @@
+//! The user's hooks: they run, they may refuse, and they may hang.
+
+use super::*;
+use tachikoma_runtime::clock;
+use tachikoma_testkit::await_until;
+
+#[test]
+fn a_hook_that_refuses_loses_no_work_and_leaves_the_index_as_it_was() {
+    let place = Place::new();
+    place.scratch.write("staged.txt", "theirs");
+    place.scratch.git(&["add", "staged.txt"]);
+    place.hook("pre-commit", "echo 'the tests fail' >&2; exit 1");
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    let (index, head, status) = (place.staged(), place.head(), place.status());
+    for _ in 0..2 {
+        let error = commit(&mut keeper, "x").unwrap_err();
+        assert!(error.to_string().contains("the tests fail"), "{error}");
+        assert_eq!(place.head(), head);
+        assert_eq!(place.staged(), index);
+        assert!(!place.git_dir().join("index.lock").exists());
+    }
+    assert_eq!(place.status(), status);
+    place.hook("pre-commit", "exit 0");
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"]);
+    assert_eq!(place.status(), "A  staged.txt\n");
+}
+
+#[test]
+fn a_commit_whose_last_hook_hangs_is_made_with_its_empty_files() {
+    let place = Place::new();
+    let started = place.scratch.home().join("started");
+    place.hook(
+        "post-commit",
+        &format!("touch '{}'; sleep 1000", started.display()),
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("empty", "");
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    let call_off = CallOff::new();
+    let caller = call_off.clone();
+    let calling = std::thread::spawn(move || {
+        await_until("the hook to run", LIMIT, || started.exists());
+        caller.call_off();
+    });
+    let made = keeper.commit("of the loop", None, &call_off).unwrap();
+    calling.join().unwrap();
+    assert_eq!(made.map(|made| made.id), Some(place.head()));
+    assert_eq!(place.last_commit(), ["A empty", "A new.txt"]);
+    assert_eq!(place.status(), "");
+    assert_eq!(changed(&mut keeper, Whose::Loop), [""; 0]);
+    assert_eq!(keeper.left(), 0);
+}
+
+/// The runner died in the hook: the next one finds what it had made known.
+#[test]
+fn an_empty_file_that_was_committed_is_not_taken_back() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("empty", "");
+    place.scratch.write("intended", "");
+    changed(&mut keeper, Whose::Loop);
+    keeper.work.intended = ["empty", "intended"].map(repo_path).into();
+    keeper.work.write(&keeper.work_path).unwrap();
+    drop(keeper);
+    place.scratch.git(&["add", "empty"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-m", "by the dead"]);
+    place.scratch.git(&["add", "--intent-to-add", "intended"]);
+    place.open(Whose::Loop);
+    assert_eq!(place.status(), "?? intended\n");
+}
+
+#[test]
+fn what_another_git_stages_during_a_refused_commit_stays_staged() {
+    let place = Place::new();
+    place.scratch.write("theirs.txt", "theirs");
+    place.hook("pre-commit", "exit 1");
+    // In the moment before the new file is made known.
+    let bin = place.scratch.home().join("bin");
+    fs::rename(bin.join("git"), bin.join("git-as-it-was")).unwrap();
+    let text = format!(
+        "#!/bin/sh\ncase \"$*\" in *intent-to-add*) '{bin}/git-as-it-was' add theirs.txt;; esac\nexec '{bin}/git-as-it-was' \"$@\"\n",
+        bin = bin.display(),
+    );
+    place.scratch.write_script(bin.join("git"), text);
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    commit(&mut keeper, "x").unwrap_err();
+    assert_eq!(place.status(), "A  theirs.txt\n?? new.txt\n");
+}
+
+#[test]
+fn a_refused_first_commit_leaves_nothing_staged() {
+    let place = Place::empty();
+    place.hook("pre-commit", "exit 1");
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    commit(&mut keeper, "x").unwrap_err();
+    assert_eq!(place.status(), "?? new.txt\n");
+    place.hook("pre-commit", "exit 0");
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
+fn a_hook_that_hangs_is_ended_with_all_that_it_started() {
+    let place = Place::new();
+    let pid = place.scratch.home().join("pid");
+    place.hook(
+        "pre-commit",
+        &format!(
+            "(trap '' TERM; sleep 1000) & echo $! >'{}'; wait",
+            pid.display()
+        ),
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    let index = place.staged();
+    // On a busy machine it takes a while until the hook runs at all.
+    let limit = Some(Duration::from_secs(3));
+    let error = keeper.commit("x", limit, &CallOff::new()).unwrap_err();
+    assert!(error.to_string().contains("did not end within"), "{error}");
+    assert_eq!(place.staged(), index);
+    assert!(!place.git_dir().join("index.lock").exists());
+    let pid = fs::read_to_string(pid).unwrap();
+    await_until("the hook's child to be gone", LIMIT, || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
+    });
+    place.hook("pre-commit", "exit 0");
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
+fn a_hook_that_hangs_is_called_off_at_once() {
+    let place = Place::new();
+    let started = place.scratch.home().join("started");
+    place.hook(
+        "pre-commit",
+        &format!("touch '{}'; sleep 1000", started.display()),
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    let index = place.staged();
+    let call_off = CallOff::new();
+    let caller = call_off.clone();
+    let calling = std::thread::spawn(move || {
+        await_until("the hook to run", LIMIT, || started.exists());
+        caller.call_off();
+        clock::monotonic()
+    });
+    let error = keeper.commit("x", None, &call_off).unwrap_err();
+    let took = calling.join().unwrap().elapsed();
+    assert!(error.to_string().contains("called off"), "{error}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(place.staged(), index);
+    place.hook("pre-commit", "exit 0");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1, "the work is not lost");
+}
+
+#[test]
+fn what_a_hook_changes_is_the_loops() {
+    let place = Place::new();
+    place.hook(
+        "pre-commit",
+        "echo formatted >a.txt; git add a.txt; echo generated >generated.txt",
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.at("HEAD", "a.txt"), "formatted\n");
+    snapshot(&mut keeper, 2);
+    assert_eq!(place.status(), "?? generated.txt\n");
+    place.hook("pre-commit", "exit 0");
+    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(place.last_commit(), ["A generated.txt"]);
+}
+
+#[test]
+fn hooks_see_patterns_as_patterns_and_may_change_the_message() {
+    let place = Place::new();
+    place.hook(
+        "pre-commit",
+        "test \"$(git ls-files 'dir/*.txt' | wc -l)\" = 2",
+    );
+    place.hook("commit-msg", "echo 'Signed: hook' >>\"$1\"");
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    assert_eq!(commits(&mut keeper), 1);
+    let said = place.scratch.git(&["log", "-1", "--format=%B"]);
+    assert_eq!(said.trim_end(), "of the loop\nSigned: hook");
+}
+
+#[test]
+fn a_message_that_a_hook_refuses_is_no_commit() {
+    let place = Place::new();
+    place.hook(
+        "commit-msg",
+        "grep -q '^feat: ' \"$1\" || { echo 'not conventional' >&2; exit 1; }",
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    let error = commit(&mut keeper, "of the loop").unwrap_err();
+    assert!(error.to_string().contains("not conventional"), "{error}");
+    assert!(commit(&mut keeper, "feat: of the loop").unwrap().is_some());
+}
+
+#[test]
+fn no_hook_runs_but_for_a_commit() {
+    let place = Place::new();
+    let ran = place.scratch.home().join("ran");
+    for hook in [
+        "reference-transaction",
+        "post-index-change",
+        "fsmonitor-watchman",
+    ] {
+        place.hook(hook, &format!("echo {hook} >>'{}'", ran.display()));
+    }
+    let hook = place.git_dir().join("hooks/fsmonitor-watchman");
+    place
+        .scratch
+        .git(&["config", "core.fsmonitor", hook.to_str().unwrap()]);
+    let _ = fs::remove_file(&ran);
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    snapshot(&mut keeper, 1);
+    assert!(!ran.exists());
+}
+
+#[test]
+fn a_hook_that_leaves_something_running_is_not_waited_for() {
+    let place = Place::new();
+    let pid = place.scratch.home().join("pid");
+    place.hook(
+        "post-commit",
+        &format!("sleep 1000 & echo $! >'{}'", pid.display()),
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    let began = clock::monotonic();
+    assert_eq!(commits(&mut keeper), 1);
+    assert!(began.elapsed() < Duration::from_secs(20));
+    let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}

@@ -1,0 +1,314 @@
+//! Runners that die, files that are lost, git that is killed in the middle.
+
+use super::*;
+use std::process::{Command, Stdio};
+use tachikoma_testkit::await_until;
+
+const INDEX: &str = "git-index";
+const WORK: &str = "git-work.json";
+
+fn own(place: &Place, name: &str) -> PathBuf {
+    place.options.loop_dir.join(name)
+}
+
+#[test]
+fn the_next_runner_knows_whose_the_files_are() {
+    let place = Place::new();
+    place.scratch.write("theirs.txt", "1");
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    drop(keeper);
+    place
+        .scratch
+        .write("dir/b.txt", "of an iteration that was cut");
+    let (keeper, survey) = place.open(Whose::Loop);
+    assert_eq!(names(&survey), ["dir/b.txt"]);
+    assert_eq!(survey.uncommitted, 2);
+    assert!(survey.warnings.is_empty(), "{:?}", survey.warnings);
+    drop(keeper);
+    place
+        .scratch
+        .write("dir/c.txt", "of somebody while nobody ran");
+    let (mut keeper, survey) = place.open(Whose::Others);
+    assert_eq!(names(&survey), ["dir/c.txt"]);
+    assert_eq!(survey.uncommitted, 2);
+    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(place.status(), " M dir/c.txt\n?? theirs.txt\n");
+}
+
+#[test]
+fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
+    let place = Place::new();
+    drop(place.keeper());
+    place.scratch.write("a.txt", "of an iteration that was cut");
+    place.scratch.write("made.txt", "the same");
+    place.remove("dir/b.txt");
+    let death = place.path("made.txt").metadata().unwrap().modified();
+    let death = death.unwrap() + Duration::from_millis(20);
+    await_until("a later stamp", LIMIT, || {
+        let notes = place.scratch.write("notes.txt", "of the user");
+        notes.metadata().unwrap().modified().unwrap() > death
+    });
+    place.scratch.write(".gitignore", "*.log\n");
+    let (mut keeper, survey) = place.open(Whose::LoopUntil(death));
+    assert_eq!(survey.uncommitted, 3);
+    assert_eq!(commits(&mut keeper), 3);
+    assert_eq!(
+        place.last_commit(),
+        ["M a.txt", "D dir/b.txt", "A made.txt"]
+    );
+    assert_eq!(place.status(), " M .gitignore\n?? notes.txt\n");
+}
+
+#[test]
+fn what_cannot_be_written_down_is_found_again() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    let good = std::mem::replace(&mut keeper.work_path, place.path("dir/b.txt/git-work.json"));
+    place.scratch.write("a.txt", "the loop's");
+    assert!(keeper.survey(Whose::Loop, &CallOff::new()).is_err());
+    keeper.work_path = good;
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    drop(keeper);
+    let (mut keeper, survey) = place.open(Whose::Others);
+    assert_eq!(survey.uncommitted, 1);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+#[test]
+fn what_is_known_of_the_work_and_lost_makes_everything_somebody_elses() {
+    for hurt in [None, Some("{}"), Some("")] {
+        let place = Place::new();
+        let mut keeper = place.keeper();
+        place.scratch.write("a.txt", "the loop's");
+        changed(&mut keeper, Whose::Loop);
+        drop(keeper);
+        match hurt {
+            Some(text) => fs::write(own(&place, WORK), text).unwrap(),
+            None => fs::remove_file(own(&place, WORK)).unwrap(),
+        }
+        let (mut keeper, survey) = place.open(Whose::Loop);
+        assert_eq!(survey.uncommitted, 0);
+        assert_eq!(survey.warnings.len(), 1);
+        assert!(survey.warnings[0].contains(WORK), "{:?}", survey.warnings);
+        assert_eq!(commits(&mut keeper), 0);
+        place.scratch.write("dir/b.txt", "the loop's");
+        changed(&mut keeper, Whose::Loop);
+        assert_eq!(commits(&mut keeper), 1);
+    }
+}
+
+#[test]
+fn a_lost_or_damaged_index_is_made_anew_and_nothing_is_forgotten() {
+    for hurt in [None, Some("damaged"), Some("DIRC")] {
+        let place = Place::new();
+        let mut keeper = place.keeper();
+        place.scratch.write("new.txt", "the loop's");
+        place.remove("dir/c.txt");
+        changed(&mut keeper, Whose::Loop);
+        let hurt_it = || match hurt {
+            Some(text) => fs::write(own(&place, INDEX), text).unwrap(),
+            None => fs::remove_file(own(&place, INDEX)).unwrap(),
+        };
+        hurt_it();
+        place.scratch.write("a.txt", "2");
+        assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"], "{hurt:?}");
+        drop(keeper);
+        hurt_it();
+        place.scratch.write("dir/b.txt", "2");
+        let (mut keeper, survey) = place.open(Whose::Loop);
+        assert_eq!(names(&survey), ["dir/b.txt"], "{hurt:?}");
+        assert_eq!(commits(&mut keeper), 4);
+    }
+}
+
+#[test]
+fn objects_that_were_pruned_are_written_again() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "the loop's");
+    changed(&mut keeper, Whose::Loop);
+    place.scratch.git(&["gc", "--quiet", "--prune=now"]);
+    place.scratch.write("dir/b.txt", "2");
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert_eq!(survey.uncommitted, 2);
+    let kept = snapshot(&mut keeper, 1);
+    assert_eq!(place.at(&kept, "new.txt"), "the loop's");
+    assert_eq!(commits(&mut keeper), 2);
+}
+
+#[test]
+fn a_lock_on_the_loops_own_index_that_a_dead_git_left_is_taken_away() {
+    let place = Place::new();
+    drop(place.keeper());
+    fs::write(own(&place, "git-index.lock"), "").unwrap();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    fs::write(own(&place, "git-index.lock"), "").unwrap();
+    place.scratch.write("a.txt", "3");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+}
+
+#[test]
+fn files_that_a_dead_commit_made_known_are_unknown_again() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1");
+    place.scratch.write("theirs.txt", "");
+    changed(&mut keeper, Whose::Loop);
+    // As if the runner died right after it.
+    keeper.work.intended = [repo_path("new.txt")].into();
+    keeper.work.write(&keeper.work_path).unwrap();
+    place.scratch.git(&["add", "-N", "new.txt"]);
+    place.scratch.git(&["add", "theirs.txt"]);
+    drop(keeper);
+    let mut keeper = place.open(Whose::Loop).0;
+    assert_eq!(place.status(), "A  theirs.txt\n?? new.txt\n");
+    assert_eq!(commits(&mut keeper), 2);
+}
+
+#[test]
+fn git_that_is_killed_in_the_middle_loses_nothing() {
+    for command in [
+        "update-index",
+        "write-tree",
+        "diff-tree",
+        "commit-tree",
+        "update-ref",
+        "commit ",
+    ] {
+        let place = Place::new();
+        place
+            .scratch
+            .write("theirs.txt", "so that not all is committed");
+        let mut keeper = place.keeper();
+        snapshot(&mut keeper, 1);
+        // So that git is asked for the next reference.
+        place.scratch.git(&["pack-refs", "--all"]);
+        place.scratch.write("a.txt", "2");
+        place.scratch.write("new.txt", "1");
+        let once = kill_once(&place, command);
+        // One of these meets the killer; the others go on as if nothing was.
+        let _ = keeper.survey(Whose::Loop, &CallOff::new());
+        let _ = keeper.survey(Whose::Loop, &CallOff::new());
+        let _ = commit(&mut keeper, "x");
+        let _ = commit(&mut keeper, "x");
+        let _ = keeper.snapshot(2, &CallOff::new());
+        let kept = snapshot(&mut keeper, 2);
+        keeper.settle_refs(&CallOff::new()).unwrap();
+        assert!(once.exists(), "{command}");
+        assert_eq!(place.status(), "?? theirs.txt\n", "{command}");
+        assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"], "{command}");
+        assert_eq!(place.at(&kept, "new.txt"), "1", "{command}");
+    }
+}
+
+#[test]
+fn a_look_that_fails_after_the_commit_below_moved_is_made_up_for() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    place.scratch.write("a.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    place
+        .scratch
+        .git(&["commit", "--quiet", "-am", "the agent's"]);
+    let once = kill_once(&place, "diff-tree");
+    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    assert!(once.exists());
+    assert!(survey.head_moved);
+    assert_eq!(survey.uncommitted, 0);
+    place.scratch.write("dir/b.txt", "2");
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["dir/b.txt"]);
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+/// Has git be killed the next time that it is asked for something; returns what is there afterwards.
+fn kill_once(place: &Place, command: &str) -> PathBuf {
+    let dir = path_variable(place);
+    let wrapper = PathBuf::from(&dir).join("git");
+    let whole = fs::read_to_string(&wrapper).unwrap();
+    let once = place.scratch.home().join("once");
+    let killing = format!(
+        "#!/bin/sh\ncase \"$* \" in *' {command}'*) [ -e '{once}' ] || {{ touch '{once}'; kill -9 $$; }};; esac\n{whole}",
+        once = once.display()
+    );
+    place.scratch.write_script(&wrapper, killing);
+    once
+}
+
+/// The part of the test below that is killed: a runner in the middle of a commit.
+#[test]
+fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
+    const ROLE: &str = "TACHIKOMA_TEST_KILLED_IN_A_COMMIT";
+    const ID: &str = "TACHIKOMA_TEST_LOOP_ID";
+    if let Some(dir) = std::env::var_os(ROLE) {
+        let dir = PathBuf::from(dir);
+        let id = std::env::var(ID).unwrap().parse().unwrap();
+        let options = KeeperOptions {
+            hidden: Vec::new(),
+            working_dir: dir.clone(),
+            loop_dir: dir.join(".ralph/loops/one"),
+            loop_id: LoopId::from_u128(id),
+            search_path: std::env::var_os("PATH"),
+            protected: Protected::default(),
+            max_file_bytes: 0,
+            own: Own::default(),
+        };
+        let Opened::Ready { mut keeper, .. } = Keeper::open(options, Whose::Loop, &CallOff::new())
+        else {
+            panic!("it opened before");
+        };
+        let _ = keeper.commit("x", None, &CallOff::new());
+        return;
+    }
+    // The leftovers of this loop are killed below, wherever they run: no other test may use the same id.
+    let id = u128::from(std::process::id()) << 64;
+    let mut place = Place::new();
+    place.options.loop_id = LoopId::from_u128(id);
+    let started = place.scratch.home().join("started");
+    place.hook(
+        "pre-commit",
+        &format!("touch '{}'; sleep 1000", started.display()),
+    );
+    let mut keeper = place.keeper();
+    place.scratch.write("new.txt", "1");
+    changed(&mut keeper, Whose::Loop);
+    let name = "git::tests::resumed::a_runner_that_is_killed_in_a_commit_leaves_no_lock";
+    let mut runner = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(ROLE, place.scratch.path())
+        .env(ID, id.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    await_until("the hook to run", LIMIT, || started.exists());
+    runner.kill().unwrap();
+    runner.wait().unwrap();
+    let lock = place.git_dir().join("index.lock");
+    await_until("git to take its lock away", LIMIT, || !lock.exists());
+    let marker = place.options.loop_id.to_string();
+    let left = tachikoma_process::orphans::end_leftovers(&marker);
+    assert!(!left.is_empty(), "the hook was left, and is found");
+    let (mut keeper, survey) = place.open(Whose::Loop);
+    assert_eq!(survey.uncommitted, 1);
+    assert_eq!(place.status(), "?? new.txt\n");
+    place.hook("pre-commit", "exit 0");
+    assert_eq!(commits(&mut keeper), 1);
+}
+
+/// It has the names of files that others may not see.
+#[test]
+fn the_index_of_the_loops_own_is_for_the_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    for round in ["1", "2"] {
+        place.scratch.write("a.txt", round);
+        changed(&mut keeper, Whose::Loop);
+        let mode = own(&place, INDEX).metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "round {round}");
+    }
+}

@@ -1,0 +1,206 @@
+//! Snapshots: what they have, which are kept, and what they leave alone.
+
+use super::*;
+use crate::SNAPSHOTS_KEPT;
+use crate::snapshots::{Moment, list, resolve};
+
+fn refs(place: &Place) -> Vec<String> {
+    let text = place.scratch.git(&[
+        "for-each-ref",
+        "--format=%(refname:lstrip=3)",
+        "--sort=version:refname",
+        "refs/tachikoma",
+    ]);
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_snapshot_has_the_work_tree_and_nothing_else_changes() {
+    let place = Place::new();
+    place.scratch.write("a.txt", "staged");
+    place.scratch.git(&["add", "a.txt"]);
+    place.scratch.write("a.txt", "in the work tree");
+    place.scratch.write("untracked.txt", "u");
+    place.scratch.write("noise.log", "ignored");
+    place.scratch.write(".env", "secret");
+    place.remove("dir/b.txt");
+    let before = (place.index(), place.status(), place.head());
+    let mut keeper = place.keeper();
+    let commit = snapshot(&mut keeper, 7);
+    assert_eq!(
+        place.files_of(&commit),
+        [".gitignore", "a.txt", "dir/c.txt", "untracked.txt"]
+    );
+    assert_eq!(place.at(&commit, "a.txt"), "in the work tree");
+    assert_eq!((place.index(), place.status(), place.head()), before);
+    let log = place
+        .scratch
+        .git(&["log", "--format=%an|%cn|%s", "-1", &commit]);
+    let id = LoopId::from_u128(1);
+    assert_eq!(
+        log,
+        format!("tachikoma|tachikoma|before iteration 7 of {id}\n")
+    );
+    let parent = place.scratch.git(&["rev-parse", &format!("{commit}^")]);
+    assert_eq!(parent.trim_end(), place.head());
+    assert_eq!(refs(&place), ["7"]);
+}
+
+#[test]
+fn references_of_equal_snapshots_are_made_later_all_at_once() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    let first = snapshot(&mut keeper, 1);
+    assert_eq!(snapshot(&mut keeper, 2), first);
+    assert_eq!(snapshot(&mut keeper, 3), first);
+    assert_eq!(refs(&place), ["1"]);
+    let kept = list(
+        &keeper.ground.repository.git,
+        LoopId::from_u128(1),
+        &CallOff::new(),
+    )
+    .unwrap();
+    let found = resolve(&kept, Moment::Iteration(3)).unwrap();
+    assert_eq!(found.commit, first, "before its reference is there, too");
+    place.scratch.write("a.txt", "2");
+    changed(&mut keeper, Whose::Loop);
+    let second = snapshot(&mut keeper, 4);
+    assert_ne!(second, first);
+    assert_eq!(refs(&place), ["1", "2", "3", "4"]);
+    snapshot(&mut keeper, 5);
+    keeper.settle_refs(&CallOff::new()).unwrap();
+    assert_eq!(refs(&place), ["1", "2", "3", "4", "5"]);
+    let of_fifth = place.scratch.git(&[
+        "rev-parse",
+        &format!("refs/tachikoma/{}/5", LoopId::from_u128(1)),
+    ]);
+    assert_eq!(of_fifth.trim_end(), second);
+}
+
+#[test]
+fn no_more_than_the_last_thousand_are_kept() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    snapshot(&mut keeper, 1);
+    let last = u32::try_from(SNAPSHOTS_KEPT).unwrap() + 20;
+    for iteration in 2..last {
+        snapshot(&mut keeper, iteration);
+    }
+    keeper.settle_refs(&CallOff::new()).unwrap();
+    let kept = refs(&place);
+    assert_eq!(kept.len(), SNAPSHOTS_KEPT);
+    assert_eq!(kept.first().map(String::as_str), Some("20"));
+    place.scratch.write("a.txt", "2");
+    snapshot(&mut keeper, last);
+    let kept = refs(&place);
+    assert_eq!(kept.len(), SNAPSHOTS_KEPT);
+    assert_eq!(kept.first().map(String::as_str), Some("21"));
+}
+
+#[test]
+fn a_snapshot_outlives_what_the_agent_destroys() {
+    let place = Place::new();
+    place.scratch.write("precious.txt", "untracked");
+    let mut keeper = place.keeper();
+    let commit = snapshot(&mut keeper, 1);
+    place.scratch.git(&["clean", "-fdxq"]);
+    place.scratch.git(&["reset", "--quiet", "--hard"]);
+    place.scratch.git(&["gc", "--quiet", "--prune=now"]);
+    assert!(!place.path("precious.txt").exists());
+    assert_eq!(place.at(&commit, "precious.txt"), "untracked");
+    // The loop's own files went, too: the keeper begins anew.
+    place.make_loop_dir();
+    assert_eq!(changed(&mut keeper, Whose::Loop), ["precious.txt"]);
+}
+
+#[test]
+fn a_snapshot_whose_commit_is_gone_is_made_anew() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    snapshot(&mut keeper, 1);
+    crate::snapshots::delete_all(&keeper.ground.repository.git, LoopId::from_u128(1)).unwrap();
+    place.scratch.git(&["gc", "--quiet", "--prune=now"]);
+    let mut keeper = place.keeper();
+    snapshot(&mut keeper, 2);
+    keeper.settle_refs(&CallOff::new()).unwrap();
+    assert_eq!(refs(&place), ["2"]);
+}
+
+fn asked_for_references(place: &Place) -> usize {
+    let asked = place.asked();
+    asked
+        .iter()
+        .filter(|asked| asked.contains("update-ref"))
+        .count()
+}
+
+/// Changes a file, and keeps the work tree before an iteration.
+fn next(place: &Place, keeper: &mut Keeper, iteration: u32) -> String {
+    place.scratch.write("a.txt", format!("{iteration}"));
+    snapshot(keeper, iteration)
+}
+
+fn reference(place: &Place, iteration: u32) -> String {
+    let name = format!("refs/tachikoma/{}/{iteration}", LoopId::from_u128(1));
+    let commit = place.scratch.git(&["rev-parse", &name]);
+    commit.trim_end().to_owned()
+}
+
+#[test]
+fn references_after_the_first_take_no_process_where_they_are_files() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    next(&place, &mut keeper, 1);
+    assert_eq!(asked_for_references(&place), 1, "git shows where they are");
+    let second = next(&place, &mut keeper, 2);
+    assert_eq!(asked_for_references(&place), 0);
+    assert_eq!(reference(&place, 2), second);
+    let fsck = place.scratch.git(&["fsck", "--strict"]);
+    assert!(!fsck.contains("error"), "{fsck}");
+    // Packed, the directory is gone, and git makes it anew.
+    place.scratch.git(&["pack-refs", "--all", "--prune"]);
+    let third = next(&place, &mut keeper, 3);
+    assert_eq!(asked_for_references(&place), 1);
+    assert_eq!(next(&place, &mut keeper, 4), reference(&place, 4));
+    assert_eq!(asked_for_references(&place), 0);
+    assert_eq!(reference(&place, 3), third);
+    assert_eq!(refs(&place), ["1", "2", "3", "4"]);
+}
+
+#[test]
+fn a_reference_that_another_git_has_locked_is_left_to_git() {
+    let place = Place::new();
+    let mut keeper = place.keeper();
+    next(&place, &mut keeper, 1);
+    let below = format!("refs/tachikoma/{}", LoopId::from_u128(1));
+    let lock = place.git_dir().join(below).join("2.lock");
+    fs::write(&lock, "").unwrap();
+    place.asked();
+    place.scratch.write("a.txt", "2");
+    let refused = keeper.snapshot(2, &CallOff::new()).unwrap_err();
+    assert!(refused.to_string().contains("2.lock"), "{refused}");
+    assert_eq!(asked_for_references(&place), 1);
+    assert!(lock.exists(), "it is not ours to take away");
+    fs::remove_file(lock).unwrap();
+    assert_eq!(snapshot(&mut keeper, 2), reference(&place, 2));
+}
+
+#[test]
+fn references_in_tables_are_left_to_git() {
+    let place = Place::empty();
+    let converted = std::process::Command::new("git")
+        .args(["refs", "migrate", "--ref-format=reftable"])
+        .current_dir(place.scratch.path())
+        .output()
+        .unwrap();
+    assert!(converted.status.success(), "{converted:?}");
+    place.scratch.write("a.txt", "a");
+    place.commit_all("before");
+    let mut keeper = place.keeper();
+    for iteration in 1..=3 {
+        let commit = next(&place, &mut keeper, iteration);
+        assert_eq!(asked_for_references(&place), 1);
+        assert_eq!(reference(&place, iteration), commit);
+    }
+    assert!(!place.git_dir().join("refs/tachikoma").exists());
+}

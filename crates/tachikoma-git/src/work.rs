@@ -1,0 +1,161 @@
+//! What is remembered from one runner to the next: whose the uncommitted files are, and what the work tree was.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tachikoma_fs::regular;
+use tachikoma_fs::whole::{Durability, write_whole};
+
+use super::path::RepoPath;
+use super::program::GitError;
+
+/// Of a file of another version nothing is understood.
+const VERSION: u32 = 1;
+
+/// A million names; what is larger was not written by us.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// What is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// The work tree as it was last surveyed.
+    pub tree: String,
+    /// When that began, by the clock that stamps files. A later survey that found nothing new is not written down.
+    #[serde(default)]
+    pub surveyed: Option<i64>,
+    /// Files that the loop changed and has not committed.
+    pub mine: BTreeSet<RepoPath>,
+    /// Uncommitted files that somebody else changed.
+    pub theirs: BTreeSet<RepoPath>,
+    /// Those of them that the loop changed too.
+    #[serde(default)]
+    pub withheld: BTreeSet<RepoPath>,
+    /// Those of them that nobody sees as changed any more, because the loop put them back or away: they stay somebody else's.
+    #[serde(default)]
+    pub resting: BTreeSet<RepoPath>,
+    /// What somebody else's files were before they were put back or away, by their objects. It may come back.
+    #[serde(default)]
+    pub aside: BTreeSet<(RepoPath, String)>,
+    /// The last snapshot.
+    #[serde(default)]
+    pub snapshot: Option<Kept>,
+    /// Files that `git add --intent-to-add` was asked to make known, for a commit that has not ended.
+    #[serde(default)]
+    pub intended: BTreeSet<RepoPath>,
+    /// What had to make room for them in the user's index.
+    #[serde(default)]
+    pub displaced: Vec<Displaced>,
+}
+
+/// An entry of the user's index that cannot be there together with another: a file in the place of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Displaced {
+    pub mode: String,
+    pub object: String,
+    pub path: RepoPath,
+}
+
+/// A snapshot that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    pub tree: String,
+    pub commit: String,
+}
+
+/// What was found of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Remembered {
+    Work(Box<Work>),
+    /// Nothing: the loop begins.
+    Nothing,
+    /// Something that cannot be used, and why.
+    Damaged(String),
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    crc32c: u32,
+}
+
+impl Work {
+    pub fn read(path: &Path) -> Remembered {
+        let bytes = match regular::read(path, BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Remembered::Nothing,
+            Err(error) => return Remembered::Damaged(error.to_string()),
+        };
+        match parse(&bytes) {
+            Ok(work) => Remembered::Work(Box::new(work)),
+            Err(why) => Remembered::Damaged(why),
+        }
+    }
+
+    pub fn write(&self, path: &Path) -> Result<(), GitError> {
+        let failed = |error: serde_json::Error| GitError::io("write", path)(error.into());
+        let body = serde_json::to_vec(self).map_err(failed)?;
+        let header = Header {
+            version: VERSION,
+            crc32c: crc32c::crc32c(&body),
+        };
+        let mut bytes = serde_json::to_vec(&header).map_err(failed)?;
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&body);
+        bytes.push(b'\n');
+        // Lost with the power, it costs the loop a commit; nothing of anybody's is touched.
+        write_whole(path, &bytes, Durability::Lazy).map_err(|error| {
+            GitError::io("write", path)(std::io::Error::other(tachikoma_core::error_chain(&error)))
+        })?;
+        Ok(())
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Work, String> {
+    let line_end = bytes.iter().position(|byte| *byte == b'\n');
+    let (header, body) = bytes.split_at(line_end.ok_or("it has no first line")?);
+    let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
+    if header.version != VERSION {
+        return Err(format!("it has version {}", header.version));
+    }
+    let body = body.strip_prefix(b"\n").unwrap_or(body);
+    let body = body.strip_suffix(b"\n").unwrap_or(body);
+    if crc32c::crc32c(body) != header.crc32c {
+        return Err("its checksum does not fit".to_owned());
+    }
+    serde_json::from_slice(body).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_each_changed_byte_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("git-work.json");
+        assert_eq!(Work::read(&path), Remembered::Nothing);
+        let work = Work {
+            tree: "0".repeat(40),
+            mine: [RepoPath::new(b"not-\xff-text")].into(),
+            theirs: [RepoPath::new(b"a b")].into(),
+            ..Work::default()
+        };
+        work.write(&path).unwrap();
+        assert_eq!(Work::read(&path), Remembered::Work(Box::new(work)));
+        let good = std::fs::read(&path).unwrap();
+        for at in 0..good.len() - 1 {
+            let mut hurt = good.clone();
+            hurt[at] ^= 1;
+            std::fs::write(&path, &hurt).unwrap();
+            assert!(
+                matches!(Work::read(&path), Remembered::Damaged(_)),
+                "byte {at}"
+            );
+        }
+        std::fs::write(&path, &good[..good.len() / 2]).unwrap();
+        assert!(matches!(Work::read(&path), Remembered::Damaged(_)));
+    }
+}

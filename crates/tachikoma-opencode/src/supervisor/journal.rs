@@ -1,0 +1,290 @@
+//! The supervisor's own journal: one file of checksummed lines, bounded. When it is full it is begun anew with all that is
+//! known.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::supervise::{ServerEvent, ServerRecord, ServerState, apply};
+use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::{is_missing, private, regular};
+
+use tachikoma_store::StoreError;
+use tachikoma_store::journal::{check_sum, encode};
+
+/// What the file is called.
+const NAME: &str = "journal.jsonl";
+
+/// What a damaged one is called from then on.
+const DAMAGED: &str = "journal.damaged.jsonl";
+
+/// Some thousand events; a server that crashes at once, without delay and limit, fills it in a minute.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// One that is written while it is full grows by a step more.
+const READ_BYTES_MAX: u64 = 2 * BYTES_MAX;
+
+/// Returns whether a file of this name is a journal.
+pub(super) fn is_ours(name: &str) -> bool {
+    [NAME, DAMAGED].contains(&name)
+}
+
+/// An open journal. Only the supervisor that holds the lock has one.
+#[derive(Debug)]
+pub(super) struct ServerJournal {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    buffer: Vec<u8>,
+}
+
+/// A journal with what it says.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub journal: ServerJournal,
+    pub state: ServerState,
+    /// What was wrong with it, if something was. What it said is lost then: counters, and no work.
+    pub damage: Option<String>,
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+struct Read {
+    records: Vec<ServerRecord>,
+    /// How much of the file is whole records.
+    len: usize,
+    damage: Option<String>,
+}
+
+impl ServerJournal {
+    /// Opens the journal in `dir`, or begins it.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn open(dir: &Path) -> Result<Opened, StoreError> {
+        let path = dir.join(NAME);
+        let read = match regular::read(&path, READ_BYTES_MAX) {
+            Ok(bytes) => parse(&bytes),
+            Err(error) if is_missing(&error) => Read::default(),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Read {
+                damage: Some(error.to_string()),
+                ..Read::default()
+            },
+            Err(error) => return Err(StoreError::io("read", &path)(error)),
+        };
+        if read.damage.is_some() {
+            // Kept for whoever wants to know; an earlier one makes room.
+            let aside = dir.join(DAMAGED);
+            std::fs::rename(&path, &aside).map_err(StoreError::io("move away", &path))?;
+        }
+        let mut state = ServerState::default();
+        read.records
+            .iter()
+            .for_each(|record| apply(&mut state, record));
+        let file = append_to(&path)?;
+        let len = match &read.damage {
+            Some(_) => 0,
+            None => read.len as u64,
+        };
+        // A line that was cut was never acted upon.
+        file.set_len(len)
+            .map_err(StoreError::io("truncate", &path))?;
+        let journal = Self {
+            path,
+            file,
+            len,
+            buffer: Vec::new(),
+        };
+        Ok(Opened {
+            journal,
+            state,
+            damage: read.damage,
+        })
+    }
+
+    /// Appends records, and returns when they are on disk. What could not be written is cut off.
+    ///
+    /// # Errors
+    /// They could not be written.
+    pub fn append(&mut self, records: &[ServerRecord]) -> Result<(), StoreError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        self.buffer.clear();
+        for record in records {
+            encode(record, &mut self.buffer);
+        }
+        if let Err(source) = self.file.write_all(&self.buffer) {
+            // If that fails too, the next one who opens it cuts off what is not whole.
+            let _ = self.file.set_len(self.len);
+            return Err(StoreError::io("write", &self.path)(source));
+        }
+        self.len += self.buffer.len() as u64;
+        self.file.sync_data().map_err(StoreError::sync(&self.path))
+    }
+
+    /// Begins the file anew with all that is known, if it is full.
+    ///
+    /// # Errors
+    /// The new one cannot be written; the old one goes on.
+    pub fn rotate(&mut self, state: &mut ServerState) -> Result<(), StoreError> {
+        if self.len < BYTES_MAX {
+            return Ok(());
+        }
+        self.renew(state)
+    }
+
+    /// Begins the file anew with all that is known, whatever became of the old one.
+    ///
+    /// # Errors
+    /// The new one cannot be written.
+    pub fn renew(&mut self, state: &mut ServerState) -> Result<(), StoreError> {
+        let record = ServerRecord {
+            seq: state.seq.next(),
+            time: state.time,
+            event: ServerEvent::JournalOpened {
+                state: Box::new(state.clone()),
+            },
+        };
+        let mut line = Vec::new();
+        encode(&record, &mut line);
+        write_whole(&self.path, &line, Durability::Synced)?;
+        state.seq = record.seq;
+        self.file = append_to(&self.path)?;
+        self.len = line.len() as u64;
+        Ok(())
+    }
+}
+
+/// Reads the records in `dir`, oldest first, for whoever only looks. What is damaged is left out.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read_records(dir: &Path) -> Result<Vec<ServerRecord>, StoreError> {
+    let path = dir.join(NAME);
+    match regular::read(&path, READ_BYTES_MAX) {
+        Ok(bytes) => Ok(parse(&bytes).records),
+        Err(error) if is_missing(&error) => Ok(Vec::new()),
+        Err(error) => Err(StoreError::io("read", &path)(error)),
+    }
+}
+
+fn append_to(path: &Path) -> Result<File, StoreError> {
+    private()
+        .create(true)
+        .read(true)
+        .append(true)
+        .open(path)
+        .map_err(StoreError::io("open", path))
+}
+
+/// Reads lines up to the last whole one. A last line that is not whole was cut; any other is damage.
+fn parse(bytes: &[u8]) -> Read {
+    let mut read = Read::default();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        match record(line) {
+            Ok(record) => {
+                read.records.push(record);
+                read.len += line.len();
+            }
+            Err(_) if read.len + line.len() == bytes.len() && !line.ends_with(b"\n") => break,
+            Err(what) => {
+                let number = read.records.len() + 1;
+                read.damage = Some(format!("line {number}: {what}"));
+                break;
+            }
+        }
+    }
+    read
+}
+
+fn record(line: &[u8]) -> Result<ServerRecord, String> {
+    let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+    let line = line.strip_suffix('\n').ok_or("it is cut")?;
+    check_sum(line)?;
+    serde_json::from_str(line).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tachikoma_core::supervise::{Jitter, ServerInput, ServerPolicy, StartedBy, step};
+    use tachikoma_core::{Exit, Timestamp};
+
+    /// Lets a server crash so often, and writes it down.
+    fn crash(opened: &mut Opened, times: u64) {
+        let policy = ServerPolicy {
+            max_restart_attempts: 0,
+            ..ServerPolicy::default()
+        };
+        let state = &mut opened.state;
+        for _ in 0..times {
+            let now = Timestamp::from_millis(state.time.as_millis() + 100_000);
+            let input = match state.generation.0 {
+                0 => ServerInput::Supervise {
+                    pid: 1,
+                    by: StartedBy::Command,
+                },
+                _ => ServerInput::Wake,
+            };
+            let started = step(&policy, state, now, Jitter(0), input);
+            let died = ServerInput::Exited {
+                generation: state.generation,
+                exit: Exit::Code(1),
+                leftovers: Vec::new(),
+            };
+            let died = step(&policy, state, now, Jitter(0), died);
+            opened.journal.append(&started.records).unwrap();
+            opened.journal.append(&died.records).unwrap();
+            opened.journal.rotate(state).unwrap();
+        }
+    }
+
+    /// D004-20: what was counted is known to the next supervisor.
+    #[test]
+    fn counters_are_read_again_and_the_file_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut opened = ServerJournal::open(dir.path()).unwrap();
+        crash(&mut opened, 20);
+        let again = ServerJournal::open(dir.path()).unwrap();
+        assert_eq!(again.state, opened.state);
+        assert_eq!((again.state.crashes_total, again.damage), (20, None));
+        let size = || std::fs::metadata(dir.path().join(NAME)).unwrap().len();
+        while size() < BYTES_MAX - 4096 {
+            // Without the disk's help: only the size counts here.
+            let bytes = std::fs::read(dir.path().join(NAME)).unwrap();
+            opened.journal.file.write_all(&bytes).unwrap();
+            opened.journal.len += bytes.len() as u64;
+        }
+        crash(&mut opened, 40);
+        assert!(size() < BYTES_MAX / 2, "{}", size());
+        let again = ServerJournal::open(dir.path()).unwrap();
+        assert_eq!(again.state, opened.state);
+        assert_eq!(again.state.crashes_total, 60);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_is_cut_off_and_any_other_damage_is_moved_aside_and_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut opened = ServerJournal::open(dir.path()).unwrap();
+        crash(&mut opened, 3);
+        let path = dir.path().join(NAME);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 1..60 {
+            std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
+            let again = ServerJournal::open(dir.path()).unwrap();
+            assert_eq!(again.damage, None, "{cut}");
+            assert!(std::fs::read(&path).unwrap().ends_with(b"}\n"), "{cut}");
+        }
+        let mut flipped = whole.clone();
+        flipped[40] ^= 1;
+        std::fs::write(&path, &flipped).unwrap();
+        let again = ServerJournal::open(dir.path()).unwrap();
+        assert_eq!(
+            again.damage.as_deref(),
+            Some("line 1: its checksum does not match")
+        );
+        assert_eq!(std::fs::read(dir.path().join(DAMAGED)).unwrap(), flipped);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    }
+}
