@@ -275,7 +275,7 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     let mut keeper = place.keeper();
     place.scratch.write("new.txt", "1");
     changed(&mut keeper, Whose::Loop);
-    let name = "git::tests::resumed::a_runner_that_is_killed_in_a_commit_leaves_no_lock";
+    let name = "tests::resumed::a_runner_that_is_killed_in_a_commit_leaves_no_lock";
     let mut runner = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env(ROLE, place.scratch.path())
