@@ -17,6 +17,7 @@ pub mod git;
 mod handle;
 pub mod hindsight;
 pub mod hooks;
+mod notice;
 pub mod notify;
 pub mod offline;
 pub mod opencode;
@@ -32,7 +33,8 @@ pub mod worktree;
 
 pub use config::LoopConfig;
 pub use error::chain;
-pub use handle::{COMMANDS_MAX, Gone, LoopHandle, Notice};
+pub use handle::{COMMANDS_MAX, Gone, LoopHandle, ReloadedSettings, SettingsReader};
 pub use hooks::{HookEvent, RebootHook};
-pub use runner::{Basis, Found, LoopRunner, OpenError, Reader, Reread, RunError};
+pub use notice::Notice;
+pub use runner::{FoundLoop, LoopRunner, OpenError, RunError, StateOrigin};
 pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};
