@@ -173,20 +173,20 @@ impl Desk {
     fn notice(&mut self, notice: &Notice) {
         match notice {
             Notice::Recorded(record) => self.record(record),
-            Notice::Said { line, .. } if self.style == Style::Lines => {
+            Notice::Output { line, .. } if self.style == Style::Lines => {
                 self.screen.print(&format!("  | {}", sanitise(line)));
             }
-            Notice::Unsaid { lines } if self.style == Style::Lines => {
+            Notice::OutputSkipped { lines } if self.style == Style::Lines => {
                 self.screen.print(&format!(
                     "  | ... {lines} more lines; `tachikoma logs` has what is kept of them"
                 ));
             }
-            Notice::NoRoom { until } if self.style == Style::Lines => {
+            Notice::DiskFull { until } if self.style == Style::Lines => {
                 self.screen.print(&format!(
                     "the disk is full: nothing can be written down; waits for room until {until}"
                 ));
             }
-            Notice::Said { .. } | Notice::Unsaid { .. } | Notice::NoRoom { .. } => {}
+            Notice::Output { .. } | Notice::OutputSkipped { .. } | Notice::DiskFull { .. } => {}
         }
     }
 

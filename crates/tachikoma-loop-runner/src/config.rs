@@ -13,7 +13,7 @@ use tachikoma_agents::{
 };
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::context::hard_limit_percent;
-use tachikoma_core::policy::{RebootRules, Timeouts};
+use tachikoma_core::policy::{KeepRules, RebootRules, Timeouts};
 use tachikoma_core::{HookPoint, Launch, LoopId, Permitted, Policy, microusd};
 use tachikoma_fs::RALPH_DIR;
 
@@ -37,6 +37,14 @@ pub use opencode::OpenCodeServer;
 
 /// Room is made by a person or a clean-up job; who has not come by then will not come soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How long an iteration waits for the snapshot before it. A large tree on a slow disk takes seconds. Without a snapshot the loop
+/// is still worth running.
+pub(crate) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long the first iteration waits for the survey at the start of a run: changes that an agent makes during the survey would be
+/// attributed to others. Longer than it takes to read a gigabyte from a slow disk.
+pub(crate) const OPENING_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Everything a [`LoopRunner`](crate::LoopRunner) needs to know.
 #[derive(Clone, Debug)]
@@ -220,6 +228,24 @@ impl LoopConfig {
         }
     }
 
+    /// Returns how work is committed, or surveyed where there is no repository.
+    pub(crate) fn keep_rules(&self, repository: bool) -> KeepRules {
+        let git = &self.settings.git;
+        KeepRules {
+            repository,
+            commit: repository && git.auto_commit,
+            on_failure: git.commit_on_failure,
+            timeout: git.commit_timeout.get(),
+        }
+    }
+
+    /// Returns the rules of the loop for an agent, in a repository or not.
+    pub(crate) fn policy_in(&self, agent: &Agent, repository: bool) -> Policy {
+        let mut policy = self.policy(agent);
+        set_keep_rules(&mut policy, Some(self.keep_rules(repository)));
+        policy
+    }
+
     /// Returns the directory whose `.ralph/` has the journal of a loop: the working directory, or one that is temporary.
     #[must_use]
     pub fn store_root(&self, loop_id: LoopId) -> PathBuf {
@@ -379,6 +405,13 @@ impl LoopConfig {
     pub fn resolve(&self, path: &Path) -> PathBuf {
         self.working_dir.join(path)
     }
+}
+
+/// Sets the rules for commits. A launch has more time then, because it waits for the snapshot before it.
+pub(crate) fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
+    let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
+    policy.timeouts.launch = Timeouts::default().launch + waits;
+    policy.keep = rules;
 }
 
 /// Returns a budget in millionths of a dollar. Whoever sets less than that has set one all the same.

@@ -14,11 +14,11 @@ use tachikoma_core::{Answers, State, Status};
 use tokio::sync::mpsc;
 
 use crate::settings::{GateMoment, Settings};
-use crate::shell::{Errand, Order};
+use crate::shell::{CancellableTask, TaskCommand};
 
 pub(crate) use ask::Questions;
 pub(crate) use run::{GateRun, GatesRan};
-pub(crate) use tested::{Before, Tested};
+pub(crate) use tested::TestHistory;
 
 /// How long a stop script may take: it looks at something and answers. Who has more to do is a gate.
 pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ const CHECK: &str = "check behind an iteration";
 
 /// What was found out.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum CheckOutput {
     Answers(Answers),
     Gates(GatesRan),
 }
@@ -41,31 +41,31 @@ pub(crate) enum Found {
 pub(crate) struct CheckRun {
     /// The number that the answer must carry.
     pub number: u64,
-    pub errand: Errand<Found>,
+    pub task: CancellableTask<CheckOutput>,
 }
 
 impl CheckRun {
     /// Begins to ask, as soon as the check `before` has ended.
     pub fn ask(number: u64, questions: Questions, before: Option<Self>) -> Self {
-        let ask = |orders| async move { Found::Answers(questions.ask(orders).await) };
+        let ask = |orders| async move { CheckOutput::Answers(questions.ask(orders).await) };
         Self::begin(number, before, ask)
     }
 
     /// Begins with gates, as soon as the check `before` has ended.
     pub fn gates(number: u64, gates: GateRun, before: Option<Self>) -> Self {
-        let run = |orders| async move { Found::Gates(gates.run(orders).await) };
+        let run = |orders| async move { CheckOutput::Gates(gates.run(orders).await) };
         Self::begin(number, before, run)
     }
 
-    fn begin<W: Future<Output = Found> + Send>(
+    fn begin<W: Future<Output = CheckOutput> + Send>(
         number: u64,
         before: Option<Self>,
-        work: impl FnOnce(mpsc::Receiver<Order>) -> W + Send + 'static,
+        work: impl FnOnce(mpsc::Receiver<TaskCommand>) -> W + Send + 'static,
     ) -> Self {
-        let before = before.map(|before| before.errand);
+        let before = before.map(|before| before.task);
         Self {
             number,
-            errand: Errand::begin(CHECK, before, work),
+            task: CancellableTask::start(CHECK, before, work),
         }
     }
 }

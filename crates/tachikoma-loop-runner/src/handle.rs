@@ -1,21 +1,20 @@
 //! The ends that others hold of a running loop: commands in, records out. All of it is bounded, and none of it can
 //! stall the loop.
 
+use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tachikoma_core::{
-    Answer, Choice, HookPoint, Incident, LoopCommand, Record, Status, Timestamp, Urgency,
-};
+use tachikoma_core::{Answer, Choice, HookPoint, Incident, Launch, LoopCommand, Status, Urgency};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use crate::hooks::{Planned, RebootHook, RegisterError};
+use crate::hooks::{PlannedHook, RebootHook, RegisterError};
+use crate::notice::Notice;
 use crate::process::{Family, Hooks, Sender, signal_name};
-use crate::runner::{Asked, Reread};
-use crate::session::pump::Stream;
+use crate::settings::Settings;
 
 /// Commands that may wait for the runner; a caller beyond that waits itself.
 pub const COMMANDS_MAX: usize = 32;
@@ -29,33 +28,9 @@ const REFUSALS_MAX: u32 = 100;
 /// Notices that a reader may be behind before it misses some: a second of the busiest loop.
 const NOTICES_MAX: usize = 1024;
 
-/// Something that happened, for whoever watches.
-#[derive(Clone, Debug)]
-pub enum Notice {
-    /// A fact: written already, and synced before anything is done because of it.
-    Recorded(Arc<Record>),
-    /// A line that the agent wrote, shortened; not sanitised.
-    Said {
-        /// Where to.
-        stream: Stream,
-        /// The line.
-        line: Arc<str>,
-    },
-    /// Lines that the agent wrote faster than anyone can read.
-    Unsaid {
-        /// How many.
-        lines: u64,
-    },
-    /// There is no room on the disk, so that nothing can be recorded: the loop waits for some.
-    NoRoom {
-        /// Until when.
-        until: Timestamp,
-    },
-}
-
 /// What the runner is asked.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum LoopRequest {
     Command {
         command: LoopCommand,
         /// The hooks that it comes from.
@@ -77,12 +52,12 @@ pub(crate) enum Request {
         reply: oneshot::Sender<Answer>,
     },
     Operator {
-        asked: Asked,
+        request: OperatorRequest,
         reply: oneshot::Sender<Answer>,
     },
-    /// The settings were read again for somebody.
-    Reread {
-        read: Box<Result<Reread, String>>,
+    /// The settings were read again, because a caller asked for it.
+    Reloaded {
+        read: Box<Result<ReloadedSettings, String>>,
         reply: oneshot::Sender<Answer>,
     },
     /// Something happened beside the loop.
@@ -90,7 +65,7 @@ pub(crate) enum Request {
     /// A hook that is to run from the next reboot on.
     Register {
         point: HookPoint,
-        hook: Planned,
+        hook: PlannedHook,
         reply: oneshot::Sender<Result<(), RegisterError>>,
     },
     /// The whole process is about to be stopped (Ctrl-Z).
@@ -99,10 +74,63 @@ pub(crate) enum Request {
     Continue,
 }
 
+/// What the operator asks besides commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OperatorRequest {
+    Answer {
+        id: Option<u32>,
+        choice: Choice,
+        prompt_file: Option<PathBuf>,
+    },
+    Hold {
+        id: u32,
+        writing: bool,
+    },
+    Attend {
+        on: bool,
+    },
+    Tell {
+        text: String,
+    },
+    Reload,
+}
+
+/// Settings that were read again.
+#[derive(Clone, Debug)]
+pub struct ReloadedSettings {
+    /// The settings.
+    pub settings: Settings,
+    /// The launch of a run that begins with these settings.
+    pub launch: Launch,
+}
+
+/// Reads the settings of the loop again. The library itself reads neither configuration files nor variables.
+#[derive(Clone)]
+pub struct SettingsReader(Arc<dyn Fn() -> Result<ReloadedSettings, String> + Send + Sync>);
+
+impl SettingsReader {
+    /// Returns a reader that calls a function.
+    pub fn new(
+        read: impl Fn() -> Result<ReloadedSettings, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(read))
+    }
+
+    pub(crate) fn read(&self) -> Result<ReloadedSettings, String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for SettingsReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SettingsReader")
+    }
+}
+
 /// A handle on a loop: cheap to clone, and harmless to drop.
 #[derive(Clone, Debug)]
 pub struct LoopHandle {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<LoopRequest>,
     shutdowns: mpsc::Sender<(i32, Urgency)>,
     notices: broadcast::Sender<Notice>,
     status: watch::Receiver<Status>,
@@ -134,7 +162,7 @@ impl LoopHandle {
         command: LoopCommand,
         hooks: Option<Hooks>,
     ) -> Result<Answer, Gone> {
-        self.ask(|reply| Request::Command {
+        self.ask(|reply| LoopRequest::Command {
             command,
             hooks,
             reply,
@@ -148,7 +176,8 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn set(&self, key: String, value: serde_json::Value) -> Result<Answer, Gone> {
-        self.ask(|reply| Request::Set { key, value, reply }).await
+        self.ask(|reply| LoopRequest::Set { key, value, reply })
+            .await
     }
 
     /// Leaves a note for the sessions to come. Otherwise like [`LoopHandle::command`].
@@ -160,7 +189,7 @@ impl LoopHandle {
     }
 
     pub(crate) async fn note_of(&self, text: String, operator: bool) -> Result<Answer, Gone> {
-        let note = |reply| Request::Note {
+        let note = |reply| LoopRequest::Note {
             text,
             operator,
             reply,
@@ -173,7 +202,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn done(&self, reason: Option<String>) -> Result<Answer, Gone> {
-        self.ask(|reply| Request::Done { reason, reply }).await
+        self.ask(|reply| LoopRequest::Done { reason, reply }).await
     }
 
     /// Answers the question that is open, or the one of a number. With [`Choice::Edit`] goes the file that has the prompt for one
@@ -187,12 +216,13 @@ impl LoopHandle {
         choice: Choice,
         prompt_file: Option<PathBuf>,
     ) -> Result<Answer, Gone> {
-        let asked = Asked::Answer {
+        let request = OperatorRequest::Answer {
             id,
             choice,
             prompt_file,
         };
-        self.ask(|reply| Request::Operator { asked, reply }).await
+        self.ask(|reply| LoopRequest::Operator { request, reply })
+            .await
     }
 
     /// Says that the answer to a question is being written, or is not any more: it stays open meanwhile. Otherwise like
@@ -201,8 +231,9 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn hold(&self, id: u32, writing: bool) -> Result<Answer, Gone> {
-        let asked = Asked::Hold { id, writing };
-        self.ask(|reply| Request::Operator { asked, reply }).await
+        let request = OperatorRequest::Hold { id, writing };
+        self.ask(|reply| LoopRequest::Operator { request, reply })
+            .await
     }
 
     /// Says whether somebody is there to be asked before and after each iteration. Otherwise like [`LoopHandle::command`].
@@ -210,8 +241,9 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn attend(&self, on: bool) -> Result<Answer, Gone> {
-        let asked = Asked::Attend { on };
-        self.ask(|reply| Request::Operator { asked, reply }).await
+        let request = OperatorRequest::Attend { on };
+        self.ask(|reply| LoopRequest::Operator { request, reply })
+            .await
     }
 
     /// Tells the agent something: while its next tool runs where that can be, else with the next prompt. Otherwise like
@@ -220,8 +252,9 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn tell(&self, text: String) -> Result<Answer, Gone> {
-        let asked = Asked::Tell { text };
-        self.ask(|reply| Request::Operator { asked, reply }).await
+        let request = OperatorRequest::Tell { text };
+        self.ask(|reply| LoopRequest::Operator { request, reply })
+            .await
     }
 
     /// Has the configuration read again. Otherwise like [`LoopHandle::command`].
@@ -229,8 +262,9 @@ impl LoopHandle {
     /// # Errors
     /// The runner is gone.
     pub async fn reload(&self) -> Result<Answer, Gone> {
-        let asked = Asked::Reload;
-        self.ask(|reply| Request::Operator { asked, reply }).await
+        let request = OperatorRequest::Reload;
+        self.ask(|reply| LoopRequest::Operator { request, reply })
+            .await
     }
 
     pub(crate) fn family(&self) -> Arc<Family> {
@@ -267,18 +301,18 @@ impl LoopHandle {
     }
 
     /// Tells the runner what was read. Waits, outside of the runtime; a runner that is gone needs no settings.
-    pub(crate) fn tell_of_reread(&self, read: Request) {
+    pub(crate) fn send_reloaded(&self, read: LoopRequest) {
         let _ = self.requests.blocking_send(read);
     }
 
     /// Has something recorded that happened beside the loop. Never waits: when the queue is full it is left out.
     pub(crate) fn report(&self, incident: Incident) {
-        let _ = self.requests.try_send(Request::Incident(incident));
+        let _ = self.requests.try_send(LoopRequest::Incident(incident));
     }
 
     async fn ask(
         &self,
-        request: impl FnOnce(oneshot::Sender<Answer>) -> Request,
+        request: impl FnOnce(oneshot::Sender<Answer>) -> LoopRequest,
     ) -> Result<Answer, Gone> {
         let (reply, answer) = oneshot::channel();
         let asked = async {
@@ -325,9 +359,9 @@ impl LoopHandle {
         timeout: Duration,
     ) -> Result<(), RegisterError> {
         let (reply, answer) = oneshot::channel();
-        let hook = Planned::registered(hook, timeout);
+        let hook = PlannedHook::registered(hook, timeout);
         let asked = async {
-            let request = Request::Register { point, hook, reply };
+            let request = LoopRequest::Register { point, hook, reply };
             let sent = self.requests.send(request).await;
             sent.map_err(|_| RegisterError::Gone)?;
             answer.await.unwrap_or(Err(RegisterError::Gone))
@@ -341,7 +375,12 @@ impl LoopHandle {
     pub async fn suspend(&self) {
         let (done, is_done) = oneshot::channel();
         let asked = async {
-            if self.requests.send(Request::Suspend { done }).await.is_ok() {
+            if self
+                .requests
+                .send(LoopRequest::Suspend { done })
+                .await
+                .is_ok()
+            {
                 let _ = is_done.await;
             }
         };
@@ -350,7 +389,7 @@ impl LoopHandle {
 
     /// Lets the agent go on after [`LoopHandle::suspend`]. The time in between does not count.
     pub async fn go_on(&self) {
-        self.unless_over(self.requests.send(Request::Continue))
+        self.unless_over(self.requests.send(LoopRequest::Continue))
             .await;
     }
 
@@ -367,35 +406,35 @@ impl LoopHandle {
     }
 }
 
-/// The runner's ends.
+/// The runner's ends of the channels.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    pub requests: mpsc::Receiver<Request>,
+pub(crate) struct Channels {
+    pub requests: mpsc::Receiver<LoopRequest>,
     pub shutdowns: mpsc::Receiver<(i32, Urgency)>,
     pub notices: broadcast::Sender<Notice>,
     pub status: watch::Sender<Status>,
     over: watch::Sender<bool>,
 }
 
-impl Ends {
+impl Channels {
     /// Begins a run: requests are read for as long as the result lives.
-    pub fn on_duty(&self) -> Duty {
+    pub fn begin_run(&self) -> RunGuard {
         self.over.send_replace(false);
-        Duty(self.over.clone())
+        RunGuard(self.over.clone())
     }
 }
 
 /// A run under way. Its end is told to whoever waits for an answer, also when its future is dropped.
 #[derive(Debug)]
-pub(crate) struct Duty(watch::Sender<bool>);
+pub(crate) struct RunGuard(watch::Sender<bool>);
 
-impl Drop for Duty {
+impl Drop for RunGuard {
     fn drop(&mut self) {
         self.0.send_replace(true);
     }
 }
 
-pub(crate) fn channel(status: Status, family: Family) -> (LoopHandle, Ends) {
+pub(crate) fn channel(status: Status, family: Family) -> (LoopHandle, Channels) {
     let (request_in, requests) = mpsc::channel(COMMANDS_MAX);
     let (shutdown_in, shutdowns) = mpsc::channel(SHUTDOWNS_MAX);
     let (notices, _) = broadcast::channel(NOTICES_MAX);
@@ -412,7 +451,7 @@ pub(crate) fn channel(status: Status, family: Family) -> (LoopHandle, Ends) {
     };
     (
         handle,
-        Ends {
+        Channels {
             requests,
             shutdowns,
             notices,
@@ -432,18 +471,23 @@ mod tests {
     async fn the_queue_is_bounded_and_a_caller_beyond_it_waits() {
         assert_eq!(COMMANDS_MAX, 32);
         let state = State::new(LoopId::from_u128(1));
-        let (handle, mut ends) = channel(Status::of(&state, true), Family::new(Adoption::Marked));
+        let (handle, mut channels) =
+            channel(Status::of(&state, true), Family::new(Adoption::Marked));
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..=COMMANDS_MAX {
             let handle = handle.clone();
             callers.spawn(async move { handle.command(LoopCommand::Resume).await });
         }
         tokio::task::yield_now().await;
-        assert_eq!(ends.requests.len(), COMMANDS_MAX, "one caller waits itself");
-        assert!(ends.requests.recv().await.is_some());
+        assert_eq!(
+            channels.requests.len(),
+            COMMANDS_MAX,
+            "one caller waits itself"
+        );
+        assert!(channels.requests.recv().await.is_some());
         tokio::task::yield_now().await;
-        assert_eq!(ends.requests.len(), COMMANDS_MAX, "and has its turn");
-        drop(ends);
+        assert_eq!(channels.requests.len(), COMMANDS_MAX, "and has its turn");
+        drop(channels);
         while let Some(answer) = callers.join_next().await {
             assert_eq!(answer.unwrap(), Err(Gone), "nobody is left waiting");
         }

@@ -22,7 +22,7 @@ use tachikoma_core::{
 
 use crate::settings::{Hook, Settings};
 
-pub(crate) use run::{HookRun, Plan, variables};
+pub(crate) use run::{HookPlan, HookRun, variables};
 pub(crate) use words::Past;
 
 /// How long a registered hook usually may take: as long as a `[[hook]]` without a `timeout`.
@@ -157,7 +157,7 @@ pub enum RegisterError {
 
 /// A hook and what is to be known before it runs.
 #[derive(Clone)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedHook {
     name: String,
     /// Zero = none.
     timeout: Duration,
@@ -171,7 +171,7 @@ enum Action {
     Registered(Arc<dyn RebootHook>),
 }
 
-impl Planned {
+impl PlannedHook {
     pub fn registered(hook: Arc<dyn RebootHook>, timeout: Duration) -> Self {
         Self {
             name: shortened(hook.name()),
@@ -189,9 +189,9 @@ impl Planned {
     }
 }
 
-impl fmt::Debug for Planned {
+impl fmt::Debug for PlannedHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Planned({:?}, {:?})", self.name, self.timeout)
+        write!(f, "PlannedHook({:?}, {:?})", self.name, self.timeout)
     }
 }
 
@@ -206,11 +206,11 @@ fn shortened(name: &str) -> String {
 /// Hooks that were registered while the program runs. The runner owns it; others ask the runner.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    registered: BTreeMap<HookPoint, Vec<Planned>>,
+    registered: BTreeMap<HookPoint, Vec<PlannedHook>>,
 }
 
 impl Registry {
-    pub fn register(&mut self, point: HookPoint, hook: Planned) -> Result<(), RegisterError> {
+    pub fn register(&mut self, point: HookPoint, hook: PlannedHook) -> Result<(), RegisterError> {
         let hooks = self.registered.entry(point).or_default();
         if hooks.len() >= HOOKS_MAX {
             return Err(RegisterError::TooMany(point));
@@ -221,14 +221,14 @@ impl Registry {
 
     /// Returns the hooks of a point in the order in which they run: those of the configuration, then the registered ones in the
     /// order of their registration. None where the configuration switches the point off.
-    pub fn planned(&self, point: HookPoint, settings: &Settings) -> Vec<Planned> {
+    pub fn planned(&self, point: HookPoint, settings: &Settings) -> Vec<PlannedHook> {
         let off = (point == HookPoint::BeforeReboot && !settings.reboot.enable_pre_hooks)
             || (point == HookPoint::AfterReboot && !settings.reboot.enable_post_hooks);
         if off {
             return Vec::new();
         }
         let configured = settings.hook.iter().filter(|hook| point == hook.on.into());
-        let configured = configured.map(Planned::command);
+        let configured = configured.map(PlannedHook::command);
         let registered = self.registered.get(&point).into_iter().flatten();
         configured.chain(registered.cloned()).collect()
     }
@@ -281,8 +281,8 @@ mod tests {
         }
     }
 
-    fn named(name: &'static str) -> Planned {
-        Planned::registered(Arc::new(Named(name)), HOOK_TIMEOUT)
+    fn named(name: &'static str) -> PlannedHook {
+        PlannedHook::registered(Arc::new(Named(name)), HOOK_TIMEOUT)
     }
 
     #[test]

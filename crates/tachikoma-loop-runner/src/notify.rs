@@ -17,7 +17,7 @@ use tachikoma_core::{HookPoint, Incident, TestsReport, Timestamp};
 use crate::clock;
 use crate::hooks::HookEvent;
 use crate::settings::{Notify, Secret};
-use crate::shell::{Errand, Ran, Shell};
+use crate::shell::{CancellableTask, Shell, TaskResult};
 
 pub use send::{Sent, test};
 
@@ -140,7 +140,7 @@ struct Queue {
 #[derive(Debug)]
 struct Running {
     point: HookPoint,
-    errand: Errand<Delivered>,
+    task: CancellableTask<Delivered>,
     /// How often it was tried so far.
     tried: Arc<AtomicU32>,
 }
@@ -207,11 +207,11 @@ impl Notices {
     }
 
     /// Returns what failed, once something did or one was delivered. Cancel-safe.
-    pub async fn next(&mut self) -> (usize, Ran<Delivered>) {
+    pub async fn next(&mut self) -> (usize, TaskResult<Delivered>) {
         std::future::poll_fn(|context| {
             for (index, queue) in self.queues.iter_mut().enumerate() {
                 if let Some(running) = &mut queue.running {
-                    let ended = std::pin::pin!(running.errand.ended());
+                    let ended = std::pin::pin!(running.task.ended());
                     if let std::task::Poll::Ready(ran) = ended.poll(context) {
                         return std::task::Poll::Ready((index, ran));
                     }
@@ -226,15 +226,15 @@ impl Notices {
     pub fn ended(
         &mut self,
         index: usize,
-        ran: Ran<Delivered>,
+        ran: TaskResult<Delivered>,
         shell: impl Fn() -> Shell,
     ) -> Option<Incident> {
         let queue = self.queues.get_mut(index)?;
         let Running { point, tried, .. } = queue.running.take()?;
         queue.go_on(&shell);
         let delivered = match ran {
-            Ran::With(delivered) => delivered,
-            Ran::Broken(reason) => Delivered {
+            TaskResult::Completed(delivered) => delivered,
+            TaskResult::Panicked(reason) => Delivered {
                 attempts: tried.load(Ordering::Relaxed),
                 error: Some(reason),
             },
@@ -256,7 +256,7 @@ impl Notices {
                 continue;
             };
             queue.waiting.rotate_left(end);
-            running.errand.call_off();
+            running.task.cancel();
         }
     }
 
@@ -268,14 +268,14 @@ impl Notices {
     pub async fn end(&mut self) -> Vec<Incident> {
         let mut undelivered = Vec::new();
         // All at once: each may take its time.
-        for errand in self.running() {
-            errand.call_off();
+        for task in self.running() {
+            task.cancel();
         }
         for queue in &mut self.queues {
             let points = queue.waiting.drain(..).map(|message| message.event.point);
             let mut points: Vec<(HookPoint, u32)> = points.map(|point| (point, 0)).collect();
             if let Some(running) = queue.running.take() {
-                running.errand.end().await;
+                running.task.cancel_and_wait().await;
                 points.insert(0, (running.point, running.tried.load(Ordering::Relaxed)));
             }
             undelivered.extend(points.into_iter().map(|(point, attempts)| {
@@ -291,12 +291,12 @@ impl Notices {
     }
 
     /// What runs, to be stopped and gone on with.
-    pub fn running(&self) -> impl Iterator<Item = &Errand<Delivered>> {
+    pub fn running(&self) -> impl Iterator<Item = &CancellableTask<Delivered>> {
         let running = self
             .queues
             .iter()
             .filter_map(|queue| queue.running.as_ref());
-        running.map(|running| &running.errand)
+        running.map(|running| &running.task)
     }
 }
 
@@ -346,15 +346,11 @@ impl Queue {
             let (point, address, shell) = (message.event.point, self.address.clone(), shell());
             let tried = Arc::new(AtomicU32::new(0));
             let counted = Arc::clone(&tried);
-            let errand = Errand::begin(DELIVERY, None, move |orders| {
+            let task = CancellableTask::start(DELIVERY, None, move |orders| {
                 let attempts_max = deliver::ATTEMPTS_MAX;
                 deliver::deliver(address, message, shell, orders, counted, attempts_max)
             });
-            self.running = Some(Running {
-                point,
-                errand,
-                tried,
-            });
+            self.running = Some(Running { point, task, tried });
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What can be done to a loop that nobody runs. Each of these holds the lock of the working directory while it lasts.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -13,70 +12,18 @@ use crate::admin::purge::{self, Purged};
 use crate::admin::restore;
 pub use crate::admin::restore::Restored;
 use crate::clock::Clock;
-use crate::cloud::Cloud;
-use crate::git::bundle::Work;
 pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied, restored_head};
-use crate::git::present::Bounds;
 use crate::git::{CallOff, Whose};
 use crate::process::orphans;
-use crate::store::backup::{self, Backups, Manifest, Taken};
+use crate::store::backup::{self, Manifest, Taken};
 use crate::store::journal::Journal;
 use crate::store::lock::{self, LockError, WorkLock};
-use crate::store::recover::{self, Copies, Loss};
-use crate::store::snapshot::{self, Durability, Packing, Snapshot};
-use crate::store::vault::Vault;
+use crate::store::recover::{self, Loss};
+use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::{StoreError, archive, loops, temporary, vault};
 use tachikoma_core::error_chain as chain;
 
-/// The places of a working directory's loops.
-#[derive(Clone, Debug)]
-pub struct Premises {
-    /// The working directory.
-    pub working_dir: PathBuf,
-    /// The snapshot of the current loop.
-    pub snapshot: PathBuf,
-    /// How that is written.
-    pub packing: Packing,
-    /// What opens all of it, and seals what is written.
-    pub vault: Vault,
-    /// The backups of all loops.
-    pub backups: Backups,
-    /// Where copies of them go, if they go anywhere.
-    pub cloud: Option<Cloud>,
-    /// What of the work tree is left alone.
-    pub bounds: Bounds,
-    /// Where programs are looked for.
-    pub search_path: Option<OsString>,
-    /// The transcripts of all loops.
-    pub state_dir: PathBuf,
-    /// The control sockets.
-    pub runtime_dir: PathBuf,
-    /// The stores of loops that are not kept.
-    pub temporary_dir: PathBuf,
-}
-
-impl Premises {
-    /// Returns where the state of the current loop is kept besides its journal.
-    #[must_use]
-    pub fn copies(&self) -> Copies {
-        Copies {
-            snapshot: self.snapshot.clone(),
-            backups: self.backups.dir.clone(),
-            vault: self.vault.clone(),
-        }
-    }
-
-    pub(crate) fn work_of(&self, loop_id: LoopId) -> Work {
-        Work {
-            working_dir: self.working_dir.clone(),
-            loop_id,
-            search_path: self.search_path.clone(),
-            // A command of the operator's has them out of its environment, or never had them there.
-            hidden: Vec::new(),
-            bounds: self.bounds.clone(),
-        }
-    }
-}
+pub use crate::loop_files::Premises;
 
 /// Why something could not be done to a loop.
 #[derive(Debug, thiserror::Error)]

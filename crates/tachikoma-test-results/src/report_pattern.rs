@@ -54,7 +54,7 @@ impl ReportPattern {
 
     /// Finds the files below `dir` that are not older than `since`, in order of their names. Blocks.
     pub fn find(&self, dir: &Path, since: i64) -> Result<Vec<PathBuf>, String> {
-        let mut found = Found {
+        let mut found = ReportSearch {
             dir,
             since,
             matcher: self.matcher.as_ref(),
@@ -79,7 +79,7 @@ impl ReportPattern {
 }
 
 /// A search under way.
-struct Found<'a> {
+struct ReportSearch<'a> {
     dir: &'a Path,
     since: i64,
     matcher: Option<&'a GlobMatcher>,
@@ -88,7 +88,7 @@ struct Found<'a> {
     old: usize,
 }
 
-impl Found<'_> {
+impl ReportSearch<'_> {
     fn file(&mut self, path: &Path) {
         let Ok(there) = std::fs::symlink_metadata(path) else {
             return;

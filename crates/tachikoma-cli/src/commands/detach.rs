@@ -81,7 +81,7 @@ pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
     loop {
         match notices.recv().await {
             Ok(Notice::Recorded(_)) | Err(RecvError::Lagged(_)) => break,
-            Ok(Notice::Said { .. } | Notice::Unsaid { .. } | Notice::NoRoom { .. }) => {}
+            Ok(Notice::Output { .. } | Notice::OutputSkipped { .. } | Notice::DiskFull { .. }) => {}
             Err(RecvError::Closed) => return,
         }
     }

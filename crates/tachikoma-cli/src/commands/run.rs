@@ -11,7 +11,9 @@ use tachikoma_loop_runner::offline;
 use tachikoma_loop_runner::settings::{AgentName, AgentSettings, Origin, Permission, Settings};
 use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
-use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError, Reader, Reread};
+use tachikoma_loop_runner::{
+    FoundLoop, LoopConfig, LoopRunner, OpenError, ReloadedSettings, SettingsReader,
+};
 
 use super::config::warn_not_built;
 use super::launch::{Base, Plan, plan, secret_names};
@@ -121,15 +123,15 @@ fn untrusted(args: &RunArgs) -> Untrusted {
 }
 
 /// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
-fn reader(place: &Place, args: &RunArgs, trust: &Trust) -> Reader {
+fn reader(place: &Place, args: &RunArgs, trust: &Trust) -> SettingsReader {
     let place = place.clone();
     let args = args.clone();
     let trust = trust.for_reload();
-    Reader::new(move || {
+    SettingsReader::new(move || {
         let base = Base::trusted(&place, &trust);
         let plan = base.and_then(|base| plan(&place, &args, &trust, base));
         let plan = plan.map_err(|failure| failure.what)?;
-        Ok(Reread {
+        Ok(ReloadedSettings {
             settings: plan.config.settings,
             launch: plan.config.launch,
         })
@@ -165,7 +167,7 @@ pub async fn run_here(
     config: LoopConfig,
     style: Style,
     terminal: Terminal,
-    reader: Option<Reader>,
+    reader: Option<SettingsReader>,
 ) -> Result<ExitCode, Failure> {
     let mut runner = LoopRunner::open(config.clone()).await?;
     if let Some(reader) = reader {
@@ -182,8 +184,8 @@ pub async fn run_here(
     let temporary = runner.temporary();
     // The journal of a new loop has a first record already.
     let seen = match runner.found() {
-        Found::Nothing => Seq(0),
-        Found::Interrupted { .. } | Found::Ended { .. } => runner.found_up_to(),
+        FoundLoop::Nothing => Seq(0),
+        FoundLoop::Interrupted { .. } | FoundLoop::Ended { .. } => runner.found_up_to(),
     };
     let keys = terminal == Terminal::Foreground && keys::can_ask();
     let lines = Lines::beginning_at(state.session.redline_tokens).with_keys(keys);
@@ -218,10 +220,10 @@ pub async fn run_here(
     let uncommitted = runner.state().kept.uncommitted;
     let denials = denial_notes(&config, runner.state());
     let unwritten = runner.is_unwritten();
-    let unsaid = runner.unsaid();
+    let unreported = runner.unreported();
     runner.close().await;
     reporter.finish();
-    for trouble in unsaid {
+    for trouble in unreported {
         out::note(&format!("warning: {}", sanitise(&trouble)));
     }
     drop(temporary);
@@ -287,9 +289,9 @@ const NOT_KEPT: &str =
 
 /// Says what was found and what follows. What is recorded as well, the report says by itself if it speaks to people.
 fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
-    let (state, basis) = (runner.state(), runner.basis());
+    let (state, origin) = (runner.state(), runner.origin());
     let limit = config.settings.max_iterations;
-    if let Some(text) = found::resuming(runner.found(), state, basis, limit) {
+    if let Some(text) = found::resuming(runner.found(), state, origin, limit) {
         out::note(&text);
         let changes = config.launch.changes_since(&state.launch);
         let changes = changes.filter(|_| style != Style::Lines);
@@ -302,7 +304,7 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
             "note: {done} is done: this is a new loop, with the agent, prompt and flags that are given now"
         ));
     }
-    for trouble in basis.troubles.iter().filter(|_| style != Style::Lines) {
+    for trouble in origin.warnings.iter().filter(|_| style != Style::Lines) {
         out::note(&format!("warning: {}", sanitise(trouble)));
     }
     if let Some(store) = runner.temporary() {

@@ -2,17 +2,22 @@
 
 use tachikoma_core::{Phase, State};
 use tachikoma_loop_runner::store::recover::Source;
-use tachikoma_loop_runner::{Basis, Found};
+use tachikoma_loop_runner::{FoundLoop, StateOrigin};
 
 use crate::sanitise::sanitise;
 
 /// Says which loop is resumed, from where and how; nothing where none is. `limit` is the most iterations it may have, 0
 /// for no limit.
-pub fn resuming(found: &Found, state: &State, basis: &Basis, limit: u32) -> Option<String> {
+pub fn resuming(
+    found: &FoundLoop,
+    state: &State,
+    origin: &StateOrigin,
+    limit: u32,
+) -> Option<String> {
     let (iteration, attempt) = (state.iteration, state.attempt);
     let (how, ended) = match found {
-        Found::Nothing => return None,
-        Found::Interrupted { leftovers, .. } => {
+        FoundLoop::Nothing => return None,
+        FoundLoop::Interrupted { leftovers, .. } => {
             let ended = match leftovers {
                 0 => String::new(),
                 count => format!("; {count} processes that its runner left behind are ended"),
@@ -23,7 +28,7 @@ pub fn resuming(found: &Found, state: &State, basis: &Basis, limit: u32) -> Opti
             };
             (format!("interrupted {at}"), ended)
         }
-        Found::Ended { outcome } => {
+        FoundLoop::Ended { outcome } => {
             let outcome = sanitise(&outcome.to_string()).into_owned();
             (
                 format!("ended at iteration {iteration} ({outcome})"),
@@ -35,7 +40,7 @@ pub fn resuming(found: &Found, state: &State, basis: &Basis, limit: u32) -> Opti
         "resuming {}, {how}: {}; the state is from {}{ended}",
         state.loop_id,
         next(state, limit),
-        basis_text(basis)
+        origin_text(origin)
     ))
 }
 
@@ -73,12 +78,12 @@ fn next(state: &State, limit: u32) -> String {
     }
 }
 
-fn basis_text(basis: &Basis) -> String {
+fn origin_text(origin: &StateOrigin) -> String {
     let records = |count: u64| match count {
         1 => "1 record".to_owned(),
         count => format!("{count} records"),
     };
-    match (basis.source, basis.records) {
+    match (origin.source, origin.records) {
         (Some(Source::Snapshot), 0) => "the snapshot".to_owned(),
         (Some(Source::Snapshot), count) => format!("the snapshot and {} behind it", records(count)),
         (Some(Source::Backup), count) => format!("a backup and {} behind it", records(count)),

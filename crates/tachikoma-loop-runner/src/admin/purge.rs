@@ -11,7 +11,7 @@ use tachikoma_fs::{RALPH_DIR, is_missing, quarantine, regular, whole};
 
 use super::{restore, retention};
 use crate::git::snapshots;
-use crate::offline::Premises;
+use crate::loop_files::Premises;
 use crate::opencode::supervisor;
 use crate::session::transcripts;
 use crate::store::compressed::open_dir;

@@ -12,7 +12,7 @@ use tachikoma_fs::{check_dir, make_dir, sync_dir, whole};
 use super::retention;
 use crate::clock::Clock;
 use crate::git::{Whose, bundle, snapshots};
-use crate::offline::Premises;
+use crate::loop_files::Premises;
 use crate::store::backup::{self, Backups, Content, Manifest};
 use crate::store::journal::{self, Journal, segment, segments};
 use crate::store::lock::WorkLock;

@@ -11,7 +11,7 @@ use tachikoma_core::LoopId;
 use tachikoma_fs::{FsError, quarantine};
 
 use super::retention;
-use crate::offline::Premises;
+use crate::loop_files::Premises;
 use crate::session::transcripts;
 use crate::store::archive::{ARCHIVED, is_archived};
 use crate::store::snapshot::{self, Snapshot};

@@ -16,7 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
 use super::protocol::{Hello, PROTOCOL, Request, Response};
-use crate::handle::{Gone, LoopHandle, Notice};
+use crate::handle::{Gone, LoopHandle};
+use crate::notice::Notice;
 use crate::process::{Hooks, Peer, Whose};
 use crate::task::Task;
 
@@ -339,12 +340,7 @@ impl Desk {
                         return Ok(());
                     }
                 }
-                Ok(
-                    Notice::Recorded(_)
-                    | Notice::Said { .. }
-                    | Notice::Unsaid { .. }
-                    | Notice::NoRoom { .. },
-                ) => {}
+                Ok(_) => {}
                 Err(RecvError::Lagged(_)) => return say(writer, &Response::Behind).await,
                 Err(RecvError::Closed) => return Ok(()),
             }

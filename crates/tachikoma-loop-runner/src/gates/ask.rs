@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::{SCRIPT_TIMEOUT, Scene};
 use crate::clock;
 use crate::prompt;
-use crate::shell::{Ended, Failure, Job, Limit, Order, Said, Shell};
+use crate::shell::{Ended, Failure, Job, Limit, Said, Shell, TaskCommand};
 use crate::task::words_of;
 
 /// Objectives are read by people; a file beyond this is a mistake.
@@ -26,7 +26,7 @@ const READERS_MAX: usize = 4;
 /// Of a script only its last line is recorded.
 const OUTPUT_BYTES_MAX: usize = 1 << 10;
 
-/// As many as an errand has for itself.
+/// As many as an task has for itself.
 const ORDERS_MAX: usize = 8;
 
 /// What is to be asked, and with what.
@@ -40,7 +40,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    pub async fn ask(self, orders: mpsc::Receiver<Order>) -> Answers {
+    pub async fn ask(self, orders: mpsc::Receiver<TaskCommand>) -> Answers {
         let objectives = match self.objectives {
             Some(path) => Some(read(path).await),
             None => None,
@@ -64,7 +64,7 @@ async fn read(path: PathBuf) -> ObjectivesSeen {
         READING.fetch_sub(1, Ordering::Relaxed);
         return unknown("earlier reads of it have not ended");
     }
-    let (tell, told) = oneshot::channel();
+    let (tell, commands) = oneshot::channel();
     let work = move || {
         // Nobody may be waiting any more.
         let _ = tell.send(read_now(&path));
@@ -75,7 +75,7 @@ async fn read(path: PathBuf) -> ObjectivesSeen {
         READING.fetch_sub(1, Ordering::Relaxed);
         return unknown(&error.to_string());
     }
-    match tokio::time::timeout(READ_TIMEOUT, told).await {
+    match tokio::time::timeout(READ_TIMEOUT, commands).await {
         Ok(Ok(seen)) => seen,
         Ok(Err(_)) => unknown("its reader ended without an answer"),
         Err(_) => unknown("it did not end in time"),
@@ -97,19 +97,19 @@ fn read_now(path: &Path) -> ObjectivesSeen {
     }
 }
 
-/// Asks all scripts, and passes on what they are told meanwhile.
+/// Asks all scripts, and passes on what they are commands meanwhile.
 async fn ask_all(
     scripts: Vec<(PathBuf, Shell)>,
     scene: &Scene,
-    mut orders: mpsc::Receiver<Order>,
+    mut orders: mpsc::Receiver<TaskCommand>,
 ) -> Vec<ScriptResult> {
     let paths: Vec<&Path> = scripts.iter().map(|(path, _)| path.as_path()).collect();
     let names = names(&paths, &scene.working_dir);
     let mut asked = JoinSet::new();
-    let mut told = Vec::new();
+    let mut commands = Vec::new();
     for (place, ((path, shell), name)) in scripts.into_iter().zip(names.clone()).enumerate() {
         let (tell, ordered) = mpsc::channel(ORDERS_MAX);
-        told.push(tell);
+        commands.push(tell);
         let scene = scene.clone();
         asked.spawn(async move { (place, ask_one(name, path, shell, &scene, ordered).await) });
     }
@@ -118,11 +118,11 @@ async fn ask_all(
     loop {
         tokio::select! {
             biased;
-            order = orders.recv(), if !told.is_empty() => match order {
-                Some(Order::Suspend(done)) => suspend(&told, done).await,
-                Some(Order::Continue) => told.iter().for_each(|tell| drop(tell.try_send(Order::Continue))),
+            order = orders.recv(), if !commands.is_empty() => match order {
+                Some(TaskCommand::Suspend(done)) => suspend(&commands, done).await,
+                Some(TaskCommand::Resume) => commands.iter().for_each(|tell| drop(tell.try_send(TaskCommand::Resume))),
                 // Without anyone to give orders each ends by itself.
-                Some(Order::End) | None => told.clear(),
+                Some(TaskCommand::Cancel) | None => commands.clear(),
             },
             ended = asked.join_next() => match ended {
                 None => break,
@@ -156,12 +156,12 @@ async fn ask_all(
         .collect()
 }
 
-async fn suspend(told: &[mpsc::Sender<Order>], done: oneshot::Sender<()>) {
+async fn suspend(commands: &[mpsc::Sender<TaskCommand>], done: oneshot::Sender<()>) {
     let mut stopped = Vec::new();
-    for tell in told {
+    for tell in commands {
         let (each, is_done) = oneshot::channel();
         // One that is over has nothing to stop.
-        if tell.try_send(Order::Suspend(each)).is_ok() {
+        if tell.try_send(TaskCommand::Suspend(each)).is_ok() {
             stopped.push(is_done);
         }
     }
@@ -177,7 +177,7 @@ async fn ask_one(
     path: PathBuf,
     mut shell: Shell,
     scene: &Scene,
-    mut orders: mpsc::Receiver<Order>,
+    mut orders: mpsc::Receiver<TaskCommand>,
 ) -> ScriptResult {
     let began = clock::monotonic();
     let job = Job {

@@ -6,11 +6,11 @@ use tachikoma_core::GateResult;
 use tokio::sync::mpsc;
 
 use super::Scene;
-use super::tested::{Before, Tested, TestsRead};
+use super::tested::{TestHistory, TestRun, TestsRead};
 use crate::clock;
 use crate::session::transcript::Transcript;
 use crate::settings::Gate;
-use crate::shell::{Job, Limit, Order, Said, Shell};
+use crate::shell::{Job, Limit, Said, Shell, TaskCommand};
 
 /// Of a gate's output its end is recorded, which says what failed. The journal is no place for more.
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
@@ -30,7 +30,7 @@ pub(crate) struct GateRun {
     /// How many gates there are, whether they run or not.
     pub all: usize,
     /// What is known of the tests in them.
-    pub before: Before,
+    pub history: TestHistory,
 }
 
 /// What came of gates.
@@ -39,13 +39,13 @@ pub(crate) struct GatesRan {
     /// How each went, in order.
     pub results: Vec<GateResult>,
     /// What the tests in them came to, where there are any.
-    pub tests: Option<Tested>,
+    pub tests: Option<TestRun>,
     /// What a person should know of these.
     pub warnings: Vec<String>,
 }
 
 impl GateRun {
-    pub async fn run(mut self, mut orders: mpsc::Receiver<Order>) -> GatesRan {
+    pub async fn run(mut self, mut orders: mpsc::Receiver<TaskCommand>) -> GatesRan {
         let mut results = Vec::new();
         let mut left = Vec::new();
         for (place, gate) in &self.gates {
@@ -70,7 +70,7 @@ impl GateRun {
             }
         }
         self.shell.close().await;
-        let (all, scene, before) = (self.all, self.scene, self.before);
+        let (all, scene, before) = (self.all, self.scene, self.history);
         let read = tokio::task::spawn_blocking(move || {
             let mut read = TestsRead::default();
             for (gate, since, file) in &left {
@@ -106,7 +106,7 @@ impl GateRun {
             limit: Limit::new(gate.timeout.get()),
             said: Said::whole(
                 OUTPUT_BYTES_MAX,
-                file.labelled(&gate.name).kept_in(&self.before.vault),
+                file.labelled(&gate.name).kept_in(&self.history.vault),
             ),
         }
     }

@@ -24,14 +24,14 @@ pub(crate) struct TestsRead {
 
 /// What tests came to, for the record, and the books to be written behind it.
 #[derive(Debug)]
-pub(crate) struct Tested {
+pub(crate) struct TestRun {
     pub report: TestsReport,
-    pub books: TestsSeen,
+    pub history: TestsSeen,
 }
 
 /// What is known of earlier runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Before {
+pub(crate) struct TestHistory {
     /// The directory of the loop.
     pub dir: PathBuf,
     /// Whether there were any.
@@ -113,7 +113,7 @@ impl TestsRead {
     }
 
     /// Compares with earlier runs; none where no tests were run. Blocks.
-    pub fn compare(&mut self, iteration: u32, before: &Before) -> Option<Tested> {
+    pub fn compare(&mut self, iteration: u32, before: &TestHistory) -> Option<TestRun> {
         if !self.heard {
             return None;
         }
@@ -136,7 +136,10 @@ impl TestsRead {
             .map(|(name, verdict)| (name.as_str(), *verdict))
             .collect();
         let report = TestsReport::of(iteration, &mut books, before.changed, self.counts, &ended);
-        Some(Tested { report, books })
+        Some(TestRun {
+            report,
+            history: books,
+        })
     }
 }
 

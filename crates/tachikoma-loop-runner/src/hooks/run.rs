@@ -10,9 +10,9 @@ use tachikoma_core::policy::custom::KEYS_MAX;
 use tachikoma_core::{Exit, HookPoint, HookResult};
 use tokio::sync::mpsc;
 
-use super::{Action, HookEvent, Planned, RebootHook};
+use super::{Action, HookEvent, PlannedHook, RebootHook};
 use crate::clock;
-use crate::shell::{Ended, Errand, Failure, GRACE, Job, Limit, Order, Said, Shell};
+use crate::shell::{CancellableTask, Ended, Failure, GRACE, Job, Limit, Said, Shell, TaskCommand};
 use crate::task::words_of;
 use tachikoma_core::error_chain as chain;
 
@@ -29,8 +29,8 @@ const STOP: Exit = Exit::Code(125);
 const HOOKS: &str = "hooks";
 
 /// What is to be run, and with what.
-pub(crate) struct Plan {
-    pub hooks: Vec<Planned>,
+pub(crate) struct HookPlan {
+    pub hooks: Vec<PlannedHook>,
     pub event: HookEvent,
     pub shell: Shell,
 }
@@ -39,23 +39,23 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct HookRun {
     pub point: HookPoint,
-    pub errand: Errand<Vec<HookResult>>,
+    pub task: CancellableTask<Vec<HookResult>>,
 }
 
 impl HookRun {
     /// Begins with the hooks of a plan, as soon as those `before` have ended.
-    pub fn begin(plan: Plan, before: Option<Self>) -> Self {
+    pub fn begin(plan: HookPlan, before: Option<Self>) -> Self {
         let point = plan.event.point;
-        let before = before.map(|before| before.errand);
+        let before = before.map(|before| before.task);
         Self {
             point,
-            errand: Errand::begin(HOOKS, before, |orders| run_all(plan, orders)),
+            task: CancellableTask::start(HOOKS, before, |orders| run_all(plan, orders)),
         }
     }
 }
 
-async fn run_all(plan: Plan, mut orders: mpsc::Receiver<Order>) -> Vec<HookResult> {
-    let Plan {
+async fn run_all(plan: HookPlan, mut orders: mpsc::Receiver<TaskCommand>) -> Vec<HookResult> {
+    let HookPlan {
         hooks,
         event,
         mut shell,
@@ -176,7 +176,7 @@ async fn call(
     hook: Arc<dyn RebootHook>,
     event: HookEvent,
     mut limit: Limit,
-    orders: &mut mpsc::Receiver<Order>,
+    orders: &mut mpsc::Receiver<TaskCommand>,
 ) -> Ended {
     let work = async move { hook.run(event).await.map_err(|error| chain(error.as_ref())) };
     let mut task = Aborted(tokio::spawn(work));
@@ -184,13 +184,13 @@ async fn call(
         tokio::select! {
             biased;
             order = orders.recv() => match order {
-                Some(Order::Suspend(done)) => {
+                Some(TaskCommand::Suspend(done)) => {
                     limit.stop();
                     // Whoever asked may have gone.
                     let _ = done.send(());
                 }
-                Some(Order::Continue) => limit.go_on(),
-                Some(Order::End) | None => break Failure::CalledOff,
+                Some(TaskCommand::Resume) => limit.go_on(),
+                Some(TaskCommand::Cancel) | None => break Failure::CalledOff,
             },
             returned = &mut task.0 => return match returned {
                 Ok(Ok(text)) => {

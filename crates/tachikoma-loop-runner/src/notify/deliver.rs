@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::format::{self, Order as What};
 use super::{Address, Delivered, Message};
 use crate::settings::NotifyTarget;
-use crate::shell::{Ended, Failure, Job, Limit, Order, Said, Shell};
+use crate::shell::{Ended, Failure, Job, Limit, Said, Shell, TaskCommand};
 
 /// A message of an hour ago is no news: a service that is down for half a minute is worth waiting for, and not more.
 pub(super) const ATTEMPTS_MAX: u32 = 5;
@@ -38,7 +38,7 @@ pub(super) async fn deliver(
     address: Address,
     message: Message,
     mut shell: Shell,
-    mut orders: mpsc::Receiver<Order>,
+    mut orders: mpsc::Receiver<TaskCommand>,
     tried: Arc<AtomicU32>,
     attempts_max: u32,
 ) -> Delivered {
@@ -64,7 +64,7 @@ async fn attempt(
     address: &Address,
     message: &Message,
     shell: &mut Shell,
-    orders: &mut mpsc::Receiver<Order>,
+    orders: &mut mpsc::Receiver<TaskCommand>,
 ) -> Attempt {
     let What {
         program,
@@ -92,19 +92,19 @@ async fn attempt(
 }
 
 /// Waits; returns whether it is still wanted.
-async fn rest(backoff: Duration, orders: &mut mpsc::Receiver<Order>) -> bool {
+async fn rest(backoff: Duration, orders: &mut mpsc::Receiver<TaskCommand>) -> bool {
     let mut limit = Limit::new(backoff);
     loop {
         tokio::select! {
             () = limit.over() => return true,
             order = orders.recv() => match order {
-                Some(Order::Suspend(done)) => {
+                Some(TaskCommand::Suspend(done)) => {
                     limit.stop();
                     // Whoever asked may have gone.
                     let _ = done.send(());
                 }
-                Some(Order::Continue) => limit.go_on(),
-                Some(Order::End) | None => return false,
+                Some(TaskCommand::Resume) => limit.go_on(),
+                Some(TaskCommand::Cancel) | None => return false,
             },
         }
     }

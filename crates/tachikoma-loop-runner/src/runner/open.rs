@@ -4,15 +4,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tachikoma_agents::{Agent, Turn};
-use tachikoma_core::{Input, LoopId, Outcome, Record, State, Status, Ticket, Timestamp};
+use tachikoma_core::{Input, Leftover, LoopId, Outcome, Record, State, Status, Timestamp};
 use tachikoma_fs::{RALPH_DIR, check_dir, owner, whole};
 
-use super::LoopRunner;
-use super::backing::{Backing, backup_first, beginning_again};
-use super::effects::{find_program, search_path};
-use super::patterns;
-use super::save::{Saved, Saving};
-use super::upkeep::Upkeep;
+use super::actor::Actor;
+use super::autocommit::Autocommit;
+use super::backup_schedule::{BackupSchedule, before_migration, lost_loop_warning};
+use super::checks::Checks;
+use super::control::Control;
+use super::features::Features;
+use super::hook_runner::HookRunner;
+use super::maintenance::Maintenance;
+use super::notifier::Notifier;
+use super::opencode_server::OwnServer;
+use super::program::{find_program, search_path};
+use super::queue::{InputQueue, warning_input};
+use super::reload::Reload;
+use super::session::Session;
+use super::snapshots::{SavedSnapshot, Snapshots};
+use super::storage::Storage;
 use crate::admin::reencrypt::{Kept, Resealed};
 use crate::admin::restore;
 use crate::clock::Clock;
@@ -20,7 +30,6 @@ use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::Server;
 use crate::git::snapshots;
 use crate::handle;
-use crate::hooks::Registry;
 use crate::notify::{Address, Notices};
 use crate::process::control_socket::ListenError;
 use crate::process::{Family, orphans};
@@ -35,7 +44,7 @@ use crate::store::{StoreError, archive, backup, checkpoints, loops, snapshot, va
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundLoop {
     /// No loop that could go on.
     Nothing,
     /// A loop whose runner died.
@@ -54,13 +63,13 @@ pub enum Found {
 
 /// What the state of a loop that was found was made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Basis {
+pub struct StateOrigin {
     /// Where it was found; none for a new loop.
     pub source: Option<Source>,
     /// How many records of the journal were read for it.
     pub records: u64,
     /// What could not be used, and what that costs. Of a loop that goes on it is recorded as warnings already.
-    pub troubles: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Why a loop cannot be taken up. It has not gone on, and no record of it is lost. What needs the lock fails after the
@@ -101,128 +110,128 @@ pub enum OpenError {
     Control(#[from] ListenError),
 }
 
-impl LoopRunner {
-    /// Takes up the loop of a working directory, or begins one, without running it yet.
-    ///
-    /// # Errors
-    /// Something that a run needs is missing. What can be looked at without the lock is looked at first, and then nothing
-    /// was changed.
-    pub async fn open(config: LoopConfig) -> Result<Self, OpenError> {
-        let agent = config.agent()?;
-        preflight(&config, &agent)?;
-        owner::check_ralph(&config.working_dir).map_err(StoreError::from)?;
-        let mut lock = WorkLock::acquire(&config.working_dir).await?;
-        if check_dir(&config.working_dir, &loops::all(&config.working_dir)).is_ok() {
-            restore::settle(&config.working_dir)?;
+/// What was found when a loop was opened, and what is recorded of it when it starts.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub found: FoundLoop,
+    /// The loop before this one, which is done.
+    pub follows: Option<LoopId>,
+    pub origin: StateOrigin,
+    /// Where the loop is stored if it is not kept.
+    pub temporary: Option<Arc<TemporaryStore>>,
+    /// Records of problems with the files. The run publishes them before any other.
+    pub recorded: Vec<Record>,
+    /// Processes that an earlier runner left and that were ended.
+    pub leftovers: Vec<Leftover>,
+    /// The warning about files that were re-encrypted for other recipients.
+    pub reencrypted: Option<Input>,
+}
+
+/// Opens the loop of a working directory, or begins a new one.
+///
+/// # Errors
+/// A run would fail.
+pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenError> {
+    let agent = config.agent()?;
+    preflight(&config, &agent)?;
+    owner::check_ralph(&config.working_dir).map_err(StoreError::from)?;
+    let mut lock = WorkLock::acquire(&config.working_dir).await?;
+    if check_dir(&config.working_dir, &loops::all(&config.working_dir)).is_ok() {
+        restore::settle(&config.working_dir)?;
+    }
+    let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
+        orphans::end_leftovers(&dead.loop_id.to_string())
+    });
+    if let Some(dead) = lock.crashed() {
+        temporary::clear(&config.temporary_dir, dead.loop_id);
+        if !loops::dir(&config.working_dir, dead.loop_id).exists() {
+            // Nothing of it was to be left.
+            let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
         }
-        let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
-            orphans::end_leftovers(&dead.loop_id.to_string())
-        });
-        if let Some(dead) = lock.crashed() {
-            temporary::clear(&config.temporary_dir, dead.loop_id);
-            if !loops::dir(&config.working_dir, dead.loop_id).exists() {
-                // Nothing of it was to be left.
-                let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
-            }
+    }
+    config.vault.prepare()?;
+    let Opened {
+        journal,
+        state,
+        mut clock,
+        found,
+        origin,
+        recorded,
+        before,
+        temporary,
+    } = if config.settings.state.enabled {
+        let current = loops::current(&config.working_dir, &config.snapshot_path(), &config.vault)?;
+        check_dirs(&config, current)?;
+        open_journal(&config, current, leftovers.len())?
+    } else {
+        begin_temporary(&config)?
+    };
+    let (handle, channels) =
+        handle::channel(Status::of(&state, true), Family::new(config.adoption));
+    let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
+    // What never ran must not stand in the way of the loop before it.
+    let discard = || {
+        if found == FoundLoop::Nothing {
+            let root = config.store_root(state.loop_id);
+            Journal::discard(&loops::dir(&root, state.loop_id));
         }
-        config.vault.prepare()?;
-        let Opened {
-            journal,
-            state,
-            mut clock,
-            found,
-            basis,
-            warned,
-            before,
-            temporary,
-        } = if config.settings.state.enabled {
-            let current =
-                loops::current(&config.working_dir, &config.snapshot_path(), &config.vault)?;
-            check_dirs(&config, current)?;
-            open_journal(&config, current, leftovers.len())?
-        } else {
-            begin_temporary(&config)?
-        };
-        let ran_until = state.time;
-        let (handle, ends) =
-            handle::channel(Status::of(&state, true), Family::new(config.adoption));
-        let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
-        // What never ran must not stand in the way of the loop before it.
-        let discard = || {
-            if found == Found::Nothing {
-                let root = config.store_root(state.loop_id);
-                Journal::discard(&loops::dir(&root, state.loop_id));
-            }
-        };
-        let control = bound.inspect_err(|_| discard())?;
-        let holder = Holder {
-            pid: std::process::id(),
-            since: clock.now(),
-            loop_id: state.loop_id,
-            socket: control.path().to_owned(),
-        };
-        lock.sign(&holder)
-            .inspect_err(|_| discard())
-            .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
-        let resealed = reseal(&config, &journal).inspect_err(|_| discard())?;
-        let saved = make_way(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
-        let done = found == Found::Nothing && !config.new_loop;
-        let policy = config.policy(&agent);
-        let patterns = patterns::compiled(&config.settings.reboot.triggers.on_patterns);
-        let mut notices = Notices::new(Address::all(&config.settings.notify, &config.secrets));
-        notices.tests.clone_from(&state.progress.tests);
-        let stop_patterns = patterns::compiled(&config.settings.stop_conditions.stop_on_patterns);
-        Ok(Self {
-            config,
-            agent,
-            policy,
-            patterns,
-            stop_patterns,
-            cost_unsaid: false,
-            unmeant: None,
-            agent_version: None,
-            state,
-            clock,
+    };
+    let server = bound.inspect_err(|_| discard())?;
+    let holder = Holder {
+        pid: std::process::id(),
+        since: clock.now(),
+        loop_id: state.loop_id,
+        socket: server.path().to_owned(),
+    };
+    lock.sign(&holder)
+        .inspect_err(|_| discard())
+        .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
+    let reencrypted = reencrypt(&config, &journal).inspect_err(|_| discard())?;
+    let saved =
+        prepare_snapshot(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
+    let done = found == FoundLoop::Nothing && !config.new_loop;
+    let mut targets = Notices::new(Address::all(&config.settings.notify, &config.secrets));
+    targets.tests.clone_from(&state.progress.tests);
+    let features = Features {
+        session: Session::new(&config.settings, channels.notices.clone()),
+        autocommit: Autocommit::new(state.time),
+        hooks: HookRunner::default(),
+        checks: Checks::default(),
+        notifier: Notifier::new(targets),
+        maintenance: Maintenance::default(),
+        backups: BackupSchedule::new(),
+        snapshots: Snapshots::new(saved),
+        control: Control::new(server),
+        server: OwnServer::default(),
+        reload: Reload::default(),
+    };
+    let opening = Opening {
+        found,
+        follows: before.filter(|_| done),
+        origin,
+        temporary: temporary.map(Arc::new),
+        recorded,
+        leftovers,
+        reencrypted,
+    };
+    let actor = Actor {
+        policy: config.policy(&agent),
+        config,
+        agent,
+        state,
+        clock,
+        storage: Storage {
             journal,
             lock,
-            found,
-            ran_until,
-            follows: before.filter(|_| done),
-            handle,
-            ends,
-            control: Some(control),
-            guard: None,
-            server: None,
-            launch: None,
-            hooks: None,
-            beside: super::hooks::Beside::default(),
-            notices,
-            looking: None,
-            registry: Registry::default(),
-            check: None,
-            checks: super::check::ChecksKnown::default(),
-            keeping: super::keep::Keeping::default(),
-            resealed,
-            queue: std::collections::VecDeque::new(),
-            tickets: std::collections::HashMap::new(),
-            last_ticket: Ticket(0),
-            unwritten: false,
-            warned,
-            basis,
-            temporary: temporary.map(Arc::new),
-            leftovers,
-            saving: Saving::new(saved),
-            deaf: false,
-            suspended: None,
-            reader: None,
-            reread: None,
-            rereads: super::reread::Rereads::default(),
-            upkeep: Upkeep::default(),
-            backing: Backing::new(),
-            asked: String::new(),
-            given: None,
-        })
-    }
+            failed: false,
+        },
+        queue: InputQueue::default(),
+        channels,
+        handle,
+        features,
+        suspended: None,
+    };
+    Ok((actor, opening))
 }
 
 impl LoopConfig {
@@ -270,7 +279,7 @@ fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
 }
 
 /// Brings what is kept into the form that is wanted. Returns what is to be said of it.
-fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, StoreError> {
+fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, StoreError> {
     if !config.settings.state.enabled {
         return Ok(None);
     }
@@ -313,8 +322,7 @@ fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, Store
             "{locked} files of loops here are encrypted to keys that are not here, and stay so"
         ));
     }
-    let warning = said.join("; ");
-    Ok((!said.is_empty()).then_some(Input::Trouble { warning }))
+    Ok((!said.is_empty()).then(|| warning_input(said.join("; "))))
 }
 
 /// Checks that a server of the loop's own could be started.
@@ -357,28 +365,28 @@ struct Opened {
     journal: Journal,
     state: State,
     clock: Clock,
-    found: Found,
-    basis: Basis,
+    found: FoundLoop,
+    origin: StateOrigin,
     /// What was recorded of the troubles on the way.
-    warned: Vec<Record>,
+    recorded: Vec<Record>,
     /// The loop that was the current one.
     before: Option<LoopId>,
     temporary: Option<TemporaryStore>,
 }
 
 /// Makes way for the snapshot of a new loop, and returns what is there of the one that goes on.
-fn make_way(
+fn prepare_snapshot(
     config: &LoopConfig,
-    found: &Found,
+    found: &FoundLoop,
     before: Option<LoopId>,
     loop_id: LoopId,
-) -> Result<Option<Saved>, StoreError> {
+) -> Result<Option<SavedSnapshot>, StoreError> {
     // One that is not kept touches nothing that is.
     if !config.settings.state.enabled {
         return Ok(None);
     }
     let path = config.snapshot_path();
-    if *found == Found::Nothing {
+    if *found == FoundLoop::Nothing {
         archive::make_way(&config.working_dir, before, &path, &config.vault)?;
     }
     archive::archive_others(&config.working_dir, loop_id, &path, &config.vault)?;
@@ -391,7 +399,7 @@ fn make_way(
         let dir = loops::dir(&config.working_dir, loop_id);
         backup::remove_remains(&backups, Lives::of(&dir, &config.vault).current().as_ref());
     }
-    Ok(Saved::found(
+    Ok(SavedSnapshot::find(
         &config.packed_snapshot_path(),
         loop_id,
         &config.vault,
@@ -409,9 +417,9 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
         journal,
         state,
         clock,
-        found: Found::Nothing,
-        basis: Basis::default(),
-        warned: Vec::new(),
+        found: FoundLoop::Nothing,
+        origin: StateOrigin::default(),
+        recorded: Vec::new(),
         before: None,
         temporary: Some(temporary),
     })
@@ -427,18 +435,20 @@ fn open_journal(
     current: Option<LoopId>,
     leftovers: usize,
 ) -> Result<Opened, OpenError> {
-    let mut basis = Basis::default();
+    let mut origin = StateOrigin::default();
     let before = match current {
         Some(loop_id) if !config.new_loop => {
             let dir = loops::dir(&config.working_dir, loop_id);
             let mut found = recover::read(&dir, &config.copies(), loop_id, config.loss)?;
             if found.is_older() {
-                found.troubles.extend(backup_first(config, &dir, &found));
+                found
+                    .troubles
+                    .extend(before_migration(config, &dir, &found));
             }
-            basis = Basis {
+            origin = StateOrigin {
                 source: Some(found.source),
                 records: found.records,
-                troubles: found.troubles.clone(),
+                warnings: found.troubles.clone(),
             };
             Some(found.open(&dir, &config.working_dir)?)
         }
@@ -453,14 +463,14 @@ fn open_journal(
         let Taken {
             journal,
             state,
-            warned,
+            warned: recorded,
         } = taken;
         let found = match state.outcome() {
             Some(Outcome::Done) => None,
-            Some(outcome) => Some(Found::Ended {
+            Some(outcome) => Some(FoundLoop::Ended {
                 outcome: outcome.clone(),
             }),
-            None => Some(Found::Interrupted {
+            None => Some(FoundLoop::Interrupted {
                 iteration: state.iteration,
                 leftovers,
             }),
@@ -476,8 +486,8 @@ fn open_journal(
                 state,
                 clock,
                 found,
-                basis,
-                warned,
+                origin,
+                recorded,
                 before: current,
                 temporary: None,
             });
@@ -496,13 +506,13 @@ fn open_journal(
         journal,
         state,
         clock,
-        found: Found::Nothing,
+        found: FoundLoop::Nothing,
         // What was wrong with the old loop is recorded there, and no concern of this one.
-        basis: Basis {
-            troubles: beginning_again(config, current).into_iter().collect(),
-            ..Basis::default()
+        origin: StateOrigin {
+            warnings: lost_loop_warning(config, current).into_iter().collect(),
+            ..StateOrigin::default()
         },
-        warned: Vec::new(),
+        recorded: Vec::new(),
         before: current,
         temporary: None,
     })

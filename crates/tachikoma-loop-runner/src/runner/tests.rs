@@ -1,4 +1,4 @@
-//! A part of the runner that breaks: the loop ends with an error that names it, instead of waiting for its word.
+//! A task of the runner that panics: the loop ends with an error that names it.
 
 use crate::store::vault::Vault;
 use std::path::Path;
@@ -49,14 +49,17 @@ fn config(dir: &Path) -> LoopConfig {
 }
 
 #[tokio::test]
-async fn a_reader_that_panics_ends_the_loop_with_an_error() {
+async fn panic_of_the_output_reader_ends_the_loop_with_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut runner = LoopRunner::open(config(dir.path())).await.unwrap();
-    runner.launch = Some(LiveLaunch::with_reader(async { panic!("out of ink") }));
-    let input = tokio::time::timeout(SOON, runner.next_input()).await;
-    let input = input.expect("nobody waits for its word").unwrap();
+    let launch = LiveLaunch::with_reader(async { panic!("out of ink") });
+    runner.actor.features.session.set_launch(launch);
+    let input = tokio::time::timeout(SOON, runner.actor.next_input()).await;
+    let input = input
+        .expect("the loop must not wait for the reader")
+        .unwrap();
     assert!(matches!(input, Input::Broken { .. }), "{input:?}");
-    runner.take(input).await.unwrap();
+    runner.actor.take(input).await.unwrap();
     let reason = match runner.state().outcome() {
         Some(Outcome::Error { reason }) => reason.clone(),
         other => panic!("{other:?}"),
@@ -66,7 +69,7 @@ async fn a_reader_that_panics_ends_the_loop_with_an_error() {
         "{reason}"
     );
 
-    // It is written down, and a new runner finds it.
+    // The error is recorded, and a new runner finds it.
     let loop_id = runner.state().loop_id;
     runner.close().await;
     let mut ends = 0;
@@ -82,9 +85,9 @@ async fn a_reader_that_panics_ends_the_loop_with_an_error() {
     assert_eq!(ends, 1);
 }
 
-/// A message that would leave before its record is on disk is a panic here.
+/// A notification that is sent before its record is on disk panics in a debug build.
 #[tokio::test]
-async fn what_somebody_is_told_of_is_synced_before() {
+async fn notified_records_are_synced_first() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     config.settings.attended_mode = true;
@@ -92,16 +95,19 @@ async fn what_somebody_is_told_of_is_synced_before() {
     config.settings.notify = toml::from_str::<Settings>(table).unwrap().notify;
     let mut runner = LoopRunner::open(config).await.unwrap();
     let input = Input::Start {
-        launch: runner.config.launch.clone(),
+        launch: runner.actor.config.launch.clone(),
         runner: Runner {
             pid: 1,
-            since: runner.clock.now(),
+            since: runner.actor.clock.now(),
             containment: "none".to_owned(),
             follows_until: None,
         },
     };
-    runner.take(input).await.unwrap();
+    runner.actor.take(input).await.unwrap();
     assert!(runner.state().question().is_some(), "nothing else is done");
-    assert!(!runner.notices.is_idle(), "somebody is told");
+    assert!(
+        !runner.actor.features.notifier.is_idle(),
+        "a notification is sent"
+    );
     runner.close().await;
 }

@@ -1,161 +1,147 @@
-//! One launch of an agent that is a process: its output becomes news, in order, and the end of it is the last.
+//! One launch of the agent's process: its output becomes events, in order, and the end of the output is the last event.
 
-use tachikoma_agents::{Decoder, SessionInfo, TurnResult};
-use tachikoma_core::{Exit, Generation, Leftover, News, QuotaWindow};
+use tachikoma_agents::Decoder;
+use tachikoma_core::{Exit, Generation, Leftover};
 use tokio::sync::{broadcast, mpsc};
 
-use super::pump::{Output, Pump, Written};
-use super::reader::{Ears, Order, Reader};
-use super::screen::Screen;
-use super::talk::{Talk, Unheard};
+use super::live_output::LiveOutput;
+use super::pump::Pump;
+use super::reader::{Reader, ReaderCommand};
+use super::stdin::{AgentStdin, StdinError};
 use super::transcript::Transcript;
-use crate::handle::Notice;
+use crate::notice::Notice;
 use crate::task::Task;
 
-/// Observations that may wait for the runner. When it is that far behind, the agent waits: nothing is lost.
-const NEWS_MAX: usize = 64;
+pub(crate) use super::reader::AgentEvent;
 
-/// A reader is told of a turn and of the end, and is never far behind.
-const ORDERS_MAX: usize = 8;
+/// Events that may wait for the runner. If the runner is that far behind, the agent waits, and nothing is lost.
+const EVENTS_MAX: usize = 64;
 
-/// What the task is called when it fails.
+/// The reader gets a command for each turn and one for the end, and handles them at once.
+const COMMANDS_MAX: usize = 8;
+
+/// The name of the task in an error message.
 const READER: &str = "reader of the agent's output";
 
-/// What a launch has to say.
-#[derive(Debug)]
-pub(crate) enum LaunchNews {
-    Agent(News),
-    /// The agent tells which conversation it is in, and who it is.
-    Known(SessionInfo),
-    /// A turn is over; with `more`, another follows without a prompt.
-    Resulted {
-        result: Box<TurnResult>,
-        more: bool,
-    },
-    /// How much of each window of the subscription is used.
-    Quota(Vec<QuotaWindow>),
-    /// The agent was asked what its conversation has cost, and cannot say.
-    CostUnsaid,
-    /// The transcript of a turn is closed.
-    TurnWritten(Written),
-    /// Both streams have ended, or nobody waits for them any more. The last news.
-    Drained(Output),
-    /// The reader panicked, and nobody reads the output any more.
-    Broken(String),
-}
-
-/// A launch under way.
+/// A process of the agent.
 #[derive(Debug)]
 pub(crate) struct LiveLaunch {
     pub generation: Generation,
-    /// How the process ended, once it has.
+    /// How the process ended; `None` while it runs.
     pub exit: Option<(Exit, Vec<Leftover>)>,
-    /// The final text that the agent's own result carried.
+    /// The text of the last result of this turn.
     pub final_text: Option<String>,
-    /// What results of this turn told that were not its end: cost, in millionths of a dollar, and tokens.
+    /// What earlier results of this turn reported: cost, in millionths of a dollar, and tokens.
     pub carried: (u64, u64),
-    news: mpsc::Receiver<LaunchNews>,
-    orders: mpsc::Sender<Order>,
-    talk: Option<Talk>,
+    /// How many tasks of the agent run in the background. While there are any, a result is not the end of the turn.
+    pub background_tasks: usize,
+    events: mpsc::Receiver<AgentEvent>,
+    commands: mpsc::Sender<ReaderCommand>,
+    stdin: Option<AgentStdin>,
     task: Task,
 }
 
 impl LiveLaunch {
-    /// Begins to read the output of a launch, and to talk to it where it listens.
-    pub fn begin(
+    /// Starts to read the output of a launch.
+    pub fn start(
         generation: Generation,
         decoder: Decoder,
         pump: Pump,
-        talk: Option<Talk>,
+        stdin: Option<AgentStdin>,
         notices: broadcast::Sender<Notice>,
     ) -> Self {
-        let (out, news) = mpsc::channel(NEWS_MAX);
-        let (orders, wanted) = mpsc::channel(ORDERS_MAX);
-        let reader = Reader {
-            decoder,
-            out,
-            ears: Ears::new(Screen::new(notices)),
-        };
-        let task = Task::spawn(READER, reader.read(pump, wanted));
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let (commands, waiting) = mpsc::channel(COMMANDS_MAX);
+        let reader = Reader::new(decoder, sender, LiveOutput::new(notices));
+        let task = Task::spawn(READER, reader.read(pump, waiting));
+        Self::with_task(generation, events, commands, stdin, task)
+    }
+
+    fn with_task(
+        generation: Generation,
+        events: mpsc::Receiver<AgentEvent>,
+        commands: mpsc::Sender<ReaderCommand>,
+        stdin: Option<AgentStdin>,
+        task: Task,
+    ) -> Self {
         Self {
             generation,
             exit: None,
             final_text: None,
             carried: (0, 0),
-            news,
-            orders,
-            talk,
+            background_tasks: 0,
+            events,
+            commands,
+            stdin,
             task,
         }
     }
 
-    /// Returns whether the agent reads lines.
-    pub fn listens(&self) -> bool {
-        self.talk.is_some()
+    /// Returns whether the agent reads lines, and its stdin is open.
+    pub fn has_stdin(&self) -> bool {
+        self.stdin.is_some()
     }
 
-    /// Says one line to the agent.
-    pub fn say(&self, line: String) -> Result<(), Unheard> {
-        self.talk.as_ref().ok_or(Unheard::Gone)?.say(line)
+    /// Writes one line to the agent.
+    ///
+    /// # Errors
+    /// The agent does not read it.
+    pub fn write_line(&self, line: String) -> Result<(), StdinError> {
+        let stdin = self.stdin.as_ref().ok_or(StdinError::Closed)?;
+        stdin.write_line(line)
     }
 
-    /// Ends the agent's input: whoever waits for the next prompt ends by that.
-    pub fn end_input(&mut self) {
-        self.talk = None;
+    /// Closes the agent's stdin. An agent that waits for the next prompt ends by that.
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
     }
 
-    /// A turn begins in a process that is up.
+    /// A turn begins in a process that runs already.
     pub fn begin_turn(&mut self, transcript: Transcript) {
         self.final_text = None;
         self.carried = (0, 0);
-        // A reader that is gone, or that far behind, has no use for it.
-        let _ = self.orders.try_send(Order::Begin(transcript));
+        self.command(ReaderCommand::BeginTurn(transcript));
     }
 
-    /// The agent is asked for its hand-off: what it says is news.
-    pub fn listen(&mut self) {
-        // A reader that is gone, or that far behind, has no use for it.
-        let _ = self.orders.try_send(Order::Listen);
+    /// The agent is asked for its hand-off: the reader reports its text until the next turn.
+    pub fn report_text(&self) {
+        self.command(ReaderCommand::ReportText);
     }
 
-    /// Returns the next news. Cancel-safe. Nothing comes after [`LaunchNews::Drained`].
-    pub async fn next(&mut self) -> LaunchNews {
-        match self.news.recv().await {
-            Some(news) => news,
-            None => LaunchNews::Broken(self.task.broken().await),
+    /// Waits for the next event. Cancel-safe. No event follows [`AgentEvent::Drained`].
+    pub async fn next_event(&mut self) -> AgentEvent {
+        match self.events.recv().await {
+            Some(event) => event,
+            None => AgentEvent::ReaderPanicked(self.task.broken().await),
         }
     }
 
-    /// The process is gone: reads what is left, and no longer than it has to.
+    /// The process has ended: the reader reads the rest of its output, for a limited time.
     pub fn drain(&mut self) {
-        self.talk = None;
-        // A reader that is gone needs no telling.
-        let _ = self.orders.try_send(Order::Drain);
+        self.stdin = None;
+        self.command(ReaderCommand::Drain);
     }
 
-    /// Waits for the reader to end. Returns how it panicked, if it did.
+    fn command(&self, command: ReaderCommand) {
+        // A reader that has ended, or is that far behind, does not need the command.
+        let _ = self.commands.try_send(command);
+    }
+
+    /// Waits for the end of the reader. Returns how it panicked, if it did.
     pub async fn join(mut self) -> Option<String> {
         self.drain();
-        self.news.close();
+        self.events.close();
         self.task.ended().await
     }
 }
 
 #[cfg(test)]
 impl LiveLaunch {
-    /// A launch whose reader does something else than to read.
+    /// Returns a launch with another task in the place of its reader.
     pub fn with_reader(reader: impl Future<Output = ()> + Send + 'static) -> Self {
-        let (_, news) = mpsc::channel(NEWS_MAX);
-        let (orders, _) = mpsc::channel(ORDERS_MAX);
-        Self {
-            generation: Generation(1),
-            exit: None,
-            final_text: None,
-            carried: (0, 0),
-            news,
-            orders,
-            talk: None,
-            task: Task::spawn(READER, reader),
-        }
+        let (_, events) = mpsc::channel(EVENTS_MAX);
+        let (commands, _) = mpsc::channel(COMMANDS_MAX);
+        let task = Task::spawn(READER, reader);
+        Self::with_task(Generation(1), events, commands, None, task)
     }
 }

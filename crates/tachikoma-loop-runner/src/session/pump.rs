@@ -9,6 +9,8 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::transcript::Transcript;
 
+pub use crate::notice::Stream;
+
 /// Grandchildren can keep our pipes open after the agent is gone; do not wait for them forever.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -23,15 +25,6 @@ const BYTES_PER_TURN: usize = 256 * 1024;
 
 /// Takes the lines of both streams as they come.
 pub type Sink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
-
-/// Which stream something was written to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
 
 /// What one [`Pump::read`] brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +54,7 @@ pub struct Output {
     /// How much it wrote, to both streams.
     pub bytes: u64,
     /// The transcript of its last turn.
-    pub written: Written,
+    pub transcript: ClosedTranscript,
     /// Its last line on standard error.
     pub last_words: String,
     /// How many lines were not understood.
@@ -70,7 +63,7 @@ pub struct Output {
 
 /// A transcript that is closed.
 #[derive(Debug)]
-pub struct Written {
+pub struct ClosedTranscript {
     /// Where it is, if the agent said anything.
     pub path: Option<PathBuf>,
     /// Why it is not complete, if it is not.
@@ -170,7 +163,7 @@ impl Pump {
 
     /// Goes on with the transcript of another turn, and closes the one before.
     #[must_use]
-    pub fn switch(&mut self, transcript: Transcript) -> Written {
+    pub fn switch(&mut self, transcript: Transcript) -> ClosedTranscript {
         let before = std::mem::replace(&mut self.transcript, transcript);
         self.final_bytes.clear();
         closed(before, self.transcript_error.take())
@@ -182,7 +175,7 @@ impl Pump {
         Output {
             final_text: end_of_text(&self.final_bytes),
             bytes: self.bytes,
-            written: closed(self.transcript, self.transcript_error),
+            transcript: closed(self.transcript, self.transcript_error),
             last_words: String::new(),
             not_understood: 0,
         }
@@ -238,12 +231,12 @@ impl Source {
     }
 }
 
-fn closed(transcript: Transcript, error: Option<io::Error>) -> Written {
+fn closed(transcript: Transcript, error: Option<io::Error>) -> ClosedTranscript {
     let (path, closing_error) = match transcript.close() {
         Ok(path) => (path, None),
         Err(error) => (None, Some(error)),
     };
-    Written {
+    ClosedTranscript {
         path,
         error: error.or(closing_error),
     }

@@ -1,191 +1,197 @@
-//! The task that reads one launch: lines become what is shown and what is news.
+//! The task that reads the output of one launch: lines are shown, and become events.
 
 use std::time::Duration;
 
-use tachikoma_agents::{
-    ARE_YOU_THERE, Decoder, Observation, Window, is_conversation_id, line::Line,
-};
-use tachikoma_core::{ConversationUse, News, QuotaWindow, microusd};
+use tachikoma_agents::{Decoder, Observation, line::Line};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::process::LaunchNews;
-use super::pump::{Flow, Pump, Stream};
-use super::screen::{BEAT, Screen};
+use super::live_output::{INTERVAL, LiveOutput};
+use super::pump::{ClosedTranscript, Flow, Output, Pump};
 use super::transcript::Transcript;
 use crate::clock;
+use crate::notice::Stream;
 
-/// What is kept of the last words on standard error: a sentence that says why there was no result.
+/// The kept part of the last line on standard error: a sentence that says why there was no result.
 const LAST_WORDS_BYTES_MAX: usize = 512;
 
-/// As much of a hand-off as the core keeps.
-const HAND_OFF_BYTES_MAX: usize = 16 << 10;
-
-/// An agent that ends closes its output too, a moment before that is known. One that is still there after this lives on.
+/// An agent that ends closes its output shortly before the guard reports its exit. An agent that runs for longer than this after it closed
+/// its output continues without output.
 const EXIT_FOLLOWS: Duration = Duration::from_secs(1);
 
-/// What the reader is told.
-pub(super) enum Order {
-    /// A turn begins: what the agent writes from here on goes into this transcript.
-    Begin(Transcript),
-    /// The agent is asked for its hand-off: what it says until the next turn is news.
-    Listen,
-    /// The process is gone: read what is left, and no longer than it takes.
+/// A ping is shorter than this, so that a longer part of a line belongs to something else.
+const PING_BYTES_MAX: u64 = 1024;
+
+/// An event of a launch.
+#[derive(Debug)]
+pub(crate) enum AgentEvent {
+    /// The agent wrote something other than pings. Reported once per interval.
+    Output,
+    /// The decoder has read something from the output.
+    Observed(Observation),
+    /// The agent has closed its output and still runs.
+    StreamEnded,
+    /// The transcript of a turn is closed.
+    TranscriptClosed(ClosedTranscript),
+    /// Both streams have ended, or the time to read the rest is over. The last event.
+    Drained(Output),
+    /// The reader panicked. The last event.
+    ReaderPanicked(String),
+}
+
+/// A command to the reader.
+pub(super) enum ReaderCommand {
+    /// A turn begins. The following output belongs to this transcript.
+    BeginTurn(Transcript),
+    /// Report the agent's text until the next turn begins.
+    ReportText,
+    /// The process has ended. Read the rest of the output, for a limited time.
     Drain,
 }
 
+/// Reads one launch.
 pub(super) struct Reader {
-    pub decoder: Decoder,
-    pub out: mpsc::Sender<LaunchNews>,
-    pub ears: Ears,
+    decoder: Decoder,
+    events: mpsc::Sender<AgentEvent>,
+    lines: LineHandler,
 }
 
-/// What is heard and not yet told.
-pub(super) struct Ears {
-    pub screen: Screen,
-    pub seen: Vec<Observation>,
+/// What was read and is not yet reported.
+struct LineHandler {
+    shown: LiveOutput,
+    observations: Vec<Observation>,
     /// The last line on standard error.
-    pub last_words: String,
-    /// Tasks that go on in the background.
-    pub background: usize,
-    /// Lines that were not understood.
-    pub not_understood: u64,
-    /// Whether what the agent says is news.
-    listens: bool,
+    last_words: String,
+    /// Lines that the decoder did not understand.
+    not_understood: u64,
+    /// Whether the agent's text is reported.
+    reports_text: bool,
     /// What the latest piece of output was.
     piece: Piece,
 }
 
-/// What one piece of output was, as far as `silence_timeout` cares.
+/// What one piece of output was, as far as `silence_timeout` is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
-    /// Part of a line.
+    /// A part of a line.
     Unfinished,
-    /// Pings and nothing else.
+    /// Only pings.
     Pings,
     /// Something that the agent wrote.
     Output,
 }
 
-/// A ping is shorter than this, so a longer part of a line belongs to something else.
-const PING_BYTES_MAX: u64 = 1024;
+/// What the reader does next.
+enum Step {
+    BeginTurn(Transcript),
+    ReportText,
+    OutputClosed,
+    NextInterval,
+    Flow(Flow),
+}
 
 impl Reader {
-    pub async fn read(mut self, mut pump: Pump, mut orders: mpsc::Receiver<Order>) {
-        let mut beat = tokio::time::interval(BEAT);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut mentioned = false;
+    pub fn new(decoder: Decoder, events: mpsc::Sender<AgentEvent>, shown: LiveOutput) -> Self {
+        Self {
+            decoder,
+            events,
+            lines: LineHandler {
+                shown,
+                observations: Vec::new(),
+                last_words: String::new(),
+                not_understood: 0,
+                reports_text: false,
+                piece: Piece::Unfinished,
+            },
+        }
+    }
+
+    /// Reads until the process has ended, or until the launch is dropped.
+    pub async fn read(mut self, mut pump: Pump, mut commands: mpsc::Receiver<ReaderCommand>) {
+        let mut interval = tokio::time::interval(INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut output_reported = false;
         let mut ended = false;
         // When an agent that closed its output should have ended.
-        let mut deaf_at = None;
-        let mut told = false;
+        let mut exit_due = None;
+        let mut closing_reported = false;
         loop {
-            let Self { decoder, ears, .. } = &mut self;
-            ears.piece = Piece::Unfinished;
+            let Self { decoder, lines, .. } = &mut self;
+            lines.piece = Piece::Unfinished;
             let bytes_before = pump.bytes();
-            let throttled = mentioned || ears.screen.is_throttled();
-            let mut sink = |stream, line: Line<'_>| ears.take(decoder, stream, &line);
-            // Ends when the process is gone, or when the launch is given up and the other end is dropped.
-            let brought = tokio::select! {
+            let throttled = output_reported || lines.shown.is_throttled();
+            let mut sink = |stream, line: Line<'_>| lines.handle(decoder, stream, &line);
+            let step = tokio::select! {
                 biased;
-                order = orders.recv() => match order {
-                    Some(Order::Begin(transcript)) => Brought::Turn(transcript),
-                    Some(Order::Listen) => Brought::Listen,
-                    Some(Order::Drain) | None => break,
+                command = commands.recv() => match command {
+                    Some(ReaderCommand::BeginTurn(transcript)) => Step::BeginTurn(transcript),
+                    Some(ReaderCommand::ReportText) => Step::ReportText,
+                    Some(ReaderCommand::Drain) | None => break,
                 },
-                _ = beat.tick(), if throttled => Brought::Beat,
-                () = until(deaf_at), if !told => Brought::Deaf,
-                flow = pump.read(&mut sink), if !ended => Brought::Flow(flow),
+                _ = interval.tick(), if throttled => Step::NextInterval,
+                () = until(exit_due), if !closing_reported => Step::OutputClosed,
+                flow = pump.read(&mut sink), if !ended => Step::Flow(flow),
             };
-            match brought {
-                Brought::Listen => self.ears.listens = true,
-                Brought::Turn(transcript) => {
-                    self.ears.listens = false;
+            match step {
+                Step::ReportText => self.lines.reports_text = true,
+                Step::BeginTurn(transcript) => {
+                    self.lines.reports_text = false;
                     let closed = pump.switch(transcript);
-                    self.send(LaunchNews::TurnWritten(closed)).await;
+                    self.send(AgentEvent::TranscriptClosed(closed)).await;
                 }
-                Brought::Deaf => {
-                    told = true;
-                    self.send(LaunchNews::Agent(News::StreamEnded)).await;
+                Step::OutputClosed => {
+                    closing_reported = true;
+                    self.send(AgentEvent::StreamEnded).await;
                 }
-                Brought::Beat => {
-                    mentioned = false;
-                    self.ears.screen.refill();
+                Step::NextInterval => {
+                    output_reported = false;
+                    self.lines.shown.refill();
                 }
-                Brought::Flow(flow) => {
+                Step::Flow(flow) => {
                     ended = flow == Flow::Ended;
-                    if deaf_at.is_none() && (ended || flow == Flow::StreamEnded(Stream::Stdout)) {
-                        deaf_at = Some(Instant::from_std(clock::monotonic() + EXIT_FOLLOWS));
+                    if exit_due.is_none() && (ended || flow == Flow::StreamEnded(Stream::Stdout)) {
+                        exit_due = Some(Instant::from_std(clock::monotonic() + EXIT_FOLLOWS));
                     }
-                    // A stream that ends says nothing: the agent has closed it, and may be as silent as before.
-                    let spoke = match self.ears.piece {
+                    // The end of a stream is not output: the agent may be as silent as before.
+                    let is_output = match self.lines.piece {
                         Piece::Output => true,
                         Piece::Pings => false,
                         Piece::Unfinished => pump.bytes() - bytes_before > PING_BYTES_MAX,
                     };
-                    if !mentioned && flow == Flow::Output && spoke {
-                        mentioned = true;
-                        self.send(LaunchNews::Agent(News::Output)).await;
+                    if !output_reported && flow == Flow::Output && is_output {
+                        output_reported = true;
+                        self.send(AgentEvent::Output).await;
                     }
                     self.report().await;
                 }
             }
         }
-        let Self { decoder, ears, .. } = &mut self;
-        pump.drain(&mut |stream, line: Line<'_>| ears.take(decoder, stream, &line))
+        let Self { decoder, lines, .. } = &mut self;
+        pump.drain(&mut |stream, line: Line<'_>| lines.handle(decoder, stream, &line))
             .await;
         self.report().await;
-        self.ears.screen.refill();
+        self.lines.shown.refill();
         let mut output = pump.finish();
-        output.last_words = std::mem::take(&mut self.ears.last_words);
-        output.not_understood = self.ears.not_understood;
-        self.send(LaunchNews::Drained(output)).await;
+        output.last_words = std::mem::take(&mut self.lines.last_words);
+        output.not_understood = self.lines.not_understood;
+        self.send(AgentEvent::Drained(output)).await;
     }
 
     async fn report(&mut self) {
-        for observation in std::mem::take(&mut self.ears.seen) {
-            if let Some(news) = self.ears.news(observation) {
-                self.send(news).await;
-            }
+        for observation in std::mem::take(&mut self.lines.observations) {
+            self.send(AgentEvent::Observed(observation)).await;
         }
     }
 
-    async fn send(&self, news: LaunchNews) {
-        // When the runner has given the launch up, what is left to do is to empty the pipes.
-        let _ = self.out.send(news).await;
+    async fn send(&self, event: AgentEvent) {
+        // Without a receiver the launch was abandoned, and the reader only empties the pipes.
+        let _ = self.events.send(event).await;
     }
 }
 
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
-}
-
-enum Brought {
-    Turn(Transcript),
-    Listen,
-    Deaf,
-    Beat,
-    Flow(Flow),
-}
-
-impl Ears {
-    pub fn new(screen: Screen) -> Self {
-        Self {
-            screen,
-            seen: Vec::new(),
-            last_words: String::new(),
-            background: 0,
-            not_understood: 0,
-            listens: false,
-            piece: Piece::Unfinished,
-        }
-    }
-
-    /// Takes one line of output: shown to whoever watches, and read for what the agent does.
-    fn take(&mut self, decoder: &mut Decoder, stream: Stream, line: &Line<'_>) {
+impl LineHandler {
+    /// Shows one line of output, and reads what the agent does from it.
+    fn handle(&mut self, decoder: &mut Decoder, stream: Stream, line: &Line<'_>) {
         if stream == Stream::Stderr {
             self.piece = Piece::Output;
             if !line.text.trim().is_empty() {
@@ -195,7 +201,7 @@ impl Ears {
                     .unwrap_or_default()
                     .clone_into(&mut self.last_words);
             }
-            return self.screen.show(stream, &line.text);
+            return self.shown.show(stream, &line.text);
         }
         let observations = decoder.observe(&line.text);
         if self.piece != Piece::Output {
@@ -207,95 +213,27 @@ impl Ears {
         for observation in observations {
             if let Some(shown) = shown(&observation) {
                 for line in shown.lines() {
-                    self.screen.show(stream, line);
+                    self.shown.show(stream, line);
                 }
             }
-            if matches!(observation, Observation::NotUnderstood(_)) {
-                self.not_understood += 1;
-            }
-            if self.listens || !matches!(observation, Observation::Said(_)) {
-                self.seen.push(observation);
+            match observation {
+                Observation::NotUnderstood(_) => self.not_understood += 1,
+                Observation::Ping => {}
+                Observation::Said(_) if !self.reports_text => {}
+                observation => self.observations.push(observation),
             }
         }
     }
+}
 
-    /// Returns what an observation means to the loop.
-    fn news(&mut self, observation: Observation) -> Option<LaunchNews> {
-        let news = match observation {
-            Observation::Measured(reading) => News::Measured {
-                context: reading.context(),
-                answering: reading.answering,
-            },
-            Observation::ToolStarted { id, name, about } => News::ToolStarted {
-                id,
-                name,
-                summary: about,
-            },
-            Observation::ToolEnded { id, failed, tail } => News::ToolEnded {
-                id,
-                error: failed.then_some(tail),
-            },
-            Observation::FileTouched(path) => News::Touched { path },
-            Observation::CallEnded(tokens) => News::CallEnded { tokens },
-            Observation::Cost(Some(usd)) => News::Cost {
-                conversation_microusd: microusd(usd),
-            },
-            Observation::TakenUp { usd, tokens } => News::TakenUp(ConversationUse {
-                microusd: microusd(usd),
-                tokens,
-            }),
-            Observation::Cost(None) => return Some(LaunchNews::CostUnsaid),
-            Observation::Allowance(allowance) => {
-                let windows = allowance.windows.into_iter().map(quota);
-                return Some(LaunchNews::Quota(windows.collect()));
-            }
-            Observation::SessionKnown(session) => return Some(LaunchNews::Known(session)),
-            Observation::SessionReset { session_id } => News::Named {
-                agent_id: session_id.filter(|id| is_conversation_id(id))?,
-            },
-            Observation::ControlAnswered { request_id, .. } if request_id == ARE_YOU_THERE => {
-                News::Opened
-            }
-            Observation::PermissionDenied { tool, id } => News::Denied { tool, id },
-            Observation::BackgroundTasks(count) => {
-                self.background = count;
-                return None;
-            }
-            Observation::Resulted(result) => {
-                let more = self.background > 0 || result.queued > 0;
-                return Some(LaunchNews::Resulted { result, more });
-            }
-            Observation::Said(text) => News::Said {
-                text: text
-                    .get(..text.floor_char_boundary(HAND_OFF_BYTES_MAX))
-                    .unwrap_or_default()
-                    .to_owned(),
-            },
-            Observation::WindowKnown { .. }
-            | Observation::Compacted { .. }
-            | Observation::PlanChanged(_)
-            | Observation::Retrying(_)
-            | Observation::AwaitingServer(_)
-            | Observation::ModelFellBack { .. }
-            | Observation::RequestFailed { .. }
-            | Observation::ControlAnswered { .. }
-            | Observation::ControlAsked { .. }
-            | Observation::Ping
-            | Observation::NotUnderstood(_) => return None,
-        };
-        Some(LaunchNews::Agent(news))
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 
-fn quota(window: Window) -> QuotaWindow {
-    QuotaWindow {
-        window: window.name,
-        percent: window.percent,
-        resets_at: window.resets_at,
-    }
-}
-
-/// Returns what whoever watches wants to read of it.
+/// Returns the text of an observation that is shown to the user.
 fn shown(observation: &Observation) -> Option<String> {
     Some(match observation {
         Observation::Said(text) | Observation::NotUnderstood(text) => text.clone(),
@@ -312,24 +250,6 @@ fn shown(observation: &Observation) -> Option<String> {
         Observation::Compacted { tokens_before, .. } => {
             format!("[the agent compacted its context of {tokens_before} tokens]")
         }
-        Observation::RequestFailed { .. }
-        | Observation::Measured(_)
-        | Observation::ToolStarted { .. }
-        | Observation::ToolEnded { .. }
-        | Observation::Resulted(_)
-        | Observation::SessionKnown(_)
-        | Observation::SessionReset { .. }
-        | Observation::WindowKnown { .. }
-        | Observation::FileTouched(_)
-        | Observation::PlanChanged(_)
-        | Observation::Allowance(_)
-        | Observation::CallEnded(_)
-        | Observation::Cost(_)
-        | Observation::TakenUp { .. }
-        | Observation::PermissionDenied { .. }
-        | Observation::BackgroundTasks(_)
-        | Observation::Ping
-        | Observation::ControlAnswered { .. }
-        | Observation::ControlAsked { .. } => return None,
+        _ => return None,
     })
 }

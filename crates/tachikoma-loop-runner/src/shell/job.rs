@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
-use super::errand::Order;
+use super::cancellable_task::TaskCommand;
 use super::limit::Limit;
 use super::output::Said;
 use crate::process::{
@@ -124,7 +124,7 @@ impl Shell {
     }
 
     /// Runs a command to its end, which is that of everything it started.
-    pub async fn run(&mut self, job: Job, orders: &mut mpsc::Receiver<Order>) -> Ended {
+    pub async fn run(&mut self, job: Job, orders: &mut mpsc::Receiver<TaskCommand>) -> Ended {
         let Job {
             program,
             args,
@@ -238,7 +238,7 @@ impl Child {
         }
     }
 
-    async fn live(mut self, shell: &mut Shell, orders: &mut mpsc::Receiver<Order>) -> Ended {
+    async fn live(mut self, shell: &mut Shell, orders: &mut mpsc::Receiver<TaskCommand>) -> Ended {
         let number = shell.number;
         let mut called_off = false;
         loop {
@@ -248,17 +248,17 @@ impl Child {
             tokio::select! {
                 biased;
                 order = orders.recv(), if !called_off => match order {
-                    Some(Order::Suspend(done)) => {
+                    Some(TaskCommand::Suspend(done)) => {
                         self.limit.stop();
                         guard.suspend();
                         // Whoever asked may have gone.
                         let _ = done.send(());
                     }
-                    Some(Order::Continue) => {
+                    Some(TaskCommand::Resume) => {
                         self.limit.go_on();
                         guard.resume();
                     }
-                    Some(Order::End) | None => {
+                    Some(TaskCommand::Cancel) | None => {
                         called_off = true;
                         self.failure.get_or_insert(Failure::CalledOff);
                         if self.rung.is_none() {

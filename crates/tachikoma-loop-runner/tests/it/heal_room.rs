@@ -98,9 +98,9 @@ fn commands_that_would_have_to_be_written_down_are_refused_and_the_wait_is_on_re
                     let mut seen = Vec::new();
                     let until = loop {
                         match notices.recv().await.unwrap() {
-                            Notice::NoRoom { until } => break until,
+                            Notice::DiskFull { until } => break until,
                             Notice::Recorded(record) => seen.push(record),
-                            Notice::Said { .. } | Notice::Unsaid { .. } => {}
+                            Notice::Output { .. } | Notice::OutputSkipped { .. } => {}
                         }
                     };
                     assert_eq!(
@@ -157,7 +157,7 @@ fn a_run_that_is_dropped_while_it_waits_is_not_written_from() {
                 let mut runner = open(config).await;
                 let mut notices = runner.handle().subscribe();
                 let waits = async {
-                    while !matches!(notices.recv().await.unwrap(), Notice::NoRoom { .. }) {}
+                    while !matches!(notices.recv().await.unwrap(), Notice::DiskFull { .. }) {}
                 };
                 tokio::select! {
                     result = runner.run() => panic!("ended: {result:?}"),

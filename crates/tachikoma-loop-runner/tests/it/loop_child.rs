@@ -106,7 +106,7 @@ fn a_dropped_runner_looks_like_a_crash_to_the_next_one() {
         assert!(
             matches!(
                 runner.found(),
-                tachikoma_loop_runner::Found::Interrupted { iteration: 1, .. }
+                tachikoma_loop_runner::FoundLoop::Interrupted { iteration: 1, .. }
             ),
             "{:?}",
             runner.found()

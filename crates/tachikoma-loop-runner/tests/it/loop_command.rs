@@ -1,7 +1,7 @@
 //! The operator's word in the middle of everything: pause, resume, stop, skip, shutdown, and a hundred callers at once.
 
 use tachikoma_core::{Answer, IterationOutcome, Outcome, Record, Rung, Urgency, WaitReason};
-use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState, Reader};
+use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState, SettingsReader};
 
 use crate::loop_support::{
     BY_OPERATOR, Place, UNTIL_GO, Watch, accepted, between, lasting, open, states,
@@ -401,7 +401,7 @@ fn settings_that_take_for_ever_to_read_keep_nobody_from_ending_the_loop() {
         // Until the test is over.
         let (_held, until) = std::sync::mpsc::channel::<()>();
         let until = std::sync::Mutex::new(until);
-        runner.reads_settings_with(Reader::new(move || {
+        runner.reads_settings_with(SettingsReader::new(move || {
             if let Some(begun) = begun.lock().unwrap().take() {
                 begun.send(()).unwrap();
             }

@@ -201,11 +201,11 @@ impl Watch {
                 self.records.push(Arc::clone(&record));
                 Some(record)
             }
-            Ok(Notice::Said { line, .. }) => {
+            Ok(Notice::Output { line, .. }) => {
                 self.lines.push(line.to_string());
                 None
             }
-            Ok(Notice::Unsaid { .. } | Notice::NoRoom { .. }) => None,
+            Ok(Notice::OutputSkipped { .. } | Notice::DiskFull { .. }) => None,
             Err(RecvError::Lagged(missed)) => panic!("this test reads fast, yet missed {missed}"),
             Err(RecvError::Closed) => panic!("the runner is gone; seen {:#?}", self.records),
         }

@@ -40,7 +40,7 @@ fn both_outputs_arrive_and_stand_in_the_transcript() {
         assert_eq!(rig.seen.error_lines, ["err"]);
         assert_eq!(output.final_text, "out\n", "errors are no answer");
         assert_eq!(output.bytes, 8);
-        let written = std::fs::read_to_string(output.written.path.unwrap()).unwrap();
+        let written = std::fs::read_to_string(output.transcript.path.unwrap()).unwrap();
         assert!(written.contains("out\n") && written.contains("err\n"));
         rig.guard.finish().await;
     });
@@ -114,7 +114,7 @@ fn flood_takes_no_memory_and_lets_others_work() {
                 assert_eq!(rig.seen.exit, Some(Exit::Code(0)));
                 assert_eq!(output.bytes, 200_000_000);
                 assert!(output.final_text.len() <= 64 * 1024);
-                let transcript = std::fs::metadata(output.written.path.unwrap())
+                let transcript = std::fs::metadata(output.transcript.path.unwrap())
                     .unwrap()
                     .len();
                 assert!(
@@ -167,8 +167,8 @@ fn transcript_that_cannot_be_written_does_not_end_the_agent() {
         let (_, output) = rig.over().await;
         assert_eq!(rig.seen.exit, Some(Exit::Code(8)));
         assert_eq!(rig.seen.lines.len(), 2, "the lines arrive all the same");
-        assert!(output.written.error.is_some(), "and it is told");
-        assert_eq!(output.written.path, None);
+        assert!(output.transcript.error.is_some(), "and it is told");
+        assert_eq!(output.transcript.path, None);
         rig.guard.finish().await;
     });
 }

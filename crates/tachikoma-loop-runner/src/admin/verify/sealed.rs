@@ -7,7 +7,7 @@ use std::path::Path;
 use tachikoma_fs::regular;
 
 use super::{Checked, Kind, Verdict};
-use crate::offline::Premises;
+use crate::loop_files::Premises;
 use crate::session::transcripts;
 use crate::store::journal::{self, Remainder};
 use crate::store::vault::is_sealed;

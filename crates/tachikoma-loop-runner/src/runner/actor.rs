@@ -1,0 +1,677 @@
+//! The actor: it waits for the next event, gives the core an input, journals its records, publishes them, and only then performs its effects.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tachikoma_agents::Agent;
+use tachikoma_core::{
+    HookPoint, Input, LoopEvent, Outcome, Policy, Record, Repair, State, Status, Timestamp,
+    WaitSummary, next_deadline, step,
+};
+use tachikoma_fs::FsError;
+use tokio::time::Instant;
+
+use super::autocommit::{self, GitReply};
+use super::context::Context;
+use super::error::{Abort, RunError};
+use super::event::Event;
+use super::features::{Features, Waits};
+use super::maintenance::{MaintenanceEvent, MaintenanceTask, backup_failed};
+use super::queue::{InputQueue, warning_input};
+use super::storage::Storage;
+use super::{backup_schedule, disk_full, repair, snapshots};
+use crate::clock::{self, Clock};
+use crate::config::{LoopConfig, set_keep_rules};
+use crate::handle::{Channels, LoopHandle, LoopRequest};
+use crate::hooks::{PlannedHook, RegisterError};
+use crate::notice::Notice;
+use crate::process::end_children;
+use crate::store::StoreError;
+use crate::store::snapshot::Durability;
+
+/// The loop of one working directory. It owns all state; the features own their tasks.
+#[derive(Debug)]
+pub(super) struct Actor {
+    pub config: LoopConfig,
+    pub agent: Agent,
+    pub policy: Policy,
+    pub state: State,
+    pub clock: Clock,
+    pub storage: Storage,
+    pub queue: InputQueue,
+    pub channels: Channels,
+    pub handle: LoopHandle,
+    pub features: Features,
+    /// When the whole process was about to be stopped by Ctrl-Z; `None` while it runs.
+    pub suspended: Option<std::time::Instant>,
+}
+
+/// The actor, divided into what features read and what they change.
+pub(super) struct Parts<'a> {
+    pub context: Context<'a>,
+    pub features: &'a mut Features,
+    pub queue: &'a mut InputQueue,
+    clock: &'a mut Clock,
+}
+
+impl Actor {
+    /// Divides the actor, so that a feature can be changed while it reads the loop.
+    pub fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            context: Context {
+                config: &self.config,
+                agent: &self.agent,
+                policy: &self.policy,
+                state: &self.state,
+                lock: &self.storage.lock,
+                handle: &self.handle,
+                own_server: self.features.server.is_running(),
+            },
+            features: &mut self.features,
+            queue: &mut self.queue,
+            clock: &mut self.clock,
+        }
+    }
+
+    /// Gives the core one input, after the time during which the process was suspended, if it was.
+    pub async fn take(&mut self, input: Input) -> Result<(), Abort> {
+        let taken = self.take_all(input).await;
+        self.storage.failed |= taken.is_err();
+        taken
+    }
+
+    async fn take_all(&mut self, input: Input) -> Result<(), Abort> {
+        let now = self.clock.now();
+        if let Some(duration) = self.clock.jumped() {
+            self.pass(now, Input::StoodStill { duration }).await?;
+        }
+        if repair::is_due_before(&input) {
+            self.repair(now).await?;
+        }
+        self.pass(now, input).await
+    }
+
+    /// One pass, in this order: decide, journal, sync, publish, act, save. No effect happens before its record is on disk. Which phase of
+    /// the loop follows which is decided by [`step`].
+    async fn pass(&mut self, now: Timestamp, input: Input) -> Result<(), Abort> {
+        let decided = step(&self.policy, &mut self.state, now, input);
+        self.append(&decided.records).await?;
+        if autocommit::change_something(&self.policy, &decided.effects)
+            || self.features.notifier.is_notified_of(&decided.records)
+        {
+            self.storage.sync()?;
+        }
+        let durabilities = decided.records.iter();
+        let durability = durabilities
+            .filter_map(|record| snapshots::durability(&record.event))
+            .max();
+        let backup_wanted = backup_schedule::is_wanted(&decided.records);
+        self.features.snapshots.note(&self.config, &decided.records);
+        self.features.backups.note(&decided.records);
+        self.note_change_owner();
+        self.apply_reload(&decided.records);
+        for record in decided.records {
+            self.publish(record);
+        }
+        if self.storage.journal.is_full() {
+            self.next_segment(now).await?;
+        }
+        for effect in decided.effects {
+            let Parts {
+                context,
+                features,
+                queue,
+                ..
+            } = self.parts();
+            features.perform(context, effect, queue).await;
+        }
+        self.features.hooks.cancel_outdated(&self.state);
+        self.features.checks.cancel_outdated(&self.state);
+        self.features.autocommit.cancel_outdated(&self.state);
+        // After the effects, because no effect depends on a snapshot or a backup.
+        if let Some(durability) = durability {
+            self.save(durability)?;
+        }
+        if backup_wanted {
+            self.back_up()?;
+        }
+        Ok(())
+    }
+
+    /// Journals records. Waits for space while the disk is full.
+    async fn append(&mut self, records: &[Record]) -> Result<(), Abort> {
+        self.when_space(|storage, _| storage.journal.append(records))
+            .await
+    }
+
+    pub fn publish(&mut self, record: Record) {
+        let ends_iteration = matches!(
+            record.event,
+            LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. }
+        );
+        let synced = self.storage.journal.is_synced();
+        let Parts {
+            context,
+            features,
+            queue,
+            ..
+        } = self.parts();
+        if matches!(record.event, LoopEvent::TestsRan(_)) {
+            features.checks.write_test_history(context, queue);
+        }
+        features.notifier.notify(context, &record, synced, queue);
+        if ends_iteration {
+            features.server.idle();
+            features.maintenance.prune_transcripts(context);
+        }
+        // There may be no subscriber.
+        let _ = self
+            .channels
+            .notices
+            .send(Notice::Recorded(Arc::new(record)));
+        let status = Status::of(&self.state, true);
+        self.channels.status.send_replace(status);
+    }
+
+    /// Waits for the next input of the core.
+    pub async fn next_input(&mut self) -> Result<Input, Abort> {
+        loop {
+            if let Some(input) = self.queue.pop() {
+                return Ok(input);
+            }
+            let deadline = next_deadline(&self.policy, &self.state)
+                .map(|deadline| self.clock.instant_of(deadline));
+            let asleep = clock::monotonic();
+            let event = self.next_event(deadline, None).await;
+            // After Ctrl-Z the time of the suspension is measured exactly, and not by the clock.
+            let suspended = deadline
+                .filter(|_| self.suspended.is_none())
+                .and_then(|meant| clock::overslept(asleep, meant));
+            let input = self.dispatch(event).await?;
+            if let Some(duration) = suspended {
+                self.queue.extend(input);
+                return Ok(Input::StoodStill { duration });
+            }
+            if let Some(input) = input {
+                return Ok(input);
+            }
+        }
+    }
+
+    /// Waits for the next event. With `retry` the disk is full.
+    async fn next_event(&mut self, deadline: Option<Instant>, retry: Option<Instant>) -> Event {
+        let waits = Waits {
+            deadline,
+            files_due: self.files_due().filter(|_| retry.is_none()),
+            retry,
+            accepts: retry.is_none() || self.queue.len() < disk_full::WAITING_MAX,
+        };
+        self.features.next_event(&mut self.channels, waits).await
+    }
+
+    /// Handles an event. Returns the input for the core, if there is one.
+    async fn dispatch(&mut self, event: Event) -> Result<Option<Input>, Abort> {
+        Ok(match event {
+            Event::Shutdown { signal, urgency } => Some(Input::Shutdown { signal, urgency }),
+            Event::Request(request) => self.request(request),
+            Event::Deadline => Some(Input::Wake),
+            Event::FilesDue => {
+                self.check_files().await?;
+                None
+            }
+            Event::Maintenance(MaintenanceEvent::DamagedSegment { segment, why }) => {
+                self.leave_segment(&segment, &why).await?;
+                None
+            }
+            Event::Git(reply) => self.git_reply(reply).await?,
+            Event::SnapshotTimedOut => {
+                let Parts {
+                    context, features, ..
+                } = self.parts();
+                let warning = features.autocommit.snapshot_timed_out(context);
+                let Parts {
+                    context,
+                    features,
+                    queue,
+                    ..
+                } = self.parts();
+                features.begin_deferred_turn(context, queue).await;
+                Some(warning)
+            }
+            event => self.feature_event(event).await,
+        })
+    }
+
+    /// Handles an event of a feature. Returns the input for the core, if there is one.
+    pub async fn feature_event(&mut self, event: Event) -> Option<Input> {
+        let Parts {
+            context,
+            features,
+            queue,
+            clock,
+        } = self.parts();
+        features.event(context, event, clock, queue).await
+    }
+
+    async fn git_reply(&mut self, reply: GitReply) -> Result<Option<Input>, Abort> {
+        Ok(match reply {
+            GitReply::NoRepository(why) => {
+                self.policy.keep = Some(self.config.keep_rules(false));
+                Some(autocommit::no_repository(&why))
+            }
+            GitReply::NoChangeDetection(why) => {
+                self.policy.keep = None;
+                Some(autocommit::no_change_detection(&why))
+            }
+            GitReply::Opened => {
+                let Parts {
+                    context, features, ..
+                } = self.parts();
+                features.opened(context);
+                None
+            }
+            GitReply::Snapshot { iteration, result } => {
+                let autocommit = &mut self.features.autocommit;
+                let input = autocommit.snapshot_ended(&self.state, iteration, result);
+                // The snapshot is recorded before the agent changes the work tree.
+                if let Some(input) = input {
+                    self.take(input).await?;
+                }
+                let Parts {
+                    context,
+                    features,
+                    queue,
+                    ..
+                } = self.parts();
+                features.begin_deferred_turn(context, queue).await;
+                None
+            }
+            GitReply::Committed { number, result } => Some(Input::Kept {
+                number,
+                kept: result,
+            }),
+            GitReply::RolledBack { iteration, result } => {
+                Some(autocommit::rolled_back(iteration, result))
+            }
+            GitReply::Warning(warning) => Some(warning_input(warning)),
+            GitReply::Panicked(reason) => Some(Input::Broken { reason }),
+        })
+    }
+
+    /// Handles a request of a caller. Returns the input for the core, if there is one.
+    fn request(&mut self, request: LoopRequest) -> Option<Input> {
+        match request {
+            LoopRequest::Incident(incident) => Some(Input::Incident(incident)),
+            LoopRequest::Register { point, hook, reply } => {
+                // The hook stays registered if the caller has gone.
+                let _ = reply.send(self.register_hook(point, hook));
+                None
+            }
+            LoopRequest::Suspend { done } => {
+                self.suspended = Some(clock::monotonic());
+                self.features.suspend(done);
+                None
+            }
+            LoopRequest::Continue => {
+                self.features.resume();
+                let stopped = self.suspended.take()?;
+                let duration = clock::monotonic().saturating_duration_since(stopped);
+                Some(Input::StoodStill { duration })
+            }
+            request => {
+                let Parts {
+                    context, features, ..
+                } = self.parts();
+                features.request(context, request)
+            }
+        }
+    }
+
+    /// Registers a hook, and allows the time for it.
+    pub fn register_hook(
+        &mut self,
+        point: HookPoint,
+        hook: PlannedHook,
+    ) -> Result<(), RegisterError> {
+        let hooks = &mut self.features.hooks;
+        hooks.register(point, hook)?;
+        let limit = hooks.limit(point, &self.config.settings);
+        match (point, limit) {
+            (HookPoint::BeforeReboot, limit) => self.policy.reboot.hooks_before = limit,
+            (HookPoint::AfterReboot, limit) => self.policy.reboot.hooks_after = limit,
+            (_, Some(limit)) => _ = self.policy.hooks.insert(point, limit),
+            (_, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Uses reloaded settings once their reload is recorded.
+    fn apply_reload(&mut self, records: &[Record]) {
+        let Some(settings) = self.features.reload.take_recorded(records) else {
+            return;
+        };
+        self.config.settings = settings;
+        self.config.launch = self.state.launch.clone();
+        // The next process of the agent learns whether the loop manages its context.
+        if let Ok(agent) = self.config.agent() {
+            self.agent = agent;
+        }
+        let settings = &self.config.settings;
+        let keep = self.policy.keep;
+        let keep = keep.map(|keep| self.config.keep_rules(keep.repository));
+        self.policy = self.config.policy(&self.agent);
+        set_keep_rules(&mut self.policy, keep);
+        let hooks = &self.features.hooks;
+        self.policy.hooks = hooks.limits(settings);
+        self.policy.reboot.hooks_before = hooks.limit(HookPoint::BeforeReboot, settings);
+        self.policy.reboot.hooks_after = hooks.limit(HookPoint::AfterReboot, settings);
+        self.features.session.set_patterns(settings);
+    }
+
+    /// Tells the backups who makes the changes of the work tree that no survey has covered.
+    fn note_change_owner(&mut self) {
+        let Parts {
+            context, features, ..
+        } = self.parts();
+        let owner = features.autocommit.change_owner(context);
+        features.backups.set_change_owner(owner);
+    }
+
+    /// Returns whether it matters how long the loop ran.
+    fn has_time_budget(&self) -> bool {
+        !self.policy.budgets.duration.is_zero()
+    }
+
+    /// Returns when the files of the loop have to be checked, saved or backed up.
+    fn files_due(&self) -> Option<Instant> {
+        let Features {
+            snapshots, backups, ..
+        } = &self.features;
+        let runs = snapshots::is_running(&self.state);
+        let alive = (runs && self.has_time_budget()).then(|| snapshots.alive_due());
+        let backup = backups.due(&self.config).filter(|_| runs);
+        let check = snapshots.check_due(&self.config, &self.state);
+        check.into_iter().chain(alive).chain(backup).min()
+    }
+
+    /// Repairs and saves the files of the loop. An iteration may take hours, and this runner could be killed before its end.
+    async fn check_files(&mut self) -> Result<(), Abort> {
+        self.features.snapshots.touched();
+        if self.has_time_budget() {
+            self.storage.lock.touch();
+            let status = Status::at(&self.state, true, self.clock.now());
+            self.channels.status.send_replace(status);
+        }
+        if self.features.backups.is_due(&self.config) {
+            self.back_up()?;
+        }
+        let snapshots = &self.features.snapshots;
+        if !snapshots.is_check_due(&self.config, &self.state) {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        if let Err(abort) = self.repair(now).await {
+            self.storage.failed = true;
+            return Err(abort);
+        }
+        if self.features.snapshots.is_unsaved() {
+            self.save(Durability::Synced)?;
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, durability: Durability) -> Result<(), RunError> {
+        if let Some(how) = self.write_snapshot(durability)? {
+            let what = Repair::Snapshot;
+            self.queue.push(Input::Repaired { what, how });
+        }
+        Ok(())
+    }
+
+    fn write_snapshot(&mut self, durability: Durability) -> Result<Option<String>, RunError> {
+        let now = self.clock.now();
+        self.features.snapshots.write(
+            &self.config,
+            &self.state,
+            &mut self.storage,
+            durability,
+            now,
+            &mut self.queue,
+        )
+    }
+
+    /// Orders a backup.
+    pub fn back_up(&mut self) -> Result<(), RunError> {
+        self.note_change_owner();
+        let now = self.clock.now();
+        self.features.backups.back_up(
+            &self.config,
+            &self.state,
+            &mut self.storage,
+            &mut self.features.maintenance,
+            &mut self.queue,
+            now,
+        )
+    }
+
+    /// Checks all files of the loop once, and repairs and records what is damaged. The lock goes first: nothing may be written where
+    /// another runner works.
+    async fn repair(&mut self, now: Timestamp) -> Result<(), Abort> {
+        self.features.snapshots.checked();
+        let session = &mut self.features.session;
+        let lock = match repair::repair_lock(&self.config, &mut self.storage, session).await {
+            Err(Abort::Failed(lost @ RunError::Lock(_))) => {
+                self.rescue_journal(now).await;
+                return Err(lost.into());
+            }
+            lock => lock?,
+        };
+        let journal = self.repair_journal(now).await?;
+        let Features {
+            control, snapshots, ..
+        } = &mut self.features;
+        let socket = control.repair_socket(&mut self.queue).await;
+        // Without the key the other files could not be read. If it cannot be written, the next repair tries again.
+        let _ = self.config.vault.put_back_identity();
+        let snapshot = match snapshots.is_damaged(&self.config, self.state.loop_id) {
+            true => self.write_snapshot(Durability::Synced)?,
+            false => None,
+        };
+        let repairs = [
+            (Repair::Lock, lock),
+            (Repair::Journal, journal),
+            (Repair::Socket, socket),
+            (Repair::Snapshot, snapshot),
+        ];
+        for (what, how) in repairs {
+            if let Some(how) = how {
+                self.record(now, Input::Repaired { what, how }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores the journal although another runner has the directory: that runner does not know this loop, and does not use its directory.
+    async fn rescue_journal(&mut self, now: Timestamp) {
+        // An error here is less important than the lost lock.
+        if let Ok(Some(how)) = self.storage.journal.rescue() {
+            let what = Repair::Journal;
+            let _ = self.record(now, Input::Repaired { what, how }).await;
+            let _ = self.storage.journal.sync();
+        }
+    }
+
+    async fn repair_journal(&mut self, now: Timestamp) -> Result<Option<String>, Abort> {
+        if self.storage.journal.wound().is_none() || !self.config.working_dir.is_dir() {
+            return Ok(None);
+        }
+        let repaired = self
+            .when_space(|storage, state| {
+                // Checked again, because an earlier attempt may have changed the file.
+                let Some(damage) = storage.journal.wound() else {
+                    return Ok(None);
+                };
+                storage.journal.heal(damage, state, now).map(Some)
+            })
+            .await?;
+        let Some(repaired) = repaired else {
+            return Ok(None);
+        };
+        if let Some(opened) = repaired.opened {
+            self.publish(opened);
+        }
+        Ok(Some(repaired.how))
+    }
+
+    /// Closes the segment of the journal and begins the next one. If that fails, the files are repaired, and it is tried once more.
+    async fn next_segment(&mut self, now: Timestamp) -> Result<(), Abort> {
+        let mut next = self.storage.journal.next_segment(&mut self.state, now);
+        if let Err(StoreError::File(FsError::Io { .. })) = &next
+            && !next.as_ref().is_err_and(StoreError::is_full_disk)
+            && self.config.working_dir.is_dir()
+        {
+            self.repair(now).await?;
+            let moved = self.storage.journal.make_way_for_next();
+            if let Some(how) = moved.map_err(RunError::Journal)? {
+                let what = Repair::Journal;
+                self.record(now, Input::Repaired { what, how }).await?;
+            }
+            // The repair may have begun the next segment.
+            if !self.storage.journal.is_full() {
+                return Ok(());
+            }
+            next = self.storage.journal.next_segment(&mut self.state, now);
+        }
+        match next {
+            Ok(opened) => {
+                self.publish(opened);
+                let closed = self.storage.journal.closed();
+                let task = MaintenanceTask::CompressSegments(closed);
+                self.features.maintenance.submit(task);
+                Ok(())
+            }
+            // The segment grows until there is space for the next one.
+            Err(error) if error.is_full_disk() => Ok(()),
+            Err(error) => Err(RunError::Journal(error).into()),
+        }
+    }
+
+    /// Continues in a new segment after one that is damaged. The new one has the whole state, and can be backed up.
+    async fn leave_segment(&mut self, segment: &Path, why: &str) -> Result<(), Abort> {
+        let left = self.try_leave_segment(segment, why).await;
+        self.storage.failed |= left.is_err();
+        left
+    }
+
+    async fn try_leave_segment(&mut self, segment: &Path, why: &str) -> Result<(), Abort> {
+        let is_current = |actor: &Self| actor.storage.journal.part().path == *segment;
+        if !is_current(self) {
+            // An earlier backup reported it.
+            return Ok(());
+        }
+        let now = self.clock.now();
+        self.next_segment(now).await?;
+        if is_current(self) {
+            // For example, the disk is full. The next backup finds the damage again.
+            self.queue.warn(backup_failed(why));
+            return Ok(());
+        }
+        let next = self.storage.journal.part().segment;
+        let how = format!("{why}; segment {next} goes on from the full state");
+        let what = Repair::Journal;
+        self.record(now, Input::Repaired { what, how }).await?;
+        Ok(self.back_up()?)
+    }
+
+    /// Records an input that has no effects.
+    async fn record(&mut self, now: Timestamp, input: Input) -> Result<(), Abort> {
+        let decided = step(&self.policy, &mut self.state, now, input);
+        debug_assert!(decided.effects.is_empty(), "a repair is only recorded");
+        self.append(&decided.records).await?;
+        self.features.snapshots.note(&self.config, &decided.records);
+        for record in decided.records {
+            self.publish(record);
+        }
+        Ok(())
+    }
+
+    /// Writes something. While the disk is full, tries again for a limited time. Ends early when the process or the loop is told to end. The
+    /// agent continues meanwhile.
+    async fn when_space<T>(
+        &mut self,
+        attempt: impl Fn(&mut Storage, &mut State) -> Result<T, StoreError>,
+    ) -> Result<T, Abort> {
+        let mut full_since: Option<Timestamp> = None;
+        loop {
+            let source = match attempt(&mut self.storage, &mut self.state) {
+                Ok(done) => {
+                    if let Some(since) = full_since {
+                        self.storage.failed = false;
+                        let duration = self.clock.now().since(since);
+                        self.queue.push_front(Input::DiskWasFull { duration });
+                    }
+                    return Ok(done);
+                }
+                Err(error) if error.is_full_disk() => error,
+                Err(error) => return Err(RunError::Journal(error).into()),
+            };
+            let now = self.clock.now();
+            let since = full_since.unwrap_or(now);
+            let end = since.after(self.config.disk_full_timeout);
+            if now >= end {
+                let waited = now.since(since);
+                return Err(RunError::NoRoom { waited, source }.into());
+            }
+            if full_since.replace(since).is_none() {
+                self.publish_disk_full(end);
+                // If the future of the run is dropped here, the state stays ahead of the journal.
+                self.storage.failed = true;
+            }
+            let retry = now.after(disk_full::RETRY_INTERVAL).min(end);
+            self.wait_for_space(retry).await?;
+        }
+    }
+
+    /// The published status stays as it was, but for the wait.
+    fn publish_disk_full(&self, end: Timestamp) {
+        self.channels.status.send_modify(|status| {
+            status.waiting = Some(WaitSummary {
+                reason: "disk_full".to_owned(),
+                until: Some(end),
+            });
+        });
+        // There may be no subscriber.
+        let _ = self.channels.notices.send(Notice::DiskFull { until: end });
+    }
+
+    /// Waits for a moment. Inputs are queued, in order.
+    async fn wait_for_space(&mut self, moment: Timestamp) -> Result<(), Abort> {
+        let retry = Some(self.clock.instant_of(moment));
+        loop {
+            let input = match self.next_event(None, retry).await {
+                Event::RetryDue => return Ok(()),
+                Event::Shutdown { signal, .. } => {
+                    return Err(Abort::Unrecorded(Outcome::Signal { signal }));
+                }
+                Event::Request(request) => {
+                    let current = self.channels.status.borrow().state;
+                    let request = disk_full::filter_request(request, current)?;
+                    request.and_then(|request| self.request(request))
+                }
+                event => self.feature_event(event).await,
+            };
+            self.queue.extend(input);
+        }
+    }
+
+    /// Ends all tasks and processes of the run. The journal stays open for the next run.
+    pub async fn shutdown(&mut self) {
+        self.features
+            .shutdown(self.config.settings.state.enabled)
+            .await;
+        // Last, because processes that git left are children of this process, and no guard ends them.
+        end_children(self.config.adoption, &self.state.loop_id.to_string()).await;
+        self.queue.clear();
+        self.suspended = None;
+    }
+}

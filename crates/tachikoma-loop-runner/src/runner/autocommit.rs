@@ -1,0 +1,405 @@
+//! Autocommit: snapshots of the work tree before iterations, surveys and commits after them, and rollbacks. The git worker does the work;
+//! a turn of the agent waits here for the snapshot before it.
+
+mod git_worker;
+
+use std::time::Duration;
+
+use tachikoma_core::{
+    CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept, LoopChanges, News,
+    Phase, Policy, Rung, State, Timestamp, TurnEnd,
+};
+use tokio::time::Instant;
+
+use super::context::Context;
+use super::queue::{InputQueue, warning_input};
+use super::turn::{TurnOrder, TurnStart};
+use crate::clock;
+use crate::config::{OPENING_TIMEOUT, SNAPSHOT_TIMEOUT};
+use crate::git::present::Bounds;
+use crate::git::{KeeperOptions, Whose};
+use crate::worktree;
+
+use git_worker::{
+    Commit, GitWorker, GitWorkerOptions, RollbackFailure, RollbackOrder, SnapshotError,
+    SnapshotTaken,
+};
+
+pub(super) use git_worker::GitReply;
+
+/// The clock of a file system may be this much behind.
+const FILE_CLOCK_LAG: Duration = Duration::from_millis(20);
+
+/// The git operations of one run.
+#[derive(Debug)]
+pub(super) struct Autocommit {
+    worker: Option<GitWorker>,
+    /// Whether the survey at the start of the run is done.
+    opened: bool,
+    /// The turn that waits for the snapshot before it.
+    deferred: Option<DeferredTurn>,
+    /// The iteration that has a snapshot, as far as this run knows. A later attempt at it does not replace the snapshot.
+    has_snapshot: Option<u32>,
+    /// The time of the last record before this run.
+    ran_until: Timestamp,
+}
+
+/// A turn that waits, at most until `due`.
+#[derive(Debug)]
+struct DeferredTurn {
+    turn: TurnOrder,
+    due: Instant,
+}
+
+impl Autocommit {
+    pub fn new(ran_until: Timestamp) -> Self {
+        Self {
+            worker: None,
+            opened: false,
+            deferred: None,
+            has_snapshot: None,
+            ran_until,
+        }
+    }
+
+    /// Starts the git worker with a survey of the changes since the loop last ran. Returns whether changes can be tracked.
+    pub fn start(&mut self, context: Context<'_>, queue: &mut InputQueue) -> bool {
+        let Context { config, state, .. } = context;
+        self.has_snapshot = iteration_with_snapshot(state);
+        let repository = worktree::may_be_in_a_repository(&config.working_dir);
+        let bounds = Bounds::of(&config.settings, &config.working_dir);
+        let rules = match repository.then(|| bounds.rules()).transpose() {
+            Ok(rules) => rules,
+            // Without valid patterns, protected files could be committed.
+            Err(error) => {
+                queue.push(no_change_detection(&error.to_string()));
+                return false;
+            }
+        };
+        let keeper = rules.map(|rules| KeeperOptions {
+            hidden: context.secret_names(),
+            working_dir: config.working_dir.clone(),
+            loop_dir: context.loop_dir(),
+            loop_id: state.loop_id,
+            search_path: config.search_path.clone(),
+            protected: rules.protected,
+            max_file_bytes: rules.max_file_bytes,
+            own: rules.own,
+        });
+        let options = GitWorkerOptions {
+            keeper,
+            working_dir: config.working_dir.clone(),
+            own: bounds.own,
+        };
+        match GitWorker::start(options, self.change_owner(context)) {
+            Ok(worker) => {
+                self.worker = Some(worker);
+                true
+            }
+            Err(error) => {
+                queue.push(no_change_detection(&format!("no thread for it: {error}")));
+                false
+            }
+        }
+    }
+
+    /// Waits for the next reply of the git worker. Cancel-safe.
+    pub async fn next_event(&mut self) -> GitReply {
+        match &mut self.worker {
+            Some(worker) => worker.next_event().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns when the deferred turn begins without its snapshot.
+    pub fn snapshot_due(&self) -> Option<Instant> {
+        self.deferred.as_ref().map(|deferred| deferred.due)
+    }
+
+    /// Returns whether the survey at the start of the run is still running.
+    pub fn is_opening(&self) -> bool {
+        self.worker.is_some() && !self.opened
+    }
+
+    /// The survey at the start of the run is done.
+    pub fn opened(&mut self) {
+        self.opened = true;
+        if let Some(deferred) = &mut self.deferred {
+            deferred.due = due_in(SNAPSHOT_TIMEOUT);
+        }
+    }
+
+    /// The loop itself is about to change the work tree outside of an iteration.
+    pub fn owe_survey(&self) {
+        if let Some(worker) = &self.worker {
+            worker.owe_survey();
+        }
+    }
+
+    /// Returns who made the changes that no survey has covered yet.
+    pub fn change_owner(&self, context: Context<'_>) -> Whose {
+        let owed = context.state.owes_a_look();
+        match owed && self.opened {
+            true => Whose::Loop,
+            false => Whose::since_the_last_look(owed, context.lock.died(), self.ran_until),
+        }
+    }
+
+    /// Orders the snapshot before a turn. Returns the turn if it need not wait.
+    pub fn defer(&mut self, context: Context<'_>, turn: TurnOrder) -> Option<TurnOrder> {
+        let iteration = turn.iteration;
+        let only_survey = self.has_snapshot == Some(iteration);
+        let worker = self
+            .worker
+            .as_mut()
+            .filter(|_| context.policy.keep.is_some());
+        if !worker.is_some_and(|worker| worker.take_snapshot(iteration, only_survey)) {
+            return Some(turn);
+        }
+        let due = due_in(self.snapshot_limit());
+        self.deferred = Some(DeferredTurn { turn, due });
+        None
+    }
+
+    fn snapshot_limit(&self) -> Duration {
+        match self.opened {
+            true => SNAPSHOT_TIMEOUT,
+            false => OPENING_TIMEOUT,
+        }
+    }
+
+    /// Returns the turn that waits for its snapshot, which begins now.
+    pub fn take_deferred(&mut self) -> Option<TurnOrder> {
+        self.deferred.take().map(|deferred| deferred.turn)
+    }
+
+    /// Returns what is recorded of a snapshot.
+    pub fn snapshot_ended(
+        &mut self,
+        state: &State,
+        iteration: u32,
+        result: Result<SnapshotTaken, SnapshotError>,
+    ) -> Option<Input> {
+        match result {
+            Ok(SnapshotTaken {
+                commit,
+                uncommitted,
+            }) => {
+                self.has_snapshot = Some(iteration);
+                let before = state.kept.snapshot.as_ref();
+                let commit = commit.or_else(|| before.map(|before| before.commit.clone()))?;
+                Some(Input::Snapshot {
+                    iteration,
+                    commit,
+                    uncommitted,
+                })
+            }
+            Err(SnapshotError::Canceled) => None,
+            Err(SnapshotError::Failed(why)) => Some(no_snapshot(iteration, &why)),
+        }
+    }
+
+    /// The snapshot before a turn took too long, and is canceled. Returns the warning about it.
+    pub fn snapshot_timed_out(&mut self, context: Context<'_>) -> Input {
+        if let Some(worker) = &self.worker {
+            worker.cancel_snapshot();
+            if !self.opened {
+                worker.cancel_opening();
+            }
+        }
+        let iteration = context.state.iteration;
+        let seconds = self.snapshot_limit().as_secs();
+        if !has_repository(context.policy) {
+            return warning_input(format!(
+                "what was changed before iteration {iteration} passes for its work: a look at the files took more than {seconds} s"
+            ));
+        }
+        no_snapshot(iteration, &format!("git took more than {seconds} s"))
+    }
+
+    /// Ends a turn that has not begun. Returns whether nothing else has to be ended.
+    pub fn end_deferred(
+        &mut self,
+        generation: Generation,
+        rung: Rung,
+        queue: &mut InputQueue,
+    ) -> bool {
+        let waits = |deferred: &mut DeferredTurn| deferred.turn.generation == generation;
+        let Some(deferred) = self.deferred.take_if(waits) else {
+            return false;
+        };
+        // The worker is needed for the survey after the iteration.
+        if let Some(worker) = &self.worker {
+            worker.cancel_snapshot();
+        }
+        let reason = "it was ended before it began".to_owned();
+        let (news, over) = match deferred.turn.start {
+            TurnStart::Launch { .. } => (News::NotLaunched { reason }, true),
+            TurnStart::Prompt => {
+                let end = TurnEnd {
+                    reason: Some(reason),
+                    ..TurnEnd::default()
+                };
+                // The process of the session runs, whether or not the turn has begun.
+                (News::Resulted(end), rung == Rung::Interrupt)
+            }
+        };
+        if over {
+            queue.push(Input::Agent { generation, news });
+        }
+        over
+    }
+
+    /// Orders the survey after an iteration and, if there is an order for it, a commit.
+    pub fn commit(
+        &mut self,
+        context: Context<'_>,
+        number: u64,
+        order: Option<CommitOrder>,
+        changes: LoopChanges,
+        queue: &mut InputQueue,
+    ) {
+        let limit = context.config.settings.git.commit_timeout.get();
+        let commit = order.map(|order| Commit {
+            message: commit_message(context, &order),
+            limit: Some(limit).filter(|limit| !limit.is_zero()),
+        });
+        let kept = match &mut self.worker {
+            Some(worker) => {
+                if worker.commit(number, commit, change_owner(changes)) {
+                    return;
+                }
+                Err("git has not answered what it was asked before".to_owned())
+            }
+            // A warning said so when the run began.
+            None => Ok(Kept::default()),
+        };
+        queue.push(Input::Kept { number, kept });
+    }
+
+    pub fn cancel_commit(&self) {
+        if let Some(worker) = &self.worker {
+            worker.cancel_commit();
+        }
+    }
+
+    /// Orders a rollback.
+    pub fn roll_back(&mut self, iteration: u32, again: bool, queue: &mut InputQueue) {
+        let worker = self.worker.as_mut();
+        let rollback = RollbackOrder { iteration, again };
+        if !worker.is_some_and(|worker| worker.roll_back(rollback)) {
+            let result = Err("nobody keeps the work tree".to_owned());
+            queue.push(Input::RolledBack { iteration, result });
+        }
+    }
+
+    /// Cancels operations that the state of the loop no longer waits for.
+    pub fn cancel_outdated(&self, state: &State) {
+        let Some(worker) = &self.worker else { return };
+        let ending = match &state.phase {
+            Phase::Working { work } => work.ending.is_some(),
+            _ => true,
+        };
+        // A turn that is about to end does not need its snapshot.
+        if self.deferred.is_some() && ending {
+            worker.cancel_snapshot();
+        }
+        // A loop that is about to end does not need its rollback. The worker undoes the changes made so far.
+        if state.stop.is_some() && state.rolling_back().is_some() {
+            worker.cancel_rollback();
+        }
+    }
+
+    /// Ends the git worker. References of snapshots are made, or removed if the loop is not kept.
+    pub async fn shutdown(&mut self, keep: bool) {
+        self.deferred = None;
+        if let Some(worker) = self.worker.take() {
+            worker.shutdown(keep).await;
+        }
+    }
+}
+
+/// Returns whether the effects do more than to survey files. Their records must be synced first.
+pub(super) fn change_something(policy: &Policy, effects: &[Effect]) -> bool {
+    let surveys = |effect: &Effect| matches!(effect, Effect::Keep { commit: None, .. });
+    (has_repository(policy) && !effects.is_empty()) || !effects.iter().all(surveys)
+}
+
+/// Returns what the core learns of a reply about a rollback.
+pub(super) fn rolled_back(iteration: u32, result: Result<String, RollbackFailure>) -> Input {
+    let result = match result {
+        Ok(note) => Ok(note),
+        Err(RollbackFailure::Unchanged(why)) => Err(why),
+        // No iteration may continue from such a work tree, and none may commit it. The loop ends.
+        Err(RollbackFailure::Partial(why)) => {
+            return Input::Broken {
+                reason: format!(
+                    "the rollback is half done: {why}; mend the work tree before you go on"
+                ),
+            };
+        }
+    };
+    Input::RolledBack { iteration, result }
+}
+
+/// Returns the warning that the loop continues without a repository.
+pub(super) fn no_repository(why: &str) -> Input {
+    warning_input(format!(
+        "nothing is committed, no snapshots are kept, and what an iteration changed is told by its files alone: {why}"
+    ))
+}
+
+/// Returns the warning that the loop continues without change detection.
+pub(super) fn no_change_detection(why: &str) -> Input {
+    warning_input(format!(
+        "nobody knows what an iteration changes, so that no lack of progress ends the loop: {why}"
+    ))
+}
+
+fn no_snapshot(iteration: u32, why: &str) -> Input {
+    warning_input(format!(
+        "the work tree before iteration {iteration} is not kept, so that `tachikoma rollback {iteration}` cannot bring it back: {why}"
+    ))
+}
+
+fn has_repository(policy: &Policy) -> bool {
+    policy.keep.is_some_and(|rules| rules.repository)
+}
+
+fn change_owner(changes: LoopChanges) -> Whose {
+    match changes {
+        LoopChanges::All => Whose::Loop,
+        LoopChanges::None => Whose::Others,
+        LoopChanges::Since(time) => {
+            let time = clock::system_time_of(time);
+            Whose::LoopSince(time.checked_sub(FILE_CLOCK_LAG).unwrap_or(time))
+        }
+    }
+}
+
+fn commit_message(context: Context<'_>, order: &CommitOrder) -> String {
+    let text = &context.config.settings.git.commit_message;
+    let facts = CommitFacts {
+        iteration: order.iteration,
+        status: &order.status.to_string(),
+        context: order.context,
+        session: order.session,
+        loop_id: context.state.loop_id,
+    };
+    // The settings were validated, so that the text parses.
+    let message = text.parse::<CommitMessage>();
+    message.map_or_else(|_| text.clone(), |message| message.fill(&facts))
+}
+
+fn due_in(time: Duration) -> Instant {
+    Instant::from_std(clock::monotonic() + time)
+}
+
+/// Returns the iteration that is repeated, if its snapshot was taken before its agent began.
+fn iteration_with_snapshot(state: &State) -> Option<u32> {
+    let begun = match &state.phase {
+        Phase::Working { work } => work.launched.is_some(),
+        _ => state.cut,
+    };
+    begun.then_some(state.iteration)
+}

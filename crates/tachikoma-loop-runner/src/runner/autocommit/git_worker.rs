@@ -1,0 +1,238 @@
+//! The git worker: a thread that runs all git operations of the loop, one at a time. The actor sends orders, and gets replies as events.
+
+mod reply;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::git::{CallOff, KeeperOptions, Own, Whose};
+use crate::task::panicked;
+use worker::Worker;
+
+pub(in crate::runner) use reply::{GitReply, RollbackFailure, SnapshotError, SnapshotTaken};
+
+/// Orders that may wait: one snapshot and one commit at a time, and canceled ones before them.
+const ORDERS_MAX: usize = 16;
+
+/// Time at the end of a run for canceled operations to end and for the last references to be made.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// An order for the git worker.
+enum GitOrder {
+    /// Take a snapshot of the work tree before an iteration; only survey it if the snapshot exists.
+    Snapshot {
+        iteration: u32,
+        only_survey: bool,
+        cancel: CallOff,
+    },
+    /// Survey the work tree after an iteration, and commit.
+    Commit {
+        number: u64,
+        commit: Option<Commit>,
+        owner: Whose,
+        survey: CallOff,
+        cancel: CallOff,
+    },
+    /// Restore the work tree of before an iteration.
+    RollBack {
+        rollback: RollbackOrder,
+        cancel: CallOff,
+    },
+    /// The loop changes the work tree from here on. The next survey attributes those changes to the loop.
+    OweSurvey,
+    /// Make the references that are still missing, or remove all references of the loop.
+    Settle {
+        /// Whether the loop is kept after the run.
+        keep: bool,
+        cancel: CallOff,
+    },
+}
+
+/// Which work tree to restore.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::runner) struct RollbackOrder {
+    /// The iteration whose snapshot is restored.
+    pub iteration: u32,
+    /// Whether an earlier runner died during this rollback, and may have done all or a part of it.
+    pub again: bool,
+}
+
+/// What the git worker needs to start.
+#[derive(Debug)]
+pub(in crate::runner) struct GitWorkerOptions {
+    /// How to use the repository; `None` where there is none.
+    pub keeper: Option<KeeperOptions>,
+    /// The working directory of the loop.
+    pub working_dir: PathBuf,
+    /// The files that the loop itself writes there.
+    pub own: Own,
+}
+
+/// A commit to make.
+#[derive(Debug)]
+pub(in crate::runner) struct Commit {
+    pub message: String,
+    /// How long git may take; `None` = without limit.
+    pub limit: Option<Duration>,
+}
+
+/// The git worker of one run.
+#[derive(Debug)]
+pub(in crate::runner) struct GitWorker {
+    orders: Option<SyncSender<GitOrder>>,
+    replies: mpsc::UnboundedReceiver<GitReply>,
+    thread: Option<JoinHandle<()>>,
+    opening: CallOff,
+    snapshot: CallOff,
+    survey: CallOff,
+    commit: CallOff,
+    rollback: CallOff,
+}
+
+impl GitWorker {
+    /// Starts the thread. It begins with a survey of all changes since the last one, which belong to `owner`.
+    pub fn start(options: GitWorkerOptions, owner: Whose) -> std::io::Result<Self> {
+        let (orders, waiting) = sync_channel(ORDERS_MAX);
+        let (sender, replies) = mpsc::unbounded_channel();
+        let opening = CallOff::new();
+        let cancel = opening.clone();
+        let thread = std::thread::Builder::new()
+            .name("git".to_owned())
+            .spawn(move || Worker::new(sender).serve(options, owner, &cancel, &waiting))?;
+        Ok(Self {
+            orders: Some(orders),
+            replies,
+            thread: Some(thread),
+            opening,
+            snapshot: CallOff::new(),
+            survey: CallOff::new(),
+            commit: CallOff::new(),
+            rollback: CallOff::new(),
+        })
+    }
+
+    /// Returns whether the order was taken.
+    fn order(&self, order: GitOrder) -> bool {
+        let orders = self.orders.as_ref();
+        orders.is_some_and(|orders| orders.try_send(order).is_ok())
+    }
+
+    /// Orders the snapshot before an iteration. Returns whether a reply will come.
+    pub fn take_snapshot(&mut self, iteration: u32, only_survey: bool) -> bool {
+        self.snapshot = CallOff::new();
+        self.order(GitOrder::Snapshot {
+            iteration,
+            only_survey,
+            cancel: self.snapshot.clone(),
+        })
+    }
+
+    /// The loop itself is about to change the work tree outside of an iteration. A full queue contains a survey already.
+    pub fn owe_survey(&self) {
+        self.order(GitOrder::OweSurvey);
+    }
+
+    /// Cancels the snapshot before an iteration, because the agent is about to change the work tree.
+    pub fn cancel_snapshot(&self) {
+        self.snapshot.call_off();
+    }
+
+    /// Cancels the survey at the start, and with it snapshots and commits.
+    pub fn cancel_opening(&self) {
+        self.opening.call_off();
+    }
+
+    /// Orders a survey and, if `commit` is given, a commit. Returns whether a reply will come.
+    pub fn commit(&mut self, number: u64, commit: Option<Commit>, owner: Whose) -> bool {
+        self.survey = CallOff::new();
+        self.commit = CallOff::new();
+        self.order(GitOrder::Commit {
+            number,
+            commit,
+            owner,
+            survey: self.survey.clone(),
+            cancel: self.commit.clone(),
+        })
+    }
+
+    /// Cancels the commit. The survey continues, because it tells the changes of the loop from those of others.
+    pub fn cancel_commit(&self) {
+        self.commit.call_off();
+    }
+
+    /// Orders a rollback. Returns whether a reply will come.
+    pub fn roll_back(&mut self, rollback: RollbackOrder) -> bool {
+        self.rollback = CallOff::new();
+        self.order(GitOrder::RollBack {
+            rollback,
+            cancel: self.rollback.clone(),
+        })
+    }
+
+    /// Cancels a rollback. The worker undoes the changes that the rollback has made so far.
+    pub fn cancel_rollback(&self) {
+        self.rollback.call_off();
+    }
+
+    /// Waits for the next reply. Cancel-safe.
+    pub async fn next_event(&mut self) -> GitReply {
+        if let Some(reply) = self.replies.recv().await {
+            return reply;
+        }
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(payload)) => GitReply::Panicked(panicked("git worker", payload.as_ref())),
+            Some(Ok(())) | None => std::future::pending().await,
+        }
+    }
+
+    fn cancel_all(&self) {
+        for cancel in [
+            &self.opening,
+            &self.snapshot,
+            &self.survey,
+            &self.commit,
+            &self.rollback,
+        ] {
+            cancel.call_off();
+        }
+    }
+
+    /// Ends the thread. An operation that does not end in time is abandoned.
+    pub async fn shutdown(mut self, keep: bool) {
+        self.cancel_all();
+        let cancel = CallOff::new();
+        self.order(GitOrder::Settle {
+            keep,
+            cancel: cancel.clone(),
+        });
+        self.orders = None;
+        let replies = &mut self.replies;
+        let over = async { while replies.recv().await.is_some() {} };
+        tokio::pin!(over);
+        let mut ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut over).await;
+        if ended.is_err() {
+            cancel.call_off();
+            ended = tokio::time::timeout(CANCEL_TIMEOUT, over).await;
+        }
+        if let (Ok(()), Some(thread)) = (ended, self.thread.take()) {
+            // The run is over, so that a panic of the thread changes nothing.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Dropping the runner during a run leaves no git process running.
+impl Drop for GitWorker {
+    fn drop(&mut self) {
+        self.cancel_all();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,472 @@
+//! The thread of the git worker: it owns the repository's keeper and does one order after another.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use tachikoma_core::{Committed, Kept};
+use tokio::sync::mpsc;
+
+use super::reply::{GitReply, RollbackFailure, SnapshotError, SnapshotTaken};
+use super::{Commit, GitOrder, GitWorkerOptions, RollbackOrder};
+use crate::git::aside::Aside;
+use crate::git::present::Rules;
+use crate::git::rollback::{PerformError, Rollback};
+use crate::git::snapshots::{self, Moment};
+use crate::git::{
+    CallOff, CommitError, Found, GitError, Keeper, KeeperOptions, Opened, Plain, PlainError,
+    RepoPath, Repository, Whose, relative_to,
+};
+use tachikoma_core::error_chain as chain;
+
+/// Names of changed files in one record; the other files are only counted.
+const FILES_NAMED_MAX: usize = 20;
+
+/// The length of each name in a record.
+const FILE_NAME_BYTES_MAX: usize = 200;
+
+/// Limit of the survey after an iteration, independent of the limit of the commit. A large tree on a slow disk needs less.
+#[cfg(not(test))]
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Short, so that tests do not wait long.
+#[cfg(test)]
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Limit of all steps of a rollback before the first change of a file: surveys of a large work tree on a slow disk. Together with the
+/// change itself and the survey after it, this is less than the core waits.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The error of a commit that was canceled.
+const COMMIT_CANCELED: &str =
+    "it was called off; what was done stays in the work tree, and the next commit takes it";
+
+/// What the worker observes.
+enum WorkTree {
+    /// A repository.
+    Tracked(TrackedTree),
+    /// Files without a repository.
+    Plain(Box<Plain>),
+    /// Nothing, because the files cannot be read.
+    Unobserved,
+}
+
+/// A work tree in a repository.
+struct TrackedTree {
+    keeper: Box<Keeper>,
+    /// The working directory of the loop.
+    working_dir: PathBuf,
+    /// Whether there are changes of the loop that no survey has covered yet.
+    owes_survey: bool,
+}
+
+/// The state of the thread.
+pub(super) struct Worker {
+    replies: mpsc::UnboundedSender<GitReply>,
+}
+
+impl Worker {
+    pub fn new(replies: mpsc::UnboundedSender<GitReply>) -> Self {
+        Self { replies }
+    }
+
+    /// Does orders until all senders are dropped.
+    pub fn serve(
+        &self,
+        options: GitWorkerOptions,
+        owner: Whose,
+        cancel: &CallOff,
+        waiting: &Receiver<GitOrder>,
+    ) {
+        let repository = options.keeper.clone();
+        let mut tree = self.open(options, owner, cancel);
+        self.reply(GitReply::Opened);
+        for order in waiting {
+            match order {
+                GitOrder::Snapshot {
+                    iteration,
+                    only_survey,
+                    cancel,
+                } => {
+                    let result = match &mut tree {
+                        WorkTree::Tracked(tree) => {
+                            self.take_snapshot(tree, iteration, only_survey, &cancel)
+                        }
+                        WorkTree::Plain(plain) => accept_changes(plain, &cancel),
+                        WorkTree::Unobserved => Err(SnapshotError::Canceled),
+                    };
+                    self.reply(GitReply::Snapshot { iteration, result });
+                }
+                GitOrder::Commit {
+                    number,
+                    commit,
+                    owner,
+                    survey,
+                    cancel,
+                } => {
+                    let result = match &mut tree {
+                        WorkTree::Tracked(tree) => {
+                            self.commit(tree, commit, owner, &survey, &cancel)
+                        }
+                        WorkTree::Plain(plain) => self.survey_plain(plain, &survey),
+                        // A warning said so when the worker started.
+                        WorkTree::Unobserved => Err("changes cannot be tracked here".to_owned()),
+                    };
+                    self.reply(GitReply::Committed { number, result });
+                }
+                GitOrder::RollBack { rollback, cancel } => {
+                    let iteration = rollback.iteration;
+                    let result = match (&mut tree, &repository) {
+                        (WorkTree::Tracked(tree), Some(options)) => {
+                            self.roll_back(tree, options, rollback, &cancel)
+                        }
+                        _ => Err("there is no repository to bring it back from"
+                            .to_owned()
+                            .into()),
+                    };
+                    self.reply(GitReply::RolledBack { iteration, result });
+                }
+                GitOrder::OweSurvey => {
+                    if let WorkTree::Tracked(tree) = &mut tree {
+                        tree.owes_survey = true;
+                    }
+                }
+                GitOrder::Settle { keep, cancel } => {
+                    if let WorkTree::Tracked(tree) = &mut tree {
+                        // A missing reference is found through the one before it, and a leftover one does no harm.
+                        let _ = if keep {
+                            tree.keeper.settle_refs(&cancel)
+                        } else {
+                            tree.keeper.forget_refs()
+                        };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens the repository; without one, reads the files.
+    fn open(&self, options: GitWorkerOptions, owner: Whose, cancel: &CallOff) -> WorkTree {
+        if let Some(keeper) = options.keeper {
+            let why = match Keeper::open(keeper, owner, cancel) {
+                Opened::Ready { keeper, survey } => {
+                    self.warn(survey.warnings);
+                    return WorkTree::Tracked(TrackedTree {
+                        keeper,
+                        // Git names the top of the work tree without symbolic links.
+                        working_dir: options.working_dir.canonicalize().unwrap_or_default(),
+                        owes_survey: false,
+                    });
+                }
+                // There is a `.git`, or the options would not ask for a repository.
+                Opened::NoRepository => "git finds no repository here".to_owned(),
+                Opened::Unusable { reason } => reason,
+            };
+            self.reply(GitReply::NoRepository(why));
+        }
+        match Plain::open(&options.working_dir, &options.own, cancel) {
+            Ok(plain) => WorkTree::Plain(Box::new(plain)),
+            Err(error) => {
+                self.reply(GitReply::NoChangeDetection(chain(&error)));
+                WorkTree::Unobserved
+            }
+        }
+    }
+
+    fn reply(&self, reply: GitReply) {
+        // The actor may have been dropped.
+        let _ = self.replies.send(reply);
+    }
+
+    fn warn(&self, warnings: Vec<String>) {
+        for warning in warnings {
+            self.reply(GitReply::Warning(warning));
+        }
+    }
+
+    fn take_snapshot(
+        &self,
+        tree: &mut TrackedTree,
+        iteration: u32,
+        only_survey: bool,
+        cancel: &CallOff,
+    ) -> Result<SnapshotTaken, SnapshotError> {
+        if tree.owes_survey {
+            self.survey(tree, Whose::Loop, cancel)?;
+        }
+        let commit = if only_survey {
+            self.survey(tree, Whose::Others, cancel)?;
+            None
+        } else {
+            let taken = tree.keeper.snapshot(iteration, cancel)?;
+            self.warn(taken.warnings);
+            Some(taken.commit)
+        };
+        Ok(SnapshotTaken {
+            commit,
+            uncommitted: count(tree.keeper.left()),
+        })
+    }
+
+    /// Surveys the work tree: the changes since the last survey belong to `owner`.
+    fn survey(
+        &self,
+        tree: &mut TrackedTree,
+        owner: Whose,
+        cancel: &CallOff,
+    ) -> Result<Kept, GitError> {
+        let of_loop = owner != Whose::Others;
+        tree.owes_survey |= of_loop;
+        let survey = tree.keeper.survey(owner, cancel)?;
+        tree.owes_survey &= !of_loop;
+        self.warn(survey.warnings);
+        Ok(Kept {
+            changed: count(survey.changed.len()),
+            files: first_names(
+                &survey.changed,
+                |path| tree.keeper.top().join(path.as_path()),
+                &tree.working_dir,
+            ),
+            head_moved: survey.head_moved,
+            uncommitted: count(survey.uncommitted),
+            withheld: count(tree.keeper.withheld()),
+            ..Kept::default()
+        })
+    }
+
+    fn survey_plain(&self, plain: &mut Plain, cancel: &CallOff) -> Result<Kept, String> {
+        let surveyed = plain.look(cancel);
+        if let Err(error @ PlainError::TooMany { .. }) = &surveyed {
+            self.reply(GitReply::NoChangeDetection(chain(error)));
+        }
+        let changed = surveyed.map_err(|error| chain(&error))?;
+        Ok(Kept {
+            changed: count(changed.len()),
+            files: first_names(&changed, |path| path.as_path().to_owned(), Path::new("")),
+            ..Kept::default()
+        })
+    }
+
+    fn commit(
+        &self,
+        tree: &mut TrackedTree,
+        commit: Option<Commit>,
+        owner: Whose,
+        survey: &CallOff,
+        cancel: &CallOff,
+    ) -> Result<Kept, String> {
+        let survey = survey.within(SURVEY_TIMEOUT);
+        let owner = match tree.owes_survey {
+            true => Whose::Loop,
+            false => owner,
+        };
+        let before = tree.keeper.tree().to_owned();
+        let surveyed = self.survey(tree, owner, &survey);
+        let mut kept = surveyed.map_err(|error| match survey.is_overdue() {
+            true => format!(
+                "the look at the work tree took more than {} s; the next one takes in what changed",
+                SURVEY_TIMEOUT.as_secs()
+            ),
+            false => chain(&error),
+        })?;
+        let files = usize::try_from(kept.changed).unwrap_or(usize::MAX);
+        kept.lines = tree.keeper.lines_since(&before, files, &survey);
+        let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
+            return Ok(kept);
+        };
+        match tree.keeper.commit(&commit.message, commit.limit, cancel) {
+            Ok(made) => {
+                kept.commit = made.map(|made| Committed {
+                    id: made.id,
+                    files: count(made.files),
+                });
+            }
+            Err(CommitError::Git(GitError::CalledOff { .. })) => {
+                kept.error = Some(COMMIT_CANCELED.to_owned());
+            }
+            Err(error) => kept.error = Some(chain(&error)),
+        }
+        kept.uncommitted = count(tree.keeper.left());
+        Ok(kept)
+    }
+
+    /// Restores the work tree of before an iteration, after a snapshot of the present one. Can be canceled. If it fails, the changes
+    /// of an earlier runner that died during the same rollback are undone. Returns the text for the agent.
+    fn roll_back(
+        &self,
+        tree: &mut TrackedTree,
+        options: &KeeperOptions,
+        rollback: RollbackOrder,
+        cancel: &CallOff,
+    ) -> Result<String, RollbackFailure> {
+        let begun = Aside::left_behind(&options.loop_dir, Moment::Iteration(rollback.iteration));
+        let begun = match (begun, rollback.again) {
+            (Some(stale), false) => {
+                stale.remove();
+                None
+            }
+            (begun, _) => begun,
+        };
+        let result = self.restore(tree, options, rollback, cancel);
+        let Some(begun) = begun else {
+            return result;
+        };
+        let result = match result {
+            Ok(note) => Ok(note),
+            Err(RollbackFailure::Unchanged(why) | RollbackFailure::Partial(why)) => {
+                tree.owes_survey = true;
+                match begun.put_back() {
+                    Ok(()) => Err(RollbackFailure::Unchanged(format!(
+                        "{why}; what was begun before the runner died is undone"
+                    ))),
+                    Err(error) => Err(RollbackFailure::Partial(format!(
+                        "{why}; what was begun before the runner died could not be undone: {}",
+                        chain(&error)
+                    ))),
+                }
+            }
+        };
+        if !matches!(result, Err(RollbackFailure::Partial(_))) {
+            begun.remove();
+        }
+        result
+    }
+
+    fn restore(
+        &self,
+        tree: &mut TrackedTree,
+        options: &KeeperOptions,
+        rollback: RollbackOrder,
+        cancel: &CallOff,
+    ) -> Result<String, RollbackFailure> {
+        let RollbackOrder { iteration, again } = rollback;
+        let text = |error: &dyn std::error::Error| chain(error);
+        let planning = cancel.within(PLAN_TIMEOUT);
+        let unless_canceled = || match (planning.is_called_off(), planning.is_overdue()) {
+            (false, _) => Ok(()),
+            (true, false) => Err("it was called off, and nothing was changed".to_owned()),
+            (true, true) => Err(format!(
+                "git took more than {} s to work it out, and nothing was changed",
+                PLAN_TIMEOUT.as_secs()
+            )),
+        };
+        let or_canceled = |error: &dyn std::error::Error| match unless_canceled() {
+            Ok(()) => text(error),
+            Err(why) => why,
+        };
+        tree.keeper
+            .settle_refs(&planning)
+            .map_err(|error| or_canceled(&error))?;
+        // Changes that others made since the last survey do not belong to the loop. After a runner died during a rollback, nobody
+        // can tell them apart from its changes.
+        let owner = if again { Whose::Loop } else { Whose::Others };
+        self.survey(tree, owner, &planning)
+            .map_err(|error| or_canceled(&error))?;
+        let found = Repository::find(
+            &options.working_dir,
+            options.search_path.as_deref(),
+            &planning,
+        );
+        unless_canceled()?;
+        let repository = match found {
+            Found::Repository(repository) => repository,
+            Found::NoRepository => return Err("it is in no repository".to_owned().into()),
+            Found::Unusable { reason } => return Err(reason.into()),
+        };
+        let git = repository.git.clone();
+        let taken = snapshots::list(&git, options.loop_id, &planning)
+            .map_err(|error| or_canceled(&error))?;
+        let snapshot = snapshots::resolve(&taken, Moment::Iteration(iteration))
+            .ok_or_else(|| format!("no snapshot before iteration {iteration} is kept"))?;
+        let rules = Rules {
+            protected: options.protected.clone(),
+            max_file_bytes: options.max_file_bytes,
+            own: options.own.clone(),
+        };
+        let plan = Rollback::plan(*repository, &options.loop_dir, &rules, snapshot, &planning)
+            .map_err(|error| or_canceled(&error))?;
+        let before = snapshots::last_rollback(&taken);
+        match (plan.is_nothing(), again, before) {
+            // The runner died after the last change, and before it recorded the rollback.
+            (true, true, Some(before)) => {
+                let name = snapshots::name(options.loop_id, before);
+                return Ok(rolled_back_note(iteration, &name));
+            }
+            (true, _, _) => {
+                let already =
+                    format!("the work tree is as it was before iteration {iteration} already");
+                return Err(already.into());
+            }
+            (false, _, _) => {}
+        }
+        let moment = snapshots::next_rollback(&taken);
+        let name = plan
+            .keep(options.loop_id, moment, &planning)
+            .map_err(|error| or_canceled(&error))?;
+        unless_canceled()?;
+        // The loop makes the following changes, whether or not all of them succeed.
+        tree.owes_survey = true;
+        let performed = plan.perform(Moment::Iteration(iteration), cancel);
+        performed.map_err(|error| match error {
+            PerformError::NotBegun(_) => RollbackFailure::Unchanged(text(&error)),
+            PerformError::Undone(_) => RollbackFailure::Unchanged(or_canceled(&error)),
+            PerformError::Half { .. } => {
+                RollbackFailure::Partial(format!("{}; what it was is kept as {name}", text(&error)))
+            }
+        })?;
+        // The files are restored even if this survey fails. The next survey covers them then.
+        let survey = CallOff::new().within(SURVEY_TIMEOUT);
+        if let Err(error) = self.survey(tree, Whose::Loop, &survey) {
+            self.warn(vec![format!(
+                "the work tree was not looked at after it was rolled back: {}",
+                text(&error)
+            )]);
+        }
+        Ok(match before.filter(|_| again) {
+            // The snapshot before this one may hold a half-done rollback.
+            Some(before) => rolled_back_note(
+                iteration,
+                &format!("{name} and {}", snapshots::name(options.loop_id, before)),
+            ),
+            None => rolled_back_note(iteration, &name),
+        })
+    }
+}
+
+/// Accepts the files as they are: changes that others made between two iterations are not work of the loop.
+fn accept_changes(plain: &mut Plain, cancel: &CallOff) -> Result<SnapshotTaken, SnapshotError> {
+    match plain.look(cancel) {
+        Ok(_) => Ok(SnapshotTaken {
+            commit: None,
+            uncommitted: 0,
+        }),
+        // The survey after the iteration reports the error, where it has an effect.
+        Err(_) => Err(SnapshotError::Canceled),
+    }
+}
+
+/// Returns the text that tells the agent about a rollback.
+fn rolled_back_note(iteration: u32, name: &str) -> String {
+    format!(
+        "The operator has brought the work tree back to what it was before iteration {iteration}. What it was is kept as {name}."
+    )
+}
+
+/// Returns the names of the first files, relative to a directory.
+fn first_names(
+    files: &[RepoPath],
+    place: impl Fn(&RepoPath) -> PathBuf,
+    dir: &Path,
+) -> Vec<String> {
+    let first = files.iter().take(FILES_NAMED_MAX);
+    let names = first.map(|file| relative_to(dir, &place(file)));
+    let cut = |mut name: String| {
+        name.truncate(name.floor_char_boundary(FILE_NAME_BYTES_MAX));
+        name
+    };
+    names.map(cut).collect()
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

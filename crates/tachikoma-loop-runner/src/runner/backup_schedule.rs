@@ -1,0 +1,232 @@
+//! Backups of the loop: when one is due, and its upload. The maintenance thread takes the backup itself.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tachikoma_core::{Incident, Input, LoopEvent, LoopId, Outcome, Record, Seq, Timestamp};
+use tokio::time::Instant;
+
+use super::backup_upload::{CloudProbe, Drain, Uploader};
+use super::context::Context;
+use super::error::RunError;
+use super::maintenance::{Maintenance, MaintenanceTask, UploadPlan, backup_failed, backup_warning};
+use super::queue::InputQueue;
+use super::storage::Storage;
+use crate::clock::{self, Clock};
+use crate::config::LoopConfig;
+use crate::git::Whose;
+use crate::store::backup::{self, Moment};
+use crate::store::loops;
+use crate::store::recover::Recovered;
+use crate::store::snapshot::Snapshot;
+use tachikoma_core::error_chain as chain;
+
+/// The backups of one run.
+#[derive(Debug)]
+pub(super) struct BackupSchedule {
+    /// The last record in the last backup.
+    last: Option<Seq>,
+    /// When the last backup was ordered, or the run began.
+    since: Instant,
+    /// Whether a warning said that the queue of the maintenance thread is full. Reset by the next backup.
+    warned: bool,
+    /// Who made the changes of the work tree that no survey has covered yet. The maintenance thread reads it.
+    owner: Arc<Mutex<Whose>>,
+    /// Uploads backups; `None` until the first one is to be uploaded.
+    uploader: Option<Uploader>,
+    /// Whether the run ends by a signal, which may be the shutdown of the machine.
+    hurried: bool,
+}
+
+impl BackupSchedule {
+    pub fn new() -> Self {
+        Self {
+            last: None,
+            since: now(),
+            warned: false,
+            owner: Arc::new(Mutex::new(Whose::Others)),
+            uploader: None,
+            hurried: false,
+        }
+    }
+
+    /// Takes note of records. The upload of the last backup is not a reason for another backup.
+    pub fn note(&mut self, records: &[Record]) {
+        for record in records {
+            let is_of_upload = matches!(
+                record.event,
+                LoopEvent::Incident(Incident::CloudCopied { .. } | Incident::CloudFailed { .. })
+            );
+            if is_of_upload && self.last.map(Seq::next) == Some(record.seq) {
+                self.last = Some(record.seq);
+            }
+        }
+    }
+
+    /// Sets who makes the changes of the work tree from here on that no survey has covered.
+    pub fn set_change_owner(&self, owner: Whose) {
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = owner;
+    }
+
+    /// Returns when the next backup is due.
+    pub fn due(&self, config: &LoopConfig) -> Option<Instant> {
+        let state = &config.settings.state;
+        let interval = state.backup_interval.get();
+        (state.enabled && !interval.is_zero()).then(|| self.since + interval)
+    }
+
+    /// Returns whether a backup is due now.
+    pub fn is_due(&self, config: &LoopConfig) -> bool {
+        self.due(config).is_some_and(|due| due <= now())
+    }
+
+    /// Orders a backup of the loop as it is, unless the last one has the same state. The journal is synced first: a backup must not
+    /// contain records that the journal may lose.
+    ///
+    /// # Errors
+    /// The journal cannot be synced.
+    pub fn back_up(
+        &mut self,
+        config: &LoopConfig,
+        state: &tachikoma_core::State,
+        storage: &mut Storage,
+        maintenance: &mut Maintenance,
+        queue: &mut InputQueue,
+        time: Timestamp,
+    ) -> Result<(), RunError> {
+        self.since = now();
+        if !config.settings.state.enabled || self.last == Some(state.seq) {
+            return Ok(());
+        }
+        storage.sync()?;
+        // Another runner may have the directory. The next repair of the lock finds out.
+        if !config.working_dir.is_dir() || !storage.lock.is_in_place(&config.working_dir) {
+            return Ok(());
+        }
+        let moment = Moment {
+            snapshot: Box::new(Snapshot::of(state, &config.working_dir, time)),
+            original: None,
+            journal: Some(storage.journal.part()),
+            loop_dir: loops::dir(&config.working_dir, state.loop_id),
+            work: None,
+            before_restore: false,
+        };
+        let upload = config.cloud().map(|cloud| {
+            self.start_uploader(None, maintenance);
+            Box::new(UploadPlan {
+                owner: Arc::clone(&self.owner),
+                work: config.work_of(state.loop_id),
+                queue: self.uploader.as_ref().map(Uploader::queue),
+                cloud,
+            })
+        });
+        let queued = maintenance.submit(MaintenanceTask::Backup {
+            backups: config.backups(),
+            moment: Box::new(moment),
+            upload,
+        });
+        if queued {
+            self.last = Some(state.seq);
+            self.warned = false;
+        } else if !std::mem::replace(&mut self.warned, true) {
+            queue.warn(
+                "no backup was taken: those before it are still under way; the next one is tried in time",
+            );
+        }
+        Ok(())
+    }
+
+    fn start_uploader(&mut self, probe: Option<CloudProbe>, maintenance: &Maintenance) {
+        if self.uploader.is_none() {
+            match Uploader::start(probe) {
+                Ok(uploader) => self.uploader = Some(uploader),
+                Err(warning) => maintenance.warn(warning),
+            }
+        }
+    }
+
+    /// Starts the uploader with a check of the object store.
+    pub fn probe_cloud(&mut self, context: Context<'_>, maintenance: &Maintenance) {
+        let config = context.config;
+        if let Some(cloud) = config.cloud() {
+            let probe = CloudProbe {
+                cloud,
+                loop_id: context.state.loop_id,
+                encrypted: config.vault.seals(),
+            };
+            self.start_uploader(Some(probe), maintenance);
+        }
+    }
+
+    /// Waits for the next event of the uploader. Cancel-safe.
+    pub async fn next_event(&mut self) -> Input {
+        Uploader::next_event(&mut self.uploader).await
+    }
+
+    /// The run ends with an outcome, or without one.
+    pub fn run_ends(&mut self, outcome: Option<&Outcome>) {
+        self.hurried = matches!(outcome, None | Some(Outcome::Signal { .. }));
+    }
+
+    /// Returns whether the uploader runs.
+    pub fn has_uploader(&self) -> bool {
+        self.uploader.is_some()
+    }
+
+    /// Returns whether the end of the run has time for the last backup and its upload.
+    pub fn waits_for_upload(&self) -> bool {
+        self.uploader.is_some() && !self.hurried
+    }
+
+    /// Stops to queue backups. Returns the uploads that are left.
+    pub fn drain(&mut self, context: Context<'_>) -> Option<Drain> {
+        let time = match self.hurried {
+            // A signal may be the shutdown of the machine.
+            true => Duration::from_secs(2),
+            false => Duration::from_secs(30),
+        };
+        let last = context.state.copies.last.as_ref();
+        let recorded = last.map(|last| last.name.clone());
+        Some(self.uploader.take()?.drain(recorded, now() + time))
+    }
+}
+
+/// Returns whether a session is about to be replaced, which is a reason for a backup.
+pub(super) fn is_wanted(records: &[Record]) -> bool {
+    let is_reboot = |record: &Record| matches!(record.event, LoopEvent::RebootStarted { .. });
+    records.iter().any(is_reboot)
+}
+
+/// Backs up a loop before its files are migrated. Returns the warning about it, if there is one.
+pub(super) fn before_migration(
+    config: &LoopConfig,
+    dir: &Path,
+    found: &Recovered,
+) -> Option<String> {
+    let now = Clock::starting_after(found.state.time).now();
+    let moment = found.moment(dir, &config.working_dir, now);
+    let taken = backup::take(&config.backups(), &moment, &AtomicBool::new(false));
+    match taken {
+        Ok(taken) => backup_warning(&taken.troubles),
+        Err(error) => Some(backup_failed(&chain(&error))),
+    }
+}
+
+/// Returns the warning that a new loop begins although there is a backup of a lost one.
+pub(super) fn lost_loop_warning(config: &LoopConfig, current: Option<LoopId>) -> Option<String> {
+    if current.is_some() || config.new_loop {
+        return None;
+    }
+    let backups = config.backups();
+    let lost = backup::of_lost_loop(&backups.dir, &config.working_dir, &config.vault)?;
+    let words = lost.words(&config.working_dir);
+    Some(format!(
+        "this is a new loop, but there was another one here: {words}"
+    ))
+}
+
+fn now() -> Instant {
+    Instant::from_std(clock::monotonic())
+}

@@ -1,0 +1,373 @@
+//! Uploads backups to the object store. A thread of its own sends one backup at a time, and keeps only the newest one that waits. The loop
+//! never waits for it, and records its incidents.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tachikoma_core::{Incident, Input, LoopId};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::queue::warning_input;
+use crate::clock;
+use crate::cloud::{Cloud, Error, SendError, Sent};
+use crate::task::panicked;
+use tachikoma_core::error_chain as chain;
+
+/// How often a backup is sent before the uploader gives it up. The next backup is sent all the same.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// The wait before the second attempt; each later wait is twice as long. All of them take half a minute: a server that restarts is back.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// Enough for 300 MiB at 500 KiB a second.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Limit for listing backups and deleting old ones. The next backup must not wait longer. Backups that stay are deleted after it.
+const PRUNE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long the end of a loop waits for the deletion of old backups after its last backup is uploaded.
+const LAST_PRUNE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Inputs that may wait for the actor.
+const EVENTS_MAX: usize = 16;
+
+/// The error of a backup that was not sent before the loop ended.
+const TOO_LATE: &str =
+    "the loop ended before it was sent; `tachikoma state backup` sends another one";
+
+/// A backup to send.
+#[derive(Clone, Debug)]
+pub(super) struct PendingUpload {
+    pub path: PathBuf,
+    /// Whether the backup contains the repository.
+    pub has_work: bool,
+    pub cloud: Cloud,
+}
+
+impl PendingUpload {
+    fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// Holds the newest backup that waits for its upload.
+pub(super) type UploadQueue = watch::Sender<Option<PendingUpload>>;
+
+/// The upload thread.
+#[derive(Debug)]
+pub(super) struct Uploader {
+    queue: UploadQueue,
+    events: mpsc::Receiver<Input>,
+    /// Dropping it ends the upload that is running.
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Uploader {
+    /// Starts the thread. It begins with `probe`, if one is given.
+    ///
+    /// # Errors
+    /// The thread cannot be started. Backups stay on this machine then.
+    pub fn start(probe: Option<CloudProbe>) -> Result<Self, String> {
+        let (queue, waiting) = watch::channel(None);
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| format!("backups are not copied: {error}"))?;
+        let work = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = serve(probe, waiting, sender) => {}
+                    _ = stopped => {}
+                }
+            });
+            // A disk that hangs must not hold up the end of the thread.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new()
+            .name("upload".to_owned())
+            .spawn(work)
+            .map_err(|error| format!("backups are not copied: {error}"))?;
+        Ok(Self {
+            queue,
+            events,
+            stop,
+            thread,
+        })
+    }
+
+    pub fn queue(&self) -> UploadQueue {
+        self.queue.clone()
+    }
+
+    /// Waits for the next incident or warning, or for a panic of the thread. Cancel-safe.
+    pub async fn next_event(uploader: &mut Option<Self>) -> Input {
+        if let Some(running) = uploader {
+            if let Some(input) = running.events.recv().await {
+                return input;
+            }
+            if let Some(Self { thread, .. }) = uploader.take()
+                && let Err(payload) = thread.join()
+            {
+                let reason = panicked("backup upload", payload.as_ref());
+                return Input::Broken { reason };
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// The loop has ended. No further backup is queued, and the last one is sent until `deadline`.
+    pub fn drain(self, last_recorded: Option<String>, deadline: Instant) -> Drain {
+        let last = self.queue.borrow().as_ref().map(PendingUpload::name);
+        let mut drain = Drain {
+            recorded: last_recorded,
+            last,
+            deadline,
+            until: deadline,
+            events: self.events,
+            stop: self.stop,
+            thread: self.thread,
+        };
+        drain.limit_prune();
+        drain
+    }
+}
+
+/// The last upload of a run.
+#[derive(Debug)]
+pub(super) struct Drain {
+    /// The last backup with a recorded result.
+    recorded: Option<String>,
+    /// The last backup that was queued.
+    last: Option<String>,
+    deadline: Instant,
+    until: Instant,
+    events: mpsc::Receiver<Input>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Drain {
+    /// Waits for the next input to record; `None` when the uploader is done or the time is over. Cancel-safe.
+    pub async fn next_event(&mut self) -> Option<Input> {
+        let input = tokio::select! {
+            () = sleep_until(self.until) => None,
+            input = self.events.recv() => input,
+        }?;
+        if let Input::Incident(
+            Incident::CloudCopied { name, .. } | Incident::CloudFailed { name, .. },
+        ) = &input
+        {
+            self.recorded = Some(name.clone());
+            self.limit_prune();
+        }
+        Some(input)
+    }
+
+    /// After the last backup is sent, only the deletion of old ones is left.
+    fn limit_prune(&mut self) {
+        if self.recorded == self.last {
+            let soon = Instant::from_std(clock::monotonic() + LAST_PRUNE_TIMEOUT);
+            self.until = self.deadline.min(soon);
+        }
+    }
+
+    /// Stops the thread. Returns the incident of the last backup if it was not sent.
+    pub fn finish(self) -> Option<Incident> {
+        drop(self.stop);
+        let name = self
+            .last
+            .filter(|last| self.recorded.as_ref() != Some(last));
+        let name = name.filter(|_| !self.thread.is_finished())?;
+        Some(Incident::CloudFailed {
+            name,
+            error: TOO_LATE.to_owned(),
+            // The thread has not reported the number of attempts.
+            attempts: 0,
+        })
+    }
+}
+
+/// A check of the object store before the first upload.
+#[derive(Debug)]
+pub(super) struct CloudProbe {
+    pub cloud: Cloud,
+    pub loop_id: LoopId,
+    /// Whether backups are encrypted.
+    pub encrypted: bool,
+}
+
+impl CloudProbe {
+    /// Returns the problem that a person should know, if there is one.
+    async fn warning(self) -> Option<String> {
+        let Self {
+            cloud,
+            loop_id,
+            encrypted,
+        } = self;
+        let url = &cloud.url;
+        let listed = match timeout(PRUNE_TIMEOUT, cloud.list(Some(loop_id))).await {
+            Ok(Ok(listed)) => listed,
+            // Without a limit nothing is deleted, and listing need not be permitted.
+            Ok(Err(Error::Refused { .. })) if cloud.max == 0 => return None,
+            Ok(Err(error)) => {
+                let why = chain(&error);
+                return Some(format!(
+                    "no backup can be copied as it is: {why}; the loop goes on, and each one is tried"
+                ));
+            }
+            Err(_) => return None,
+        };
+        let clear = listed.iter().filter(|copied| !copied.is_sealed()).count();
+        (encrypted && clear > 0).then(|| {
+            format!(
+                "copies of this loop in {url} that are not encrypted: {clear}; delete them by hand, or they go when newer ones take their place"
+            )
+        })
+    }
+}
+
+/// Probes the object store, and sends the backups that are queued meanwhile.
+async fn serve(
+    probe: Option<CloudProbe>,
+    waiting: watch::Receiver<Option<PendingUpload>>,
+    events: mpsc::Sender<Input>,
+) {
+    let probed = async {
+        if let Some(probe) = probe
+            && let Some(warning) = probe.warning().await
+        {
+            // The receiver is dropped with the loop.
+            let _ = events.send(warning_input(warning)).await;
+        }
+    };
+    let uploads = upload_all(waiting, events.clone());
+    tokio::pin!(uploads);
+    tokio::select! {
+        // The probe need not end when all backups are sent.
+        () = &mut uploads => return,
+        () = probed => {}
+    }
+    uploads.await;
+}
+
+/// Sends queued backups until all senders are dropped.
+async fn upload_all(
+    mut waiting: watch::Receiver<Option<PendingUpload>>,
+    events: mpsc::Sender<Input>,
+) {
+    while waiting.changed().await.is_ok() {
+        let taken = waiting.borrow_and_update().clone();
+        let Some(pending) = taken else { continue };
+        // The receiver is dropped with the loop.
+        let report = async |incident| events.send(Input::Incident(incident)).await.is_ok();
+        let reported = match upload(pending, &mut waiting).await {
+            UploadResult::Uploaded(pending, sent) => {
+                // Reported first, because deleting old backups may take long.
+                let (name, bytes) = (pending.name(), sent.bytes);
+                let reported = report(Incident::CloudCopied { name, bytes }).await;
+                let failed = tokio::select! {
+                    failed = prune(&pending, &sent) => failed,
+                    // Old backups are deleted after the next upload.
+                    () = another(waiting.clone()) => None,
+                };
+                match failed {
+                    Some(failed) if reported => report(failed).await,
+                    Some(_) | None => reported,
+                }
+            }
+            UploadResult::Failed(failed) => report(failed).await,
+            UploadResult::FileGone => true,
+        };
+        if !reported {
+            return;
+        }
+    }
+}
+
+/// The result of an upload.
+enum UploadResult {
+    Uploaded(PendingUpload, Sent),
+    Failed(Incident),
+    /// The file was deleted, and no newer backup waits.
+    FileGone,
+}
+
+/// Waits for the next backup; does not return if there will be none.
+async fn another(mut waiting: watch::Receiver<Option<PendingUpload>>) {
+    if waiting.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Deletes old backups in the object store. Returns the incident if that fails.
+async fn prune(pending: &PendingUpload, sent: &Sent) -> Option<Incident> {
+    let error = match timeout(PRUNE_TIMEOUT, pending.cloud.prune(sent)).await {
+        Ok(Ok(())) => return None,
+        Ok(Err(error)) => chain(&error),
+        Err(_) => took_longer_than(PRUNE_TIMEOUT),
+    };
+    Some(Incident::CloudFailed {
+        name: pending.name(),
+        error: format!("it is there, but older copies stay: {error}"),
+        attempts: 1,
+    })
+}
+
+fn took_longer_than(limit: Duration) -> String {
+    format!("it took longer than {}", humantime::format_duration(limit))
+}
+
+/// Sends one backup, or the newest one that was queued while the first could not be sent.
+async fn upload(
+    mut pending: PendingUpload,
+    waiting: &mut watch::Receiver<Option<PendingUpload>>,
+) -> UploadResult {
+    let mut attempts = 0;
+    let mut wait = FIRST_WAIT;
+    loop {
+        attempts += 1;
+        let sent = timeout(
+            ATTEMPT_TIMEOUT,
+            pending.cloud.send(&pending.path, pending.has_work),
+        )
+        .await;
+        let failed = |error: String| Incident::CloudFailed {
+            name: pending.name(),
+            error,
+            attempts,
+        };
+        let (error, may_pass) = match sent {
+            Ok(Ok(sent)) => return UploadResult::Uploaded(pending, sent),
+            Ok(Err(SendError::Gone)) => match newest(waiting) {
+                Some(newer) => {
+                    pending = newer;
+                    continue;
+                }
+                None => return UploadResult::FileGone,
+            },
+            Ok(Err(SendError::Cloud(error))) => (chain(&error), error.may_pass()),
+            Err(_) => (took_longer_than(ATTEMPT_TIMEOUT), true),
+        };
+        if !may_pass || attempts >= ATTEMPTS_MAX {
+            return UploadResult::Failed(failed(error));
+        }
+        sleep(wait).await;
+        wait *= 2;
+        if let Some(newer) = newest(waiting) {
+            pending = newer;
+        }
+    }
+}
+
+fn newest(waiting: &mut watch::Receiver<Option<PendingUpload>>) -> Option<PendingUpload> {
+    match waiting.has_changed() {
+        Ok(true) => waiting.borrow_and_update().clone(),
+        Ok(false) | Err(_) => None,
+    }
+}

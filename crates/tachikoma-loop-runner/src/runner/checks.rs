@@ -1,0 +1,266 @@
+//! Checks after an iteration: gates, stop scripts and objectives.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{Input, Owed, State, TestsSeen};
+use tokio::sync::oneshot;
+
+use super::autocommit::Autocommit;
+use super::context::Context;
+use super::maintenance::Maintenance;
+use super::queue::{InputQueue, warning_input};
+use crate::config::LoopConfig;
+use crate::gates::{CheckOutput, CheckRun, GateRun, GatesRan, Questions, Scene, TestHistory};
+use crate::shell::TaskResult;
+use crate::store::{gates_dir, tests_book};
+use tachikoma_core::error_chain as chain;
+
+/// The check that runs, and what is known of checks besides the records.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    /// The check that the loop waits for, or that is being ended.
+    run: Option<CheckRun>,
+    /// The history of the tests, which is written when their run is recorded.
+    unwritten_history: Option<TestsSeen>,
+    /// The last warnings about test results.
+    reported: Vec<String>,
+    /// Stop scripts that cannot be run, with the reason that was reported.
+    unusable_scripts: BTreeMap<PathBuf, String>,
+    /// Gates that start when the survey at the start of the run is done: the number of their order, and their names.
+    gates_after_opening: Option<(u64, Vec<String>)>,
+}
+
+impl Checks {
+    /// Reads the objectives and runs the stop scripts.
+    pub fn ask(
+        &mut self,
+        context: Context<'_>,
+        number: u64,
+        autocommit: &Autocommit,
+        queue: &mut InputQueue,
+    ) {
+        queue.extend(self.script_warnings(context.config));
+        let conditions = &context.config.settings.stop_conditions;
+        let objectives = conditions.objectives.as_deref();
+        // Before the first iteration there is no work that a script could judge.
+        let after_iteration = context.state.completion.owed != Owed::Nothing;
+        let scripts = conditions.custom_scripts.iter().filter(|script| {
+            // The warning about it was reported above.
+            after_iteration && !self.unusable_scripts.contains_key(*script)
+        });
+        let scripts = scripts.map(|script| (context.config.resolve(script), context.shell()));
+        let questions = Questions {
+            objectives: objectives.map(|path| context.config.resolve(path)),
+            scripts: scripts.collect(),
+            scene: scene(context),
+        };
+        if !questions.scripts.is_empty() {
+            autocommit.owe_survey();
+        }
+        self.run = Some(CheckRun::ask(number, questions, self.run.take()));
+    }
+
+    /// Returns a warning for each stop script that cannot be run, unless it was reported before.
+    pub fn script_warnings(&mut self, config: &LoopConfig) -> Vec<Input> {
+        let scripts = &config.settings.stop_conditions.custom_scripts;
+        let problem = |script: &PathBuf| Some((script.clone(), script_problem(config, script)?));
+        let unusable: BTreeMap<PathBuf, String> = scripts.iter().filter_map(problem).collect();
+        let known = std::mem::replace(&mut self.unusable_scripts, unusable);
+        let new = self.unusable_scripts.iter();
+        let new = new.filter(|(script, _)| !known.contains_key(*script));
+        new.map(|(script, why)| {
+            warning_input(format!(
+                "the stop script `{}` cannot be asked: {why}",
+                script.display()
+            ))
+        })
+        .collect()
+    }
+
+    /// Starts gates.
+    pub fn run_gates(
+        &mut self,
+        context: Context<'_>,
+        number: u64,
+        names: &[String],
+        autocommit: &Autocommit,
+    ) {
+        // The survey at the start would attribute their changes to others.
+        if autocommit.is_opening() {
+            self.gates_after_opening = Some((number, names.to_vec()));
+            return;
+        }
+        let config = context.config;
+        let gates = (1..).zip(&config.settings.gate);
+        let gates = gates.filter(|(_, gate)| names.contains(&gate.name));
+        let dir = context.loop_dir();
+        let progress = &context.state.progress;
+        let gates = GateRun {
+            gates: gates.map(|(place, gate)| (place, gate.clone())).collect(),
+            scene: scene(context),
+            directory: gates_dir(&dir),
+            all: config.settings.gate.len(),
+            history: TestHistory {
+                any: progress.tests.is_some(),
+                changed: progress.untested || context.policy.keep.is_none(),
+                dir,
+                vault: config.vault.clone(),
+            },
+            shell: context.shell(),
+        };
+        // Their changes of the work tree belong to the loop.
+        autocommit.owe_survey();
+        self.run = Some(CheckRun::gates(number, gates, self.run.take()));
+    }
+
+    /// Starts the gates that waited for the survey at the start, if the loop still waits for them.
+    pub fn run_gates_after_opening(&mut self, context: Context<'_>, autocommit: &Autocommit) {
+        let waits = context.state.check().is_some();
+        if let Some((number, names)) = self.gates_after_opening.take()
+            && waits
+            && number == context.state.completion.number
+        {
+            self.run_gates(context, number, &names, autocommit);
+        }
+    }
+
+    /// Waits for the end of the check. Cancel-safe.
+    pub async fn next_event(&mut self) -> TaskResult<CheckOutput> {
+        match &mut self.run {
+            Some(run) => run.task.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns what the core learns of a check.
+    pub fn ended(
+        &mut self,
+        context: Context<'_>,
+        result: TaskResult<CheckOutput>,
+        maintenance: &mut Maintenance,
+        queue: &mut InputQueue,
+    ) -> Option<Input> {
+        let number = self.run.take()?.number;
+        let ran = match result {
+            TaskResult::Completed(CheckOutput::Answers(answers)) => {
+                return Some(Input::Answered { number, answers });
+            }
+            TaskResult::Completed(CheckOutput::Gates(ran)) => ran,
+            TaskResult::Panicked(reason) => return Some(Input::Broken { reason }),
+        };
+        let GatesRan {
+            mut results,
+            tests,
+            warnings,
+        } = ran;
+        for result in &mut results {
+            let Some(file) = &result.file else { continue };
+            maintenance.compress_transcript(file.into(), &context.config.vault);
+            // The directory of the loop may move, so that only the name of the file is recorded.
+            let name = Path::new(file).file_name();
+            result.file = name.map(|name| name.to_string_lossy().into_owned());
+        }
+        let tests = tests.map(|tested| {
+            self.unwritten_history = Some(tested.history);
+            tested.report
+        });
+        self.report(warnings, queue);
+        // After the warnings, because the loop may end with it.
+        queue.push(Input::GatesRan {
+            number,
+            results,
+            tests,
+        });
+        None
+    }
+
+    /// Reports warnings about test results, unless the last ones were the same but for numbers.
+    fn report(&mut self, warnings: Vec<String>, queue: &mut InputQueue) {
+        let without_numbers = |warnings: &[String]| -> Vec<String> {
+            let words = warnings.iter();
+            words
+                .map(|words| words.replace(|c: char| c.is_ascii_digit(), ""))
+                .collect()
+        };
+        if without_numbers(&warnings) != without_numbers(&self.reported) {
+            queue.extend(warnings.iter().map(warning_input));
+            self.reported = warnings;
+        }
+    }
+
+    /// Writes the history of the tests, whose run is recorded.
+    pub fn write_test_history(&mut self, context: Context<'_>, queue: &mut InputQueue) {
+        let Some(history) = self.unwritten_history.take() else {
+            return;
+        };
+        let written = tests_book::write(&context.loop_dir(), history, &context.config.vault);
+        if let Err(error) = written {
+            queue.warn(format!(
+                "the books of the tests are not kept: {}",
+                chain(&error)
+            ));
+        }
+    }
+
+    /// Cancels a check that the loop no longer waits for: its time is over, or the loop has ended.
+    pub fn cancel_outdated(&self, state: &State) {
+        let awaited = state.check().map(|_| state.completion.number);
+        if let Some(run) = &self.run
+            && awaited != Some(run.number)
+        {
+            run.task.cancel();
+        }
+    }
+
+    /// Cancels the check.
+    pub fn cancel(&self) {
+        if let Some(run) = &self.run {
+            run.task.cancel();
+        }
+    }
+
+    /// Stops the check as Ctrl-Z does, and then uses `done`.
+    pub fn suspend(&self, done: oneshot::Sender<()>) {
+        match &self.run {
+            Some(run) => run.task.suspend(done),
+            // The caller may have gone.
+            None => drop(done.send(())),
+        }
+    }
+
+    /// Continues a check that was stopped.
+    pub fn resume(&self) {
+        if let Some(run) = &self.run {
+            run.task.resume();
+        }
+    }
+
+    /// Ends the check.
+    pub async fn shutdown(&mut self) {
+        if let Some(run) = self.run.take() {
+            run.task.cancel_and_wait().await;
+        }
+    }
+}
+
+fn scene(context: Context<'_>) -> Scene {
+    Scene::of(context.state, context.config.working_dir.clone())
+}
+
+fn script_problem(config: &LoopConfig, script: &Path) -> Option<String> {
+    let path = config.resolve(script);
+    match std::fs::metadata(&path) {
+        Ok(there) if !there.is_file() => Some("it is no file".to_owned()),
+        Ok(there) if there.permissions().mode() & 0o111 == 0 => {
+            Some("it may not be executed".to_owned())
+        }
+        Ok(_) => None,
+        Err(error) if script.as_os_str().as_bytes().contains(&b' ') => Some(format!(
+            "{error}; it has to be the path of a program, not a command line: put that into a script"
+        )),
+        Err(error) => Some(error.to_string()),
+    }
+}

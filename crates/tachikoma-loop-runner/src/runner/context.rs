@@ -1,0 +1,66 @@
+//! What the features of the runner may read of the loop.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tachikoma_agents::Agent;
+use tachikoma_core::{Policy, State};
+
+use crate::config::LoopConfig;
+use crate::handle::LoopHandle;
+use crate::process::{Adoption, GuardOptions};
+use crate::shell::Shell;
+use crate::store::lock::WorkLock;
+use crate::store::loops;
+
+/// The parts of the actor that every feature may read. No feature gets the actor itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub config: &'a LoopConfig,
+    pub agent: &'a Agent,
+    pub policy: &'a Policy,
+    pub state: &'a State,
+    pub lock: &'a WorkLock,
+    pub handle: &'a LoopHandle,
+    /// Whether the loop runs an OpenCode server of its own.
+    pub own_server: bool,
+}
+
+impl Context<'_> {
+    /// Returns the directory of the loop, in which its journal is.
+    pub fn loop_dir(&self) -> PathBuf {
+        let root = self.config.store_root(self.state.loop_id);
+        loops::dir(&root, self.state.loop_id)
+    }
+
+    /// Returns the options of a guard that runs processes for the loop.
+    pub fn guard_options(&self) -> GuardOptions {
+        let mut words = self.config.guard.iter().cloned();
+        let program = words.next().unwrap_or_default().into();
+        // The guard of the server is a child of this process too. Ending all children would end it.
+        let adoption = match self.own_server {
+            true => Adoption::Marked,
+            false => self.config.adoption,
+        };
+        GuardOptions {
+            program,
+            args: words.collect(),
+            marker: self.state.loop_id.to_string(),
+            lock: self.lock.share().ok(),
+            cgroup: self.config.cgroup,
+            adoption,
+            hidden: self.secret_names(),
+            commands: false,
+        }
+    }
+
+    /// Returns a shell for commands of the configuration.
+    pub fn shell(&self) -> Shell {
+        Shell::new(self.guard_options())
+    }
+
+    /// Returns the variables that only notifications get. Neither the agent nor files that it may have written get them.
+    pub fn secret_names(&self) -> Vec<OsString> {
+        self.config.secrets.keys().map(Into::into).collect()
+    }
+}

@@ -1,0 +1,85 @@
+//! The control socket of the loop, and the callers that wait for the core's answer.
+
+use std::collections::HashMap;
+
+use tachikoma_core::{Answer, Input, Ticket};
+use tokio::sync::oneshot;
+
+use super::queue::InputQueue;
+use crate::control::Server;
+use tachikoma_core::error_chain as chain;
+
+/// The control socket, and a reply channel for each request that the core has to answer.
+#[derive(Debug)]
+pub(super) struct Control {
+    server: Option<Server>,
+    replies: HashMap<Ticket, oneshot::Sender<Answer>>,
+    last_ticket: Ticket,
+    /// Whether a warning said that the socket cannot be created again.
+    warned: bool,
+}
+
+impl Control {
+    pub fn new(server: Server) -> Self {
+        Self {
+            server: Some(server),
+            replies: HashMap::new(),
+            last_ticket: Ticket(0),
+            warned: false,
+        }
+    }
+
+    /// Returns the ticket under which the core answers a request.
+    pub fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
+        self.last_ticket = self.last_ticket.next();
+        self.replies.insert(self.last_ticket, reply);
+        self.last_ticket
+    }
+
+    /// Passes the core's answer on.
+    pub fn reply(&mut self, ticket: Ticket, answer: Answer) {
+        if let Some(reply) = self.replies.remove(&ticket) {
+            // The caller may have gone.
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// Drops all reply channels, which tells the callers that no answer will come.
+    pub fn drop_callers(&mut self) {
+        self.replies.clear();
+    }
+
+    /// Creates the socket again if its file is gone. Returns what was repaired.
+    pub async fn repair_socket(&mut self, queue: &mut InputQueue) -> Option<String> {
+        match self.server.as_mut()?.keep().await {
+            Ok(false) => None,
+            Ok(true) => {
+                self.warned = false;
+                Some("its file was gone; it was made anew".to_owned())
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.warned, true) {
+                    queue.warn(format!("nobody can talk to the runner: {}", chain(&error)));
+                }
+                None
+            }
+        }
+    }
+
+    /// Waits for a panic of the server. Cancel-safe.
+    pub async fn next_event(&mut self) -> Input {
+        match &mut self.server {
+            Some(server) => Input::Broken {
+                reason: server.broken().await,
+            },
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Closes the socket, and lets connected callers have their answers.
+    pub async fn shutdown(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.close().await;
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The features of the runner. Each owns its state, its tasks and its threads.
+
+use tachikoma_core::{Effect, Input, LoopCommand, Urgency, Wish};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::autocommit::Autocommit;
+use super::backup_schedule::BackupSchedule;
+use super::checks::Checks;
+use super::context::Context;
+use super::control::Control;
+use super::event::{Event, until};
+use super::hook_runner::HookRunner;
+use super::maintenance::{Maintenance, MaintenanceEvent, backup_failed};
+use super::notifier::Notifier;
+use super::opencode_server::OwnServer;
+use super::operator;
+use super::queue::{InputQueue, warning_input};
+use super::reload::{Reload, refuse};
+use super::session::Session;
+use super::snapshots::Snapshots;
+use super::turn::{TurnOrder, TurnStart};
+use crate::clock::Clock;
+use crate::handle::{Channels, LoopRequest};
+use crate::process::Hooks;
+
+/// All features. A feature starts work when the actor tells it, and never waits; `next_event` waits for what comes of it, and `shutdown`
+/// ends it.
+#[derive(Debug)]
+pub(super) struct Features {
+    pub session: Session,
+    pub autocommit: Autocommit,
+    pub hooks: HookRunner,
+    pub checks: Checks,
+    pub notifier: Notifier,
+    pub maintenance: Maintenance,
+    pub backups: BackupSchedule,
+    pub snapshots: Snapshots,
+    pub control: Control,
+    pub server: OwnServer,
+    pub reload: Reload,
+}
+
+/// How long the actor waits for the next event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    /// The next deadline of the core.
+    pub deadline: Option<Instant>,
+    /// When the files of the loop have to be checked, saved or backed up.
+    pub files_due: Option<Instant>,
+    /// When a write is tried again on a full disk; `None` while there is space. Meanwhile no turn begins, and replies of git wait.
+    pub retry: Option<Instant>,
+    /// Whether the queue has space for events of hooks, checks, notifications and the agent.
+    pub accepts: bool,
+}
+
+impl Features {
+    /// Waits for the next event. A shutdown goes first, then the operator, then time; the agent, which may write without pause, comes last.
+    /// Cancel-safe.
+    pub async fn next_event(&mut self, channels: &mut Channels, waits: Waits) -> Event {
+        let Waits {
+            deadline,
+            files_due,
+            retry,
+            accepts,
+        } = waits;
+        let normal = retry.is_none();
+        let snapshot_due = self.autocommit.snapshot_due().filter(|_| normal);
+        let Self {
+            session,
+            autocommit,
+            hooks,
+            checks,
+            notifier,
+            maintenance,
+            backups,
+            control,
+            ..
+        } = self;
+        tokio::select! {
+            biased;
+            Some((signal, urgency)) = channels.shutdowns.recv() => Event::Shutdown { signal, urgency },
+            input = control.next_event() => Event::Input(input),
+            input = backups.next_event() => Event::Input(input),
+            event = maintenance.next_event() => Event::Maintenance(event),
+            Some(request) = channels.requests.recv() => Event::Request(request),
+            () = until(retry) => Event::RetryDue,
+            () = until(deadline) => Event::Deadline,
+            () = until(files_due) => Event::FilesDue,
+            reply = autocommit.next_event(), if normal => Event::Git(reply),
+            () = until(snapshot_due) => Event::SnapshotTimedOut,
+            ended = hooks.next_event(), if accepts => Event::Hooks(ended),
+            ended = notifier.next_event(), if accepts => Event::Delivery(ended),
+            result = checks.next_event(), if accepts => Event::Check(result),
+            event = session.next_event(), if accepts => Event::Session(event),
+        }
+    }
+
+    /// Handles an event of a feature. Returns the input for the core, if there is one.
+    pub async fn event(
+        &mut self,
+        context: Context<'_>,
+        event: Event,
+        clock: &mut Clock,
+        queue: &mut InputQueue,
+    ) -> Option<Input> {
+        let Self {
+            session,
+            hooks,
+            checks,
+            notifier,
+            maintenance,
+            ..
+        } = self;
+        match event {
+            Event::Input(input) => Some(input),
+            Event::Maintenance(MaintenanceEvent::Warning(warning)) => Some(warning_input(warning)),
+            // The next backup finds the damage again.
+            Event::Maintenance(MaintenanceEvent::DamagedSegment { why, .. }) => {
+                Some(warning_input(backup_failed(&why)))
+            }
+            Event::Maintenance(MaintenanceEvent::Panicked(reason)) => {
+                Some(Input::Broken { reason })
+            }
+            Event::Hooks(ended) => hooks.ended(context, ended),
+            Event::Delivery(ended) => notifier.ended(context, ended),
+            Event::Check(result) => checks.ended(context, result, maintenance, queue),
+            Event::Session(event) => {
+                session
+                    .event(context, event, clock, maintenance, queue)
+                    .await
+            }
+            _ => None,
+        }
+    }
+
+    /// Performs one effect: starts the work, and never waits for it. A failure is an input like any other.
+    pub async fn perform(&mut self, context: Context<'_>, effect: Effect, queue: &mut InputQueue) {
+        match effect {
+            Effect::Launch {
+                generation,
+                iteration,
+                attempt,
+                session,
+                resume,
+            } => {
+                let start = TurnStart::Launch { resume };
+                let turn = TurnOrder {
+                    generation,
+                    iteration,
+                    attempt,
+                    session,
+                    start,
+                };
+                self.begin_turn(context, turn, queue).await;
+            }
+            Effect::Prompt {
+                generation,
+                iteration,
+                attempt,
+                session,
+            } => {
+                let turn = TurnOrder {
+                    generation,
+                    iteration,
+                    attempt,
+                    session,
+                    start: TurnStart::Prompt,
+                };
+                self.begin_turn(context, turn, queue).await;
+            }
+            Effect::Open {
+                generation,
+                session,
+                resume,
+            } => {
+                let agent = &mut self.session;
+                agent
+                    .open(context, generation, session, resume, queue)
+                    .await;
+            }
+            Effect::Advise {
+                generation,
+                percent,
+            } => self.session.advise(context, generation, percent, queue),
+            Effect::Tell { generation, words } => {
+                self.session.tell(context, generation, &words, queue);
+            }
+            Effect::RollBack { iteration, again } => {
+                self.autocommit.roll_back(iteration, again, queue);
+            }
+            Effect::AskCost { generation } => self.session.ask_cost(context, generation),
+            Effect::OweLook => self.autocommit.owe_survey(),
+            Effect::AskHandOff { generation } => {
+                self.autocommit.owe_survey();
+                self.session.ask_hand_off(context, generation, queue);
+            }
+            Effect::Close { generation } => self.session.close_stdin(generation),
+            Effect::Look { generation } => self.session.sample_processes(generation),
+            Effect::Signal { generation, rung } => {
+                if !self.autocommit.end_deferred(generation, rung, queue) {
+                    self.session.signal(context, generation, rung);
+                }
+            }
+            Effect::RunHooks { point, reason } => {
+                self.hooks.run(context, point, reason, queue);
+            }
+            Effect::Keep {
+                number,
+                commit,
+                changes,
+            } => {
+                let autocommit = &mut self.autocommit;
+                autocommit.commit(context, number, commit, changes, queue);
+            }
+            Effect::CallOffKeep => self.autocommit.cancel_commit(),
+            Effect::Ask { number } => {
+                let Self {
+                    checks, autocommit, ..
+                } = self;
+                checks.ask(context, number, autocommit, queue);
+            }
+            Effect::RunGates { number, names } => {
+                let Self {
+                    checks, autocommit, ..
+                } = self;
+                checks.run_gates(context, number, &names, autocommit);
+            }
+            Effect::Reply { ticket, answer } => self.control.reply(ticket, answer),
+            // The run ends by the state itself.
+            Effect::Finish => self.session.finish(),
+        }
+    }
+
+    /// Begins a turn, after the snapshot before it.
+    async fn begin_turn(&mut self, context: Context<'_>, turn: TurnOrder, queue: &mut InputQueue) {
+        if let Some(turn) = self.autocommit.defer(context, turn) {
+            self.session.begin_turn(context, turn, queue).await;
+        }
+    }
+
+    /// Begins the turn that waited for its snapshot.
+    pub async fn begin_deferred_turn(&mut self, context: Context<'_>, queue: &mut InputQueue) {
+        if let Some(turn) = self.autocommit.take_deferred() {
+            self.session.begin_turn(context, turn, queue).await;
+        }
+    }
+
+    /// The survey at the start of the run is done.
+    pub fn opened(&mut self, context: Context<'_>) {
+        self.autocommit.opened();
+        self.checks
+            .run_gates_after_opening(context, &self.autocommit);
+    }
+
+    /// Handles a request that the core decides. Returns the input for the core, if there is one.
+    pub fn request(&mut self, context: Context<'_>, request: LoopRequest) -> Option<Input> {
+        match request {
+            // The caller no longer waits.
+            LoopRequest::Command { reply, .. }
+            | LoopRequest::Set { reply, .. }
+            | LoopRequest::Note { reply, .. }
+            | LoopRequest::Done { reply, .. }
+            | LoopRequest::Operator { reply, .. }
+                if reply.is_closed() =>
+            {
+                None
+            }
+            LoopRequest::Command {
+                command,
+                hooks,
+                reply,
+            } => {
+                let ticket = self.control.ticket(reply);
+                Some(match (hooks, command) {
+                    // The loop waits for the hook. The stop is recorded, and takes effect after the hook.
+                    (Some(Hooks::Framing), LoopCommand::Stop(Urgency::Graceful)) => {
+                        let wish = Wish::StopBehindHooks;
+                        Input::Operator { ticket, wish }
+                    }
+                    (_, command) => Input::Command { ticket, command },
+                })
+            }
+            LoopRequest::Operator { request, reply } => match operator::wish(context, request) {
+                Ok(Some(wish)) => {
+                    let ticket = self.control.ticket(reply);
+                    Some(Input::Operator { ticket, wish })
+                }
+                Ok(None) => {
+                    let current = context.state.public();
+                    self.reload.request(context.handle, current, reply);
+                    None
+                }
+                Err(reason) => {
+                    refuse(reply, context.state.public(), reason);
+                    None
+                }
+            },
+            LoopRequest::Reloaded { read, reply } => {
+                let current = context.state.public();
+                self.reload.finished(context.handle, current);
+                // The caller no longer waits, or belonged to a run that is over.
+                if reply.is_closed() {
+                    return None;
+                }
+                Some(match *read {
+                    Ok(read) => {
+                        let wish = self.reload.wish(context, read);
+                        let ticket = self.control.ticket(reply);
+                        Input::Operator { ticket, wish }
+                    }
+                    Err(why) => {
+                        let warning = format!(
+                            "the configuration was not read again, and holds as it was: {why}"
+                        );
+                        refuse(reply, current, warning.clone());
+                        warning_input(warning)
+                    }
+                })
+            }
+            LoopRequest::Set { key, value, reply } => {
+                let ticket = self.control.ticket(reply);
+                Some(Input::Set { ticket, key, value })
+            }
+            LoopRequest::Note {
+                text,
+                operator,
+                reply,
+            } => Some(Input::Note {
+                ticket: self.control.ticket(reply),
+                text,
+                tell: false,
+                operator,
+            }),
+            LoopRequest::Done { reason, reply } => {
+                let ticket = self.control.ticket(reply);
+                Some(Input::Done { ticket, reason })
+            }
+            LoopRequest::Incident(incident) => Some(Input::Incident(incident)),
+            // The actor handles the other requests.
+            _ => None,
+        }
+    }
+
+    /// Stops all processes of the loop as Ctrl-Z does, and then uses `done`.
+    pub fn suspend(&mut self, done: oneshot::Sender<()>) {
+        self.session.suspend();
+        self.notifier.suspend();
+        if let Some(done) = self.hooks.suspend(done) {
+            self.checks.suspend(done);
+        }
+    }
+
+    /// Continues all processes of the loop.
+    pub fn resume(&mut self) {
+        self.session.resume();
+        self.hooks.resume();
+        self.notifier.resume();
+        self.checks.resume();
+    }
+
+    /// Ends all tasks and processes of the run. `keep` says whether the loop is kept after it.
+    pub async fn shutdown(&mut self, keep: bool) {
+        let Self {
+            session,
+            autocommit,
+            hooks,
+            checks,
+            notifier,
+            control,
+            server,
+            reload,
+            ..
+        } = self;
+        hooks.cancel();
+        checks.cancel();
+        session.shutdown().await;
+        server.shutdown().await;
+        autocommit.shutdown(keep).await;
+        session.join_reader().await;
+        hooks.shutdown().await;
+        drop(notifier.shutdown().await);
+        checks.shutdown().await;
+        control.drop_callers();
+        reload.drop_callers();
+    }
+}

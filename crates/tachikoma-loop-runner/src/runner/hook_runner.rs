@@ -1,0 +1,210 @@
+//! Hooks: registered ones, those that the loop waits for, and those that run in the background.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tachikoma_core::{
+    HookKind, HookPoint, HookResult, Input, Phase, RebootReason, RebootStage, State,
+};
+use tokio::sync::oneshot;
+
+use super::context::Context;
+use super::queue::InputQueue;
+use crate::hooks::{HookEvent, HookPlan, HookRun, PlannedHook, RegisterError, Registry};
+use crate::process::Hooks;
+use crate::settings::Settings;
+use crate::shell::TaskResult;
+
+/// Hook points that may wait for background hooks. If the hooks are slower than the loop, further points are dropped.
+const BACKGROUND_MAX: usize = 32;
+
+/// Hooks of the configuration and registered hooks, and their runs.
+#[derive(Debug, Default)]
+pub(super) struct HookRunner {
+    registry: Registry,
+    /// The hooks that the loop waits for, or that are being ended.
+    framing: Option<HookRun>,
+    /// The hooks that run in the background, for one point at a time.
+    background: Option<HookRun>,
+    waiting: VecDeque<HookEvent>,
+    /// How many points were dropped since the queue was last empty.
+    dropped: u64,
+}
+
+/// Hooks that have ended.
+#[derive(Debug)]
+pub(super) enum HooksEnded {
+    Framing(TaskResult<Vec<HookResult>>),
+    Background(TaskResult<Vec<HookResult>>),
+}
+
+impl HookRunner {
+    /// Registers a hook.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn register(&mut self, point: HookPoint, hook: PlannedHook) -> Result<(), RegisterError> {
+        self.registry.register(point, hook)
+    }
+
+    /// Returns how long the hooks of a point may take together; `None` if there are none.
+    pub fn limit(&self, point: HookPoint, settings: &Settings) -> Option<Duration> {
+        self.registry.limit(point, settings)
+    }
+
+    /// Returns the limits of all points that have hooks, but for those of a reboot.
+    pub fn limits(&self, settings: &Settings) -> BTreeMap<HookPoint, Duration> {
+        self.registry.limits(settings)
+    }
+
+    /// Starts the hooks of one point; those in the background when the ones before them have ended.
+    pub fn run(
+        &mut self,
+        context: Context<'_>,
+        point: HookPoint,
+        reason: Option<RebootReason>,
+        queue: &mut InputQueue,
+    ) {
+        let event = HookEvent::new(point, reason, context.state, &context.config.working_dir);
+        if point.kind() != HookKind::Beside {
+            let plan = self.plan(context, event);
+            self.framing = Some(HookRun::begin(plan, self.framing.take()));
+            return;
+        }
+        if self.waiting.len() < BACKGROUND_MAX {
+            self.waiting.push_back(event);
+            return self.start_background(context);
+        }
+        self.dropped += 1;
+        // One warning, and not one for each point.
+        if self.dropped == 1 {
+            queue.warn(format!(
+                "the hooks of `{point}` are not run: {BACKGROUND_MAX} points wait for hooks that are slower than the loop; give them less to do, or a `timeout`"
+            ));
+        }
+    }
+
+    fn plan(&self, context: Context<'_>, event: HookEvent) -> HookPlan {
+        let hooks = match event.point.kind() {
+            HookKind::Framing | HookKind::Reboot => Hooks::Framing,
+            HookKind::Beside => Hooks::Beside,
+        };
+        HookPlan {
+            hooks: self.registry.planned(event.point, &context.config.settings),
+            event,
+            shell: context.shell().of_hooks(context.handle.family(), hooks),
+        }
+    }
+
+    fn start_background(&mut self, context: Context<'_>) {
+        if self.background.is_some() {
+            return;
+        }
+        if let Some(event) = self.waiting.pop_front() {
+            self.background = Some(HookRun::begin(self.plan(context, event), None));
+        } else {
+            self.dropped = 0;
+        }
+    }
+
+    /// Waits until hooks have ended. Cancel-safe.
+    pub async fn next_event(&mut self) -> HooksEnded {
+        tokio::select! {
+            biased;
+            result = ended(&mut self.framing) => HooksEnded::Framing(result),
+            result = ended(&mut self.background) => HooksEnded::Background(result),
+        }
+    }
+
+    /// Returns what the core learns of hooks that have ended, and starts the next ones in the background.
+    pub fn ended(&mut self, context: Context<'_>, event: HooksEnded) -> Option<Input> {
+        let (point, result) = match event {
+            HooksEnded::Framing(result) => (self.framing.take()?.point, result),
+            HooksEnded::Background(result) => {
+                let point = self.background.take()?.point;
+                self.start_background(context);
+                (point, result)
+            }
+        };
+        Some(match result {
+            TaskResult::Completed(results) => Input::HooksRan { point, results },
+            TaskResult::Panicked(reason) => Input::Broken { reason },
+        })
+    }
+
+    /// Returns whether hooks run in the background.
+    pub fn has_background(&self) -> bool {
+        self.background.is_some()
+    }
+
+    /// Cancels hooks that the loop no longer waits for: their time is over, or the loop has ended.
+    pub fn cancel_outdated(&self, state: &State) {
+        if let Some(run) = &self.framing
+            && awaited_point(state) != Some(run.point)
+        {
+            run.task.cancel();
+        }
+    }
+
+    /// Cancels all hooks.
+    pub fn cancel(&self) {
+        for run in self.framing.iter().chain(&self.background) {
+            run.task.cancel();
+        }
+    }
+
+    /// Stops all hooks as Ctrl-Z does. Returns `done` if the loop waits for none; otherwise it is used when they are stopped.
+    pub fn suspend(&self, done: oneshot::Sender<()>) -> Option<oneshot::Sender<()>> {
+        if let Some(run) = &self.background {
+            // The caller waits for the hooks that frame the loop, which are stopped last.
+            let (stopped, _) = oneshot::channel();
+            run.task.suspend(stopped);
+        }
+        match &self.framing {
+            Some(run) => {
+                run.task.suspend(done);
+                None
+            }
+            None => Some(done),
+        }
+    }
+
+    /// Continues hooks that were stopped.
+    pub fn resume(&self) {
+        for run in self.framing.iter().chain(&self.background) {
+            run.task.resume();
+        }
+    }
+
+    /// Ends all hooks, and forgets the points that wait.
+    pub async fn shutdown(&mut self) {
+        self.waiting.clear();
+        let runs = self
+            .framing
+            .take()
+            .into_iter()
+            .chain(self.background.take());
+        for run in runs {
+            run.task.cancel_and_wait().await;
+        }
+    }
+}
+
+async fn ended(run: &mut Option<HookRun>) -> TaskResult<Vec<HookResult>> {
+    match run {
+        Some(run) => run.task.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns the point for whose hooks the loop waits.
+fn awaited_point(state: &State) -> Option<HookPoint> {
+    match &state.phase {
+        Phase::Rebooting { reboot } => match &reboot.stage {
+            RebootStage::Hooks { point, .. } => Some(*point),
+            _ => None,
+        },
+        Phase::Hooking { hooking } => Some(hooking.point),
+        _ => None,
+    }
+}

@@ -1,0 +1,450 @@
+//! Maintenance: compression of closed files, backups, and deletion of old files. One thread does one task after another, so that no
+//! iteration waits. A task that is not done now is done at the end of a later run.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tachikoma_core::LoopId;
+use tokio::sync::{mpsc, oneshot};
+
+use super::backup_upload::{PendingUpload, UploadQueue};
+use super::context::Context;
+use crate::admin::retention;
+use crate::cloud::Cloud;
+use crate::git::bundle::{Bundled, Work};
+use crate::git::{CallOff, Whose};
+use crate::session::transcripts;
+use crate::store::backup::{self, Backups, Moment};
+use crate::store::journal::{Journal, segment};
+use crate::store::vault::Vault;
+use crate::store::{StoreError, gates_dir};
+use crate::task::panicked;
+use tachikoma_core::error_chain as chain;
+
+/// Tasks that may wait. When the disk is slower than that, further tasks are left to the end of the run.
+const TASKS_MAX: usize = 64;
+
+/// Events that may wait for the actor.
+const EVENTS_MAX: usize = 16;
+
+/// The largest files take a second. The end of a run does not wait longer for a slow disk.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same if the last backup is uploaded. It contains the repository, and the user may depend on it.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A task checks for cancellation every few milliseconds, unless the disk hangs.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Transcripts are pruned once in this many iterations. Listing a directory costs more than a few extra files.
+const PRUNE_EVERY: u32 = 16;
+
+/// The warning about a backup that was canceled.
+const BACKUP_CANCELED: &str =
+    "no backup was taken: the run ended before it was done; `tachikoma state backup` takes one";
+
+/// A task for the thread.
+#[derive(Debug)]
+pub(super) enum MaintenanceTask {
+    /// Compress closed segments of the journal.
+    CompressSegments(segment::Closed),
+    /// Compress one closed transcript.
+    CompressTranscript { path: PathBuf, vault: Vault },
+    /// Compress all transcripts of the loop. None of them is being written.
+    CompressTranscripts { directory: PathBuf, vault: Vault },
+    /// Delete transcripts of old iterations.
+    PruneTranscripts { directory: PathBuf, keep: usize },
+    /// Delete old loops.
+    PruneLoops {
+        working_dir: PathBuf,
+        state_dir: PathBuf,
+        backups: PathBuf,
+        current: LoopId,
+        vault: Vault,
+    },
+    /// Back up the loop as it was at a moment, and queue the backup for upload.
+    Backup {
+        backups: Backups,
+        moment: Box<Moment>,
+        upload: Option<Box<UploadPlan>>,
+    },
+}
+
+/// How a backup is uploaded.
+#[derive(Debug)]
+pub(super) struct UploadPlan {
+    pub cloud: Cloud,
+    pub work: Work,
+    /// Who made the changes that no survey has covered yet; kept up to date by the actor.
+    pub owner: Arc<Mutex<Whose>>,
+    /// Where the backup is queued; `None` if the uploader could not be started.
+    pub queue: Option<UploadQueue>,
+}
+
+/// An event of the thread.
+#[derive(Debug)]
+pub(super) enum MaintenanceEvent {
+    /// Something that a person should know.
+    Warning(String),
+    /// No backup was taken, because a segment of the journal is damaged.
+    DamagedSegment { segment: PathBuf, why: String },
+    /// The thread panicked.
+    Panicked(String),
+}
+
+impl MaintenanceEvent {
+    fn backup_failed(error: StoreError) -> Self {
+        let why = chain(&error);
+        match error {
+            StoreError::Damaged { path, .. } => Self::DamagedSegment { segment: path, why },
+            _ => Self::Warning(backup_failed(&why)),
+        }
+    }
+
+    fn into_text(self) -> String {
+        match self {
+            Self::Warning(text) | Self::Panicked(text) => text,
+            Self::DamagedSegment { why, .. } => backup_failed(&why),
+        }
+    }
+}
+
+/// Returns the warning about a backup that was taken, if there is something to say.
+pub(super) fn backup_warning(troubles: &[String]) -> Option<String> {
+    let troubles = troubles.join("; ");
+    (!troubles.is_empty())
+        .then(|| format!("a backup was taken, and older ones are left: {troubles}"))
+}
+
+/// Returns the warning about a backup that was not taken.
+pub(super) fn backup_failed(why: &str) -> String {
+    format!("no backup was taken: {why}")
+}
+
+impl MaintenanceTask {
+    /// Does the task. Compression and pruning are retried at the end of a later run, so that their errors are ignored. An old loop that
+    /// cannot be deleted is reported, because it contains work of the user. `without_work` is the last reported reason why backups lack the
+    /// repository.
+    fn perform(
+        self,
+        canceled: &Arc<AtomicBool>,
+        without_work: &mut Option<String>,
+    ) -> Vec<MaintenanceEvent> {
+        match self {
+            Self::CompressSegments(closed) => {
+                let _ = closed.compress(canceled);
+            }
+            Self::CompressTranscript { path, vault } => {
+                let _ = transcripts::compress(&path, &vault, canceled);
+            }
+            Self::CompressTranscripts { directory, vault } => {
+                let _ = transcripts::compress_closed(&directory, &vault, canceled);
+            }
+            Self::PruneTranscripts { directory, keep } => {
+                let _ = transcripts::prune(&directory, keep);
+            }
+            Self::PruneLoops {
+                working_dir,
+                state_dir,
+                backups,
+                current,
+                vault,
+            } => {
+                let pruned = retention::prune(
+                    &working_dir,
+                    &state_dir,
+                    &backups,
+                    current,
+                    &vault,
+                    canceled,
+                );
+                let troubles = pruned.unwrap_or_else(|error| vec![chain(&error)]);
+                return troubles
+                    .into_iter()
+                    .map(MaintenanceEvent::Warning)
+                    .collect();
+            }
+            Self::Backup {
+                backups,
+                moment,
+                upload,
+            } => return back_up(&backups, *moment, upload, canceled, without_work),
+        }
+        Vec::new()
+    }
+
+    /// Returns the events of a task that is canceled before it began. A later run does all tasks but a backup.
+    fn cancel(self) -> Vec<MaintenanceEvent> {
+        match self {
+            Self::Backup { .. } => vec![MaintenanceEvent::Warning(BACKUP_CANCELED.to_owned())],
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn back_up(
+    backups: &Backups,
+    mut moment: Moment,
+    upload: Option<Box<UploadPlan>>,
+    canceled: &Arc<AtomicBool>,
+    without_work: &mut Option<String>,
+) -> Vec<MaintenanceEvent> {
+    let mut events = Vec::new();
+    if let Some(plan) = &upload {
+        let call_off = CallOff::with(Arc::clone(canceled));
+        let bundled = plan.work.bundle(&moment.loop_dir, &plan.owner, &call_off);
+        events.extend(work_warning(&bundled, without_work).map(MaintenanceEvent::Warning));
+        moment.work = bundled.path();
+    }
+    match backup::take(backups, &moment, canceled) {
+        Ok(taken) => {
+            events.extend(backup_warning(&taken.troubles).map(MaintenanceEvent::Warning));
+            if let Some(UploadPlan {
+                cloud,
+                queue: Some(queue),
+                ..
+            }) = upload.map(|plan| *plan)
+            {
+                queue.send_replace(Some(PendingUpload {
+                    path: taken.path,
+                    has_work: taken.has_work,
+                    cloud,
+                }));
+            }
+        }
+        Err(_) if canceled.load(Ordering::Relaxed) => {
+            events.push(MaintenanceEvent::Warning(BACKUP_CANCELED.to_owned()));
+        }
+        Err(error) => events.push(MaintenanceEvent::backup_failed(error)),
+    }
+    events
+}
+
+/// Returns why a backup lacks the repository, unless the same was reported before.
+fn work_warning(bundled: &Bundled, reported: &mut Option<String>) -> Option<String> {
+    let warning = bundled.lacks().map(|what| format!("backups go {what}"));
+    if *reported == warning {
+        return None;
+    }
+    reported.clone_from(&warning);
+    warning
+}
+
+/// The maintenance thread. It starts with the first task.
+#[derive(Debug)]
+pub(super) struct Maintenance {
+    worker: Option<Worker>,
+    sender: mpsc::Sender<MaintenanceEvent>,
+    events: mpsc::Receiver<MaintenanceEvent>,
+}
+
+impl Default for Maintenance {
+    fn default() -> Self {
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        Self {
+            worker: None,
+            sender,
+            events,
+        }
+    }
+}
+
+impl Maintenance {
+    /// Queues a task. Returns whether there was space for it.
+    pub fn submit(&mut self, task: MaintenanceTask) -> bool {
+        if self.worker.is_none() {
+            self.worker = Worker::start(self.sender.clone());
+        }
+        let worker = self.worker.as_ref();
+        worker.is_some_and(|worker| worker.tasks.try_send(task).is_ok())
+    }
+
+    /// Has a warning reported with those of the thread. A full queue of warnings needs no further one.
+    pub fn warn(&self, warning: String) {
+        let _ = self.sender.try_send(MaintenanceEvent::Warning(warning));
+    }
+
+    /// Compresses a closed file of an agent's or a gate's output.
+    pub fn compress_transcript(&mut self, path: PathBuf, vault: &Vault) {
+        let vault = vault.clone();
+        self.submit(MaintenanceTask::CompressTranscript { path, vault });
+    }
+
+    /// Prunes transcripts, once in some iterations.
+    pub fn prune_transcripts(&mut self, context: Context<'_>) {
+        if context.state.stats.iterations.is_multiple_of(PRUNE_EVERY) {
+            for directory in transcript_dirs(context) {
+                self.submit(prune_task(context, directory));
+            }
+        }
+    }
+
+    /// Prunes the loops before this one.
+    pub fn prune_loops(&mut self, context: Context<'_>) {
+        let config = context.config;
+        if !config.settings.state.enabled || !retention::is_due(&config.working_dir) {
+            return;
+        }
+        self.submit(MaintenanceTask::PruneLoops {
+            working_dir: config.working_dir.clone(),
+            vault: config.vault.clone(),
+            state_dir: config.resolve(&config.settings.session.state_dir),
+            backups: config.backups().dir,
+            current: context.state.loop_id,
+        });
+    }
+
+    /// Queues the work at the end of a run, when no agent writes.
+    pub fn finish_run(&mut self, context: Context<'_>, journal: &Journal) {
+        // A loop that is not kept needs no maintenance.
+        if !context.config.settings.state.enabled {
+            return;
+        }
+        for directory in transcript_dirs(context) {
+            // An agent without output leaves no directory.
+            if directory.is_dir() {
+                self.submit(prune_task(context, directory.clone()));
+                self.submit(MaintenanceTask::CompressTranscripts {
+                    directory,
+                    vault: context.config.vault.clone(),
+                });
+            }
+        }
+        if journal.has_closed() {
+            self.submit(MaintenanceTask::CompressSegments(journal.closed()));
+        }
+    }
+
+    /// Waits for the next event of the thread. Cancel-safe.
+    pub async fn next_event(&mut self) -> MaintenanceEvent {
+        tokio::select! {
+            biased;
+            Some(event) = self.events.recv() => event,
+            reason = panic_of(&mut self.worker) => MaintenanceEvent::Panicked(reason),
+        }
+    }
+
+    /// Returns the warnings that came after the last record of the loop.
+    pub fn unreported(&mut self) -> Vec<String> {
+        let events = std::iter::from_fn(|| self.events.try_recv().ok());
+        events.map(MaintenanceEvent::into_text).collect()
+    }
+
+    /// Waits until all tasks are done, but only for a limited time, and not after `hurry`. `uploads` says whether the last backup is
+    /// uploaded.
+    pub async fn shutdown(&mut self, uploads: bool, hurry: impl Future<Output = ()>) {
+        if let Some(worker) = self.worker.take() {
+            let time = match uploads {
+                true => UPLOAD_TIMEOUT,
+                false => SHUTDOWN_TIMEOUT,
+            };
+            worker.shutdown(time, hurry).await;
+        }
+    }
+}
+
+/// Dropping the runner during a run cancels the tasks. The next run does them.
+impl Drop for Maintenance {
+    fn drop(&mut self) {
+        if let Some(worker) = &self.worker {
+            worker.canceled.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    tasks: SyncSender<MaintenanceTask>,
+    canceled: Arc<AtomicBool>,
+    ended: oneshot::Receiver<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts the thread. Without one, files stay uncompressed and old files stay.
+    fn start(events: mpsc::Sender<MaintenanceEvent>) -> Option<Self> {
+        let (tasks, waiting) = sync_channel::<MaintenanceTask>(TASKS_MAX);
+        let (end, ended) = oneshot::channel();
+        let canceled = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&canceled);
+        let work = move || {
+            let mut without_work = None;
+            // Ends when all senders of tasks are dropped.
+            for task in waiting {
+                let reported = match stop.load(Ordering::Relaxed) {
+                    true => task.cancel(),
+                    false => task.perform(&stop, &mut without_work),
+                };
+                for event in reported {
+                    // A full queue of warnings needs no further one.
+                    let _ = events.try_send(event);
+                }
+            }
+            // The actor may not wait for the end.
+            let _ = end.send(());
+        };
+        let thread = std::thread::Builder::new()
+            .name("maintenance".to_owned())
+            .spawn(work)
+            .ok()?;
+        Some(Self {
+            tasks,
+            canceled,
+            ended,
+            thread,
+        })
+    }
+
+    async fn shutdown(mut self, time: Duration, hurry: impl Future<Output = ()>) {
+        drop(self.tasks);
+        let is_done = tokio::select! {
+            _ = &mut self.ended => true,
+            () = tokio::time::sleep(time) => false,
+            () = hurry => false,
+        };
+        if !is_done {
+            self.canceled.store(true, Ordering::Relaxed);
+            let ended = tokio::time::timeout(CANCEL_TIMEOUT, &mut self.ended).await;
+            if ended.is_err() {
+                // The disk hangs. Joining the thread would hang too.
+                return;
+            }
+        }
+        let _ = self.thread.join();
+    }
+}
+
+/// Returns how the thread panicked; does not return if it does not panic. Cancel-safe.
+async fn panic_of(thread: &mut Option<Worker>) -> String {
+    if let Some(worker) = thread
+        && (&mut worker.ended).await.is_err()
+        && let Some(worker) = thread.take()
+        && let Err(payload) = worker.thread.join()
+    {
+        return panicked("maintenance", payload.as_ref());
+    }
+    std::future::pending().await
+}
+
+/// Returns the directories with the output of agents and of gates.
+fn transcript_dirs(context: Context<'_>) -> [PathBuf; 2] {
+    [
+        context.config.transcripts_dir(context.state.loop_id),
+        gates_dir(&context.loop_dir()),
+    ]
+}
+
+fn prune_task(context: Context<'_>, directory: PathBuf) -> MaintenanceTask {
+    let keep = context.config.settings.session.transcripts_kept;
+    MaintenanceTask::PruneTranscripts {
+        directory,
+        keep: usize::try_from(keep).unwrap_or(usize::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Inputs for the core that the runner itself produced. They are decided before any other event is awaited.
+
+use std::collections::VecDeque;
+
+use tachikoma_core::Input;
+
+/// Inputs in the order in which the core gets them.
+#[derive(Debug, Default)]
+pub(super) struct InputQueue(VecDeque<Input>);
+
+impl InputQueue {
+    pub fn push(&mut self, input: Input) {
+        self.0.push_back(input);
+    }
+
+    /// Puts an input before all others.
+    pub fn push_front(&mut self, input: Input) {
+        self.0.push_front(input);
+    }
+
+    /// Has a warning recorded.
+    pub fn warn(&mut self, warning: impl Into<String>) {
+        self.push(warning_input(warning));
+    }
+
+    pub fn extend(&mut self, inputs: impl IntoIterator<Item = Input>) {
+        self.0.extend(inputs);
+    }
+
+    pub fn pop(&mut self) -> Option<Input> {
+        self.0.pop_front()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Returns the input that has a warning recorded.
+pub(super) fn warning_input(warning: impl Into<String>) -> Input {
+    Input::Trouble {
+        warning: warning.into(),
+    }
+}

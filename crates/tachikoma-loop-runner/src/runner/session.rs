@@ -1,0 +1,789 @@
+//! The agent's session: the guard, the agent's process, its prompts, and what its events mean to the core.
+
+mod launch;
+mod observation;
+mod patterns;
+mod process_sample;
+mod prompts;
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use tachikoma_agents::{
+    self as agents, FailureClass, Message, Observation, Turn, TurnOutcome, TurnResult,
+    is_conversation_id,
+};
+use tachikoma_core::{Generation, Input, News, Rung, SessionNo, Spent, TurnEnd, microusd};
+use tokio::sync::broadcast;
+
+use super::context::Context;
+use super::maintenance::Maintenance;
+use super::program::{path_with_ourselves, search_path};
+use super::queue::{InputQueue, warning_input};
+use super::turn::{TurnOrder, TurnStart};
+use crate::advice;
+use crate::clock::Clock;
+use crate::notice::Notice;
+use crate::process::{Guard, GuardError, GuardNews, Spawn, input, lines, output};
+use crate::session::process::{AgentEvent, LiveLaunch};
+use crate::session::pump::{Output, Pump};
+use crate::session::stdin::{AgentStdin, StdinError};
+use crate::settings::Settings;
+use tachikoma_core::error_chain as chain;
+
+use launch::{
+    ATTEMPT, ITERATION, budget_left_microusd, close_transcript, prepare_transcripts, spawn_failure,
+    transcript, turn_variables,
+};
+use observation::{observation_news, quota};
+use patterns::Patterns;
+use process_sample::ProcessSample;
+use prompts::Prompts;
+
+/// How long an agent may take to end by itself at the end of a run. It only has to notice that its stdin is closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The costs that the agent counts and those that were recorded may differ by this much: a fraction of a cent for each of some turns.
+const ROUNDING_MICROUSD: u64 = 10_000;
+
+/// The recorded part of the agent's first line about a turn that failed.
+const REASON_BYTES_MAX: usize = 512;
+
+/// The session of the agent, and the process in which it runs.
+#[derive(Debug)]
+pub(super) struct Session {
+    guard: Option<Guard>,
+    launch: Option<LiveLaunch>,
+    /// The sample of the agent's processes that is being taken.
+    sample: Option<ProcessSample>,
+    prompts: Prompts,
+    patterns: Patterns,
+    /// The version that the agent last reported.
+    agent_version: Option<String>,
+    /// Whether the agent has shown that it cannot report the cost of a turn that runs.
+    cost_unknown: bool,
+    /// Where the agent's output is shown.
+    notices: broadcast::Sender<Notice>,
+}
+
+/// An event of the session.
+#[derive(Debug)]
+pub(super) enum SessionEvent {
+    Guard(GuardNews),
+    Agent(AgentEvent),
+    /// A sample of the agent's processes.
+    Sampled(Input),
+}
+
+impl Session {
+    pub fn new(settings: &Settings, notices: broadcast::Sender<Notice>) -> Self {
+        Self {
+            guard: None,
+            launch: None,
+            sample: None,
+            prompts: Prompts::default(),
+            patterns: Patterns::new(settings),
+            agent_version: None,
+            cost_unknown: false,
+            notices,
+        }
+    }
+
+    /// Uses the patterns of reloaded settings.
+    pub fn set_patterns(&mut self, settings: &Settings) {
+        self.patterns = Patterns::new(settings);
+    }
+
+    /// Starts the guard.
+    ///
+    /// # Errors
+    /// The guard cannot be started.
+    pub fn start_guard(&mut self, context: Context<'_>) -> Result<(), GuardError> {
+        self.guard = Some(Guard::start(context.guard_options())?);
+        Ok(())
+    }
+
+    /// Returns the guard, if it runs.
+    pub fn guard(&mut self) -> Option<&mut Guard> {
+        self.guard.as_mut()
+    }
+
+    /// Waits for the next event of the guard, of a sample or of the agent. The agent, which may write without pause, comes last.
+    /// Cancel-safe.
+    pub async fn next_event(&mut self) -> SessionEvent {
+        tokio::select! {
+            biased;
+            event = guard_event(self.guard.as_mut()) => SessionEvent::Guard(event),
+            input = sampled(&mut self.sample) => SessionEvent::Sampled(input),
+            event = agent_event(self.launch.as_mut()) => SessionEvent::Agent(event),
+        }
+    }
+
+    /// Returns what the core learns of an event.
+    pub async fn event(
+        &mut self,
+        context: Context<'_>,
+        event: SessionEvent,
+        clock: &mut Clock,
+        maintenance: &mut Maintenance,
+        queue: &mut InputQueue,
+    ) -> Option<Input> {
+        match event {
+            SessionEvent::Guard(event) => self.guard_event(context, event, queue),
+            SessionEvent::Sampled(input) => Some(input),
+            SessionEvent::Agent(event) => {
+                self.agent_event(context, event, clock, maintenance, queue)
+                    .await
+            }
+        }
+    }
+
+    fn guard_event(
+        &mut self,
+        context: Context<'_>,
+        event: GuardNews,
+        queue: &mut InputQueue,
+    ) -> Option<Input> {
+        match event {
+            GuardNews::Spawned { generation, pid } => {
+                let pid = u32::try_from(pid).unwrap_or_default();
+                Some(Input::Agent {
+                    generation: Generation(generation),
+                    news: News::Launched { pid },
+                })
+            }
+            GuardNews::SpawnFailed {
+                generation,
+                subject,
+                errno,
+                message,
+            } => {
+                let generation = Generation(generation);
+                let reason = spawn_failure(context, subject, errno, &message);
+                self.abandon(generation);
+                queue.push(Input::Agent {
+                    generation,
+                    news: News::NotLaunched { reason },
+                });
+                None
+            }
+            GuardNews::Exited {
+                generation,
+                exit,
+                leftovers,
+                leftovers_unnamed,
+            } => {
+                let launch = self.launch_of(Generation(generation))?;
+                launch.exit = Some((exit, leftovers));
+                launch.drain();
+                (leftovers_unnamed > 0).then(|| {
+                    warning_input(format!(
+                        "{leftovers_unnamed} more processes were left behind and ended than are named"
+                    ))
+                })
+            }
+            GuardNews::Lost { survivors } => {
+                let generation = context.state.generation;
+                self.guard = None;
+                self.abandon(generation);
+                if !survivors.is_empty() {
+                    let names: Vec<String> = survivors
+                        .iter()
+                        .map(|left| format!("{} (pid {})", left.name, left.pid))
+                        .collect();
+                    queue.warn(format!(
+                        "processes that cannot be killed are left: {}",
+                        names.join(", ")
+                    ));
+                }
+                Some(Input::Agent {
+                    generation,
+                    news: News::GuardLost,
+                })
+            }
+        }
+    }
+
+    async fn agent_event(
+        &mut self,
+        context: Context<'_>,
+        event: AgentEvent,
+        clock: &mut Clock,
+        maintenance: &mut Maintenance,
+        queue: &mut InputQueue,
+    ) -> Option<Input> {
+        let generation = self.launch.as_ref()?.generation;
+        let news = match event {
+            AgentEvent::Output => News::Output,
+            AgentEvent::StreamEnded => News::StreamEnded,
+            AgentEvent::Observed(observation) => {
+                return self.observed(context, generation, observation, clock, queue);
+            }
+            AgentEvent::TranscriptClosed(transcript) => {
+                close_transcript(context, transcript, maintenance, queue);
+                return None;
+            }
+            AgentEvent::Drained(output) => {
+                return self
+                    .drained(context, generation, output, maintenance, queue)
+                    .await;
+            }
+            AgentEvent::ReaderPanicked(reason) => return Some(Input::Broken { reason }),
+        };
+        Some(Input::Agent { generation, news })
+    }
+
+    /// Returns what the core learns of an observation.
+    fn observed(
+        &mut self,
+        context: Context<'_>,
+        generation: Generation,
+        observation: Observation,
+        clock: &mut Clock,
+        queue: &mut InputQueue,
+    ) -> Option<Input> {
+        let news = match observation {
+            Observation::Cost(None) => {
+                self.cost_is_unknown(context, queue);
+                return None;
+            }
+            Observation::Allowance(allowance) => {
+                let windows = allowance.windows.into_iter().map(quota);
+                queue.extend(windows.map(|window| Input::Agent {
+                    generation,
+                    news: News::Quota(window),
+                }));
+                return None;
+            }
+            Observation::SessionKnown(session) => {
+                self.check_version(context, session.version, queue);
+                let agent_id = session.session_id;
+                if !is_conversation_id(&agent_id) {
+                    let shown: String = agent_id.chars().take(40).collect();
+                    return Some(warning_input(format!(
+                        "the agent's name for its session is not a valid id: {shown:?}; the next iteration starts a new session"
+                    )));
+                }
+                News::Named { agent_id }
+            }
+            Observation::BackgroundTasks(count) => {
+                self.launch.as_mut()?.background_tasks = count;
+                return None;
+            }
+            Observation::Resulted(result) => {
+                let more = self.launch.as_ref()?.background_tasks > 0 || result.queued > 0;
+                News::Resulted(self.turn_ended(context, *result, more, clock, queue))
+            }
+            observation => observation_news(observation)?,
+        };
+        Some(Input::Agent { generation, news })
+    }
+
+    /// Warns of a version that was not tested, once.
+    fn check_version(
+        &mut self,
+        context: Context<'_>,
+        version: Option<String>,
+        queue: &mut InputQueue,
+    ) {
+        let Some(version) = version else { return };
+        if self.agent_version.as_ref() == Some(&version) {
+            return;
+        }
+        if !context.agent.is_tried(&version) {
+            let name = context.agent.name();
+            queue.warn(format!(
+                "{name} {version} has not been tried with this version of tachikoma; going on"
+            ));
+        }
+        self.agent_version = Some(version);
+    }
+
+    /// The agent cannot report the cost of a turn that runs. One warning says so, and the agent is not asked again.
+    fn cost_is_unknown(&mut self, context: Context<'_>, queue: &mut InputQueue) {
+        if !std::mem::replace(&mut self.cost_unknown, true) {
+            let name = context.agent.name();
+            queue.warn(format!(
+                "{name} cannot say what a turn costs while it runs: max_cost_usd is looked at between iterations only"
+            ));
+        }
+    }
+
+    fn turn_ended(
+        &mut self,
+        context: Context<'_>,
+        result: TurnResult,
+        more: bool,
+        clock: &mut Clock,
+        queue: &mut InputQueue,
+    ) -> TurnEnd {
+        let zones = context.config.zone_offset;
+        let problem = context.agent.problem(&result, clock.now(), zones);
+        let spent = match result.failure {
+            Some(FailureClass::PromptTooLong) => Some(Spent::Full),
+            Some(FailureClass::Lost) => Some(Spent::Lost),
+            _ => None,
+        };
+        let text = result.text;
+        let claimed = result.success && self.prompts.is_claim(context, &text, queue);
+        let (mut cost_microusd, mut tokens) = (microusd(result.cost_usd), result.tokens);
+        if let Some(launch) = &mut self.launch {
+            launch.final_text = Some(text.clone());
+            cost_microusd += launch.carried.0;
+            tokens += launch.carried.1;
+            // The agent enforces the budget itself, and counts fractions that are not recorded. If it reports that the budget is spent, the
+            // rest of the budget counts as spent.
+            if let Some(left) = budget_left_microusd(context)
+                && result.outcome == TurnOutcome::MaxBudget
+                && left.saturating_sub(cost_microusd) <= ROUNDING_MICROUSD
+            {
+                cost_microusd = cost_microusd.max(left);
+            }
+            launch.carried = if more {
+                (cost_microusd, tokens)
+            } else {
+                (0, 0)
+            };
+            if !context.policy.agent.persistent && !more {
+                launch.close_stdin();
+            }
+        }
+        let asked = self.prompts.last();
+        TurnEnd {
+            success: result.success,
+            reason: (!result.success).then(|| failure_reason(&text)),
+            problem,
+            claimed,
+            pattern: patterns::matching(&self.patterns.reboot, &text, asked),
+            // The text of a failed turn is written by the service, not by the agent.
+            stop_pattern: match result.success {
+                true => patterns::matching(&self.patterns.stop, &text, asked),
+                false => None,
+            },
+            text,
+            more,
+            cost_microusd,
+            tokens,
+            spent,
+        }
+    }
+
+    /// All output of the process is read.
+    async fn drained(
+        &mut self,
+        context: Context<'_>,
+        generation: Generation,
+        output: Output,
+        maintenance: &mut Maintenance,
+        queue: &mut InputQueue,
+    ) -> Option<Input> {
+        let mut launch = self.launch.take()?;
+        let exit = launch.exit.take();
+        // The text of a result was judged with the result.
+        let unjudged = launch.final_text.is_none();
+        let final_text = launch.final_text.take().unwrap_or(output.final_text);
+        if let Some(reason) = launch.join().await {
+            return Some(Input::Broken { reason });
+        }
+        close_transcript(context, output.transcript, maintenance, queue);
+        if output.not_understood > 0 {
+            queue.warn(format!(
+                "{} lines of the agent's output were not understood; they are in its transcript",
+                output.not_understood
+            ));
+        }
+        let (exit, leftovers) = exit?;
+        let claimed = unjudged && self.prompts.is_claim(context, &final_text, queue);
+        let asked = self.prompts.last();
+        let stop_pattern = unjudged
+            .then(|| patterns::matching(&self.patterns.stop, &final_text, asked))
+            .flatten();
+        queue.push(Input::Agent {
+            generation,
+            news: News::Exited {
+                exit,
+                claimed,
+                stop_pattern,
+                leftovers,
+                problem: context.agent.problem_of_words(&output.last_words),
+                last_words: Some(output.last_words).filter(|words| !words.is_empty()),
+            },
+        });
+        None
+    }
+
+    fn launch_of(&mut self, generation: Generation) -> Option<&mut LiveLaunch> {
+        let launch = self.launch.as_mut();
+        launch.filter(|launch| launch.generation == generation)
+    }
+
+    /// Begins a turn. A failure is an input of the core.
+    pub async fn begin_turn(
+        &mut self,
+        context: Context<'_>,
+        turn: TurnOrder,
+        queue: &mut InputQueue,
+    ) {
+        match &turn.start {
+            TurnStart::Launch { resume } => {
+                let resume = resume.clone();
+                self.launch(context, &turn, resume.as_deref(), true, queue)
+                    .await;
+            }
+            TurnStart::Prompt => self.prompt(context, &turn, queue).await,
+        }
+    }
+
+    /// Starts a session without a prompt. It serves the iteration that comes next.
+    pub async fn open(
+        &mut self,
+        context: Context<'_>,
+        generation: Generation,
+        session: SessionNo,
+        resume: Option<String>,
+        queue: &mut InputQueue,
+    ) {
+        let turn = TurnOrder {
+            generation,
+            iteration: context.state.next_iteration(),
+            attempt: 1,
+            session,
+            start: TurnStart::Launch { resume: None },
+        };
+        self.launch(context, &turn, resume.as_deref(), false, queue)
+            .await;
+    }
+
+    /// Tells the agent during its turn that its context is almost full.
+    pub fn advise(
+        &mut self,
+        context: Context<'_>,
+        generation: Generation,
+        percent: u8,
+        queue: &mut InputQueue,
+    ) {
+        let words = advice::wrap_up(percent);
+        self.say(context, generation, &Message::Aside(&words), queue);
+    }
+
+    /// Tells the agent during its turn what the operator says.
+    pub fn tell(
+        &mut self,
+        context: Context<'_>,
+        generation: Generation,
+        words: &str,
+        queue: &mut InputQueue,
+    ) {
+        let words = advice::from_operator(words);
+        self.say(context, generation, &Message::Aside(&words), queue);
+    }
+
+    /// Asks the agent for its hand-off.
+    pub fn ask_hand_off(
+        &mut self,
+        context: Context<'_>,
+        generation: Generation,
+        queue: &mut InputQueue,
+    ) {
+        if let Some(launch) = self.launch_of(generation) {
+            launch.report_text();
+        }
+        let message = Message::Prompt {
+            text: advice::ASK_HAND_OFF,
+            iteration: None,
+        };
+        self.say(context, generation, &message, queue);
+    }
+
+    /// Asks for the cost of the conversation. A question that is not delivered is repeated after the next call.
+    pub fn ask_cost(&mut self, context: Context<'_>, generation: Generation) {
+        let line = context.agent.line(&Message::WhatCost);
+        let line = line.filter(|_| !self.cost_unknown);
+        if let (Some(line), Some(launch)) = (line, self.launch_of(generation)) {
+            let _ = launch.write_line(line);
+        }
+    }
+
+    /// Closes the agent's stdin. An agent that waits for the next prompt ends by that.
+    pub fn close_stdin(&mut self, generation: Generation) {
+        if let Some(launch) = self.launch_of(generation) {
+            launch.close_stdin();
+        }
+    }
+
+    /// Starts a sample of the agent's processes. It replaces one that is being taken.
+    pub fn sample_processes(&mut self, generation: Generation) {
+        self.sample = Some(ProcessSample::start(generation, self.guard.as_ref()));
+    }
+
+    /// Ends the agent, or interrupts its turn. An interrupt is a message where the agent knows one, because a signal would end its process
+    /// and its conversation.
+    pub fn signal(&mut self, context: Context<'_>, generation: Generation, rung: Rung) {
+        let word = context.agent.line(&Message::Interrupt);
+        if rung == Rung::Interrupt
+            && let (Some(word), Some(launch)) = (word, self.launch_of(generation))
+            && launch.write_line(word).is_ok()
+        {
+            return;
+        }
+        if let Some(guard) = &mut self.guard {
+            guard.signal(generation.0, rung);
+        }
+    }
+
+    /// The loop has ended. The guard may end during the shutdown, unless the agent ends by itself when its stdin is closed.
+    pub fn finish(&mut self) {
+        let ends_by_itself = self.launch.as_ref().is_some_and(LiveLaunch::has_stdin);
+        if let Some(guard) = self.guard.as_mut().filter(|_| !ends_by_itself) {
+            guard.dismiss();
+        }
+    }
+
+    /// Writes a message to an agent that reads lines. The silence of an agent that does not read it is noticed later.
+    fn say(
+        &mut self,
+        context: Context<'_>,
+        generation: Generation,
+        message: &Message<'_>,
+        queue: &mut InputQueue,
+    ) {
+        let Some(line) = context.agent.line(message) else {
+            return;
+        };
+        if let Some(launch) = self.launch_of(generation)
+            && launch.write_line(line) == Err(StdinError::Full)
+        {
+            queue.warn("the agent does not read what is said to it");
+        }
+    }
+
+    /// Gives the next prompt to the agent's process.
+    async fn prompt(&mut self, context: Context<'_>, turn: &TurnOrder, queue: &mut InputQueue) {
+        let generation = turn.generation;
+        match self.prompts.next(context, queue).await {
+            Ok(text) => {
+                if let Some(launch) = self.launch_of(generation) {
+                    launch.begin_turn(transcript(context, turn));
+                }
+                let message = Message::Prompt {
+                    text: &text,
+                    iteration: Some(turn.iteration),
+                };
+                self.say(context, generation, &message, queue);
+            }
+            Err(reason) => queue.push(Input::Agent {
+                generation,
+                news: News::Resulted(TurnEnd {
+                    reason: Some(reason),
+                    ..TurnEnd::default()
+                }),
+            }),
+        }
+    }
+
+    /// Starts the agent's process, with the prompt of the turn or without one.
+    async fn launch(
+        &mut self,
+        context: Context<'_>,
+        turn: &TurnOrder,
+        resume: Option<&str>,
+        with_prompt: bool,
+        queue: &mut InputQueue,
+    ) {
+        // The reader of a launch that failed before its process ran.
+        if let Some(before) = self.launch.take()
+            && let Some(reason) = before.join().await
+        {
+            return queue.push(Input::Broken { reason });
+        }
+        let prompt = match with_prompt {
+            true => self.prompts.next(context, queue).await.map(Some),
+            false => Ok(None),
+        };
+        let started =
+            prompt.and_then(|prompt| self.start_agent(context, turn, resume, prompt.as_deref()));
+        if let Err(reason) = started {
+            queue.push(Input::Agent {
+                generation: turn.generation,
+                news: News::NotLaunched { reason },
+            });
+        }
+    }
+
+    fn start_agent(
+        &mut self,
+        context: Context<'_>,
+        turn: &TurnOrder,
+        resume: Option<&str>,
+        prompt: Option<&str>,
+    ) -> Result<(), String> {
+        let Context { config, agent, .. } = context;
+        let plan = agent.plan(&Turn {
+            prompt: prompt.unwrap_or_default(),
+            resume,
+            budget_usd: budget_left_microusd(context)
+                .map(|left| Duration::from_micros(left).as_secs_f64()),
+            iteration: prompt.map(|_| turn.iteration),
+        });
+        let path = path_with_ourselves(
+            search_path(&plan, config.search_path.as_ref()),
+            config.guard.first(),
+        );
+        if self.guard.is_none() {
+            self.start_guard(context).map_err(|error| chain(&error))?;
+        }
+        prepare_transcripts(context).map_err(|error| chain(&error))?;
+        fn pipe<P>(made: io::Result<P>) -> Result<P, String> {
+            made.map_err(|error| format!("no pipe for the agent: {error}"))
+        }
+        let (stdin, agent_stdin) = match plan.input {
+            agents::Input::Whole(text) => (pipe(input(text.as_bytes()))?, None),
+            agents::Input::Lines(first) => {
+                let (stdin, writer) = pipe(lines())?;
+                (stdin, Some(AgentStdin::start(writer, first)))
+            }
+        };
+        let (stdout_out, stdout) = pipe(output())?;
+        let (stderr_out, stderr) = pipe(output())?;
+        let mut env = plan.env;
+        env.extend(path.map(|path| ("PATH".into(), path)));
+        let one_turn = !context.policy.agent.persistent;
+        env.extend(turn_variables(turn, one_turn, &config.working_dir));
+        let mut env_remove = plan.env_remove;
+        if !one_turn {
+            // An outer loop may have set them.
+            env_remove.extend([ITERATION, ATTEMPT].map(OsString::from));
+        }
+        let spawn = Spawn {
+            generation: turn.generation.0,
+            program: plan.program,
+            args: plan.args,
+            env,
+            env_remove,
+            cwd: config.working_dir.clone(),
+            stdin,
+            stdout,
+            stderr,
+        };
+        let guard = self.guard.as_mut().ok_or("the guard is gone")?;
+        guard
+            .spawn(spawn)
+            .map_err(|error| format!("the agent cannot be started: {error}"))?;
+        let pump = Pump::new(
+            stdout_out,
+            stderr_out,
+            transcript(context, turn),
+            agent.line_max_bytes(),
+        );
+        self.launch = Some(LiveLaunch::start(
+            turn.generation,
+            agent.decoder(),
+            pump,
+            agent_stdin,
+            self.notices.clone(),
+        ));
+        Ok(())
+    }
+
+    /// Nothing more is expected of a launch. Its reader ends by itself, and is joined before the next launch.
+    fn abandon(&mut self, generation: Generation) {
+        if let Some(launch) = self.launch_of(generation) {
+            launch.drain();
+        }
+    }
+
+    /// Stops the agent as Ctrl-Z does.
+    pub fn suspend(&mut self) {
+        if let Some(guard) = &mut self.guard {
+            guard.suspend();
+        }
+    }
+
+    /// Continues an agent that was stopped.
+    pub fn resume(&mut self) {
+        if let Some(guard) = &mut self.guard {
+            guard.resume();
+        }
+    }
+
+    /// Ends the agent and the guard. An agent with an open stdin ends by itself first, and saves its conversation.
+    pub async fn shutdown(&mut self) {
+        self.sample = None;
+        if let (Some(guard), Some(launch)) = (&mut self.guard, &mut self.launch)
+            && launch.has_stdin()
+            && launch.exit.is_none()
+        {
+            launch.close_stdin();
+            let exited = async {
+                loop {
+                    match guard.next().await {
+                        GuardNews::Exited { .. } | GuardNews::Lost { .. } => return,
+                        GuardNews::Spawned { .. } | GuardNews::SpawnFailed { .. } => {}
+                    }
+                }
+            };
+            // An agent that takes longer does not end by itself.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, exited).await;
+        }
+        if let Some(guard) = self.guard.take() {
+            guard.finish().await;
+        }
+    }
+
+    /// Joins the reader of the agent's output. Call it after [`Session::shutdown`].
+    pub async fn join_reader(&mut self) {
+        if let Some(launch) = self.launch.take() {
+            // The run is over, so that a panic of the reader changes nothing.
+            let _ = launch.join().await;
+        }
+    }
+}
+
+/// Dropping the runner during a run leaves the guard to itself, which ends the agent.
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.abandon();
+        }
+    }
+}
+
+#[cfg(test)]
+impl Session {
+    /// Replaces the launch.
+    pub fn set_launch(&mut self, launch: LiveLaunch) {
+        self.launch = Some(launch);
+    }
+}
+
+async fn guard_event(guard: Option<&mut Guard>) -> GuardNews {
+    match guard {
+        Some(guard) => guard.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn agent_event(launch: Option<&mut LiveLaunch>) -> AgentEvent {
+    match launch {
+        Some(launch) => launch.next_event().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sampled(sample: &mut Option<ProcessSample>) -> Input {
+    let Some(running) = sample else {
+        return std::future::pending().await;
+    };
+    let input = running.finished().await;
+    *sample = None;
+    input
+}
+
+/// Returns the agent's first line about a turn that failed.
+fn failure_reason(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty());
+    let line = line.unwrap_or("it does not say why").trim();
+    let end = line.floor_char_boundary(REASON_BYTES_MAX);
+    line.get(..end).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,190 @@
+//! The prompt of a turn: the text of the user, after the text that the loop puts before it. That is the hand-off for a new session, the
+//! unmet conditions of completion, and messages of the operator.
+
+use std::io::BufRead;
+
+use tachikoma_agents::{Claim, Decoder, Observation, claim, line};
+use tachikoma_core::{
+    LastSeen, SessionNo, WorkTree, checkpoint, handoff_due, standing_in_the_way, told,
+};
+
+use crate::prompt;
+use crate::runner::context::Context;
+use crate::runner::queue::InputQueue;
+use crate::session::transcripts;
+use crate::store::{checkpoints, compressed, prompts};
+use crate::worktree;
+use tachikoma_core::error_chain as chain;
+
+/// Transcripts that are searched for the last output of a session. Attempts that failed early have empty ones.
+const TRANSCRIPTS_MAX: usize = 8;
+
+/// Builds prompts, and remembers what the next one depends on.
+#[derive(Debug, Default)]
+pub(super) struct Prompts {
+    /// The last prompt. Quotations from it are not the agent's own words.
+    last: String,
+    /// The hand-off of the current session, once it was built.
+    handoff: Option<HandOff>,
+    /// Why the completion promise in the last answer is not taken as a claim. The next prompt says so.
+    rejected_claim: Option<String>,
+}
+
+/// A hand-off. Every attempt of a session that needs it gets the same text.
+#[derive(Debug)]
+struct HandOff {
+    session: SessionNo,
+    text: String,
+}
+
+impl Prompts {
+    /// Returns the last prompt.
+    pub fn last(&self) -> &str {
+        &self.last
+    }
+
+    /// Returns the prompt of the next turn.
+    ///
+    /// # Errors
+    /// The text of the user cannot be read.
+    pub async fn next(
+        &mut self,
+        context: Context<'_>,
+        queue: &mut InputQueue,
+    ) -> Result<String, String> {
+        let text = user_text(context)?;
+        let rejected = self.rejected_claim.take().map(|doubt| {
+            format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
+        });
+        let before = rejected.unwrap_or_default() + &told(context.state);
+        let before = before + &standing_in_the_way(context.state);
+        let prompt = before + &self.handoff(context, queue).await + &text;
+        self.last.clone_from(&prompt);
+        Ok(prompt)
+    }
+
+    /// Returns whether a final text claims completion. A text that only looks like a claim is a warning, and the next prompt says why.
+    pub fn is_claim(&mut self, context: Context<'_>, text: &str, queue: &mut InputQueue) -> bool {
+        let promise = &context.config.settings.stop_conditions.completion_promise;
+        match claim(text, promise, &self.last) {
+            Claim::Made => true,
+            Claim::Absent => false,
+            Claim::NotMeant(doubt) => {
+                queue.warn(format!(
+                    "iteration {} names the completion promise, but does not claim it: {doubt}",
+                    context.state.iteration
+                ));
+                self.rejected_claim = Some(doubt.to_string());
+                false
+            }
+        }
+    }
+
+    /// Returns the hand-off, which is empty for a session that has the context already.
+    async fn handoff(&mut self, context: Context<'_>, queue: &mut InputQueue) -> String {
+        let state = context.state;
+        if context.policy.fresh_each_iteration || !handoff_due(state) {
+            return String::new();
+        }
+        let session = state.session.number;
+        let built = self.handoff.as_ref();
+        if let Some(built) = built.filter(|built| built.session == session) {
+            return built.text.clone();
+        }
+        let dir = context.loop_dir();
+        let vault = &context.config.vault;
+        // An earlier runner may have built it. A file that cannot be read is built again.
+        let text = match checkpoints::read(&dir, session, vault) {
+            Ok(Some(text)) => text,
+            Ok(None) | Err(_) => {
+                let text = build_handoff(context).await;
+                if let Err(error) = checkpoints::keep(&dir, session, &text, vault) {
+                    queue.warn(format!(
+                        "the hand-off to session {session} is given, but not kept: {}",
+                        chain(&error)
+                    ));
+                }
+                text
+            }
+        };
+        self.handoff = Some(HandOff {
+            session,
+            text: text.clone(),
+        });
+        text
+    }
+}
+
+/// Returns the text of the user: the prompt, or the one that the operator wrote for this iteration.
+fn user_text(context: Context<'_>) -> Result<String, String> {
+    let state = context.state;
+    match &state.operator.prompt {
+        None => prompt::read(&state.launch.prompt, &context.config.working_dir)
+            .map_err(|error| chain(&error)),
+        Some(edited) => {
+            prompts::read(&context.loop_dir(), edited, &context.config.vault).map_err(|error| {
+                format!("the prompt that the operator wrote for this iteration is lost: {error}")
+            })
+        }
+    }
+}
+
+async fn build_handoff(context: Context<'_>) -> String {
+    let Context { config, state, .. } = context;
+    let max_bytes = config.settings.reboot.handoff_max_bytes;
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+    let dir = config.working_dir.clone();
+    let start = state.launch.start_commit.clone();
+    let changes = tokio::task::spawn_blocking(move || worktree::since(&dir, start.as_deref()));
+    let tree: WorkTree = changes.await.unwrap_or_default();
+    let last = match state.checkpoint.words_of.next() == state.session.number {
+        true => LastSeen::default(),
+        false => last_output(context).await,
+    };
+    checkpoint(state, &tree, &last, max_bytes)
+}
+
+/// Returns the last output of the session before this one, which wrote no hand-off, from its latest transcript.
+async fn last_output(context: Context<'_>) -> LastSeen {
+    let directory = context.config.transcripts_dir(context.state.loop_id);
+    let (vault, decoder) = (context.config.vault.clone(), context.agent.decoder());
+    let line_bytes_max = context.agent.line_max_bytes();
+    let read = tokio::task::spawn_blocking(move || {
+        let listed = transcripts::list(&directory).unwrap_or_default();
+        // The latest one may be that of the new session, which is empty.
+        let latest = listed.iter().rev().take(TRANSCRIPTS_MAX);
+        let mut seen = latest.filter_map(|transcript| {
+            let opened = compressed::open(&transcript.path, &vault).ok()?;
+            let last = last_seen(opened.content, decoder.clone(), line_bytes_max);
+            (last != LastSeen::default()).then_some(last)
+        });
+        seen.next()
+    });
+    read.await.ok().flatten().unwrap_or_default()
+}
+
+/// Reads a transcript for the last things that the agent said and did, up to the first error.
+fn last_seen(content: impl BufRead, mut decoder: Decoder, line_bytes_max: usize) -> LastSeen {
+    let mut last = LastSeen::default();
+    let mut lines = line::LineSplitter::new(line_bytes_max);
+    let mut read_line = |line: line::Line<'_>| {
+        for observation in decoder.observe(&line.text) {
+            match observation {
+                Observation::Said(text) => last.said(&text),
+                Observation::ToolStarted { name, about, .. } => last.called(&name, &about),
+                _ => {}
+            }
+        }
+    };
+    let mut content = content;
+    while let Ok(piece) = content.fill_buf() {
+        if piece.is_empty() {
+            break;
+        }
+        let length = piece.len();
+        lines.push(piece, &mut read_line);
+        content.consume(length);
+    }
+    lines.finish(&mut read_line);
+    last
+}

@@ -1,0 +1,270 @@
+//! The snapshot of the state on disk: written at the end of an iteration, at changes of state, and after an interval. Nothing is written
+//! where another runner may work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tachikoma_core::{LoopEvent, LoopId, Phase, Record, Seq, State, Timestamp};
+use tachikoma_fs::quarantine::quarantine;
+use tachikoma_fs::whole::FileMark;
+use tokio::time::Instant;
+
+use super::error::RunError;
+use super::queue::InputQueue;
+use super::storage::Storage;
+use crate::clock;
+use crate::config::LoopConfig;
+use crate::store::StoreError;
+use crate::store::snapshot::{self, Durability, Snapshot};
+use crate::store::vault::Vault;
+use tachikoma_core::error_chain as chain;
+
+/// How often the lock file is touched while a time budget counts. When the power fails, at most this much time is not counted.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// When a missing lock kept a snapshot from being written, the next attempt follows after this time. It is soon, and does not burden a full
+/// disk on which the lock cannot be repaired.
+const LOCK_RETRY: Duration = Duration::from_secs(1);
+
+/// Returns how durable the snapshot after an event must be; `None` if the event needs no snapshot.
+pub(super) fn durability(event: &LoopEvent) -> Option<Durability> {
+    match event {
+        LoopEvent::Paused { .. }
+        | LoopEvent::Resumed
+        | LoopEvent::RebootStarted { .. }
+        | LoopEvent::RebootCompleted { .. }
+        | LoopEvent::RebootFailed { .. }
+        | LoopEvent::Completed { .. }
+        | LoopEvent::Stopped { .. }
+        | LoopEvent::Error { .. } => Some(Durability::Synced),
+        // The next snapshot by the clock is synced, so that a short first iteration need not wait for the disk.
+        LoopEvent::Started { .. }
+        | LoopEvent::IterationCompleted { .. }
+        | LoopEvent::IterationFailed { .. }
+        | LoopEvent::IterationLimited(_)
+        | LoopEvent::WorkKept { .. }
+        | LoopEvent::KeepGivenUp { .. }
+        | LoopEvent::GatesRan { .. }
+        | LoopEvent::TestsRan(_)
+        | LoopEvent::ClaimRefused(_)
+        | LoopEvent::Noted { .. }
+        | LoopEvent::CustomSet { .. } => Some(Durability::Lazy),
+        _ => None,
+    }
+}
+
+/// The snapshot on disk, and when it is due.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    /// As it was last written, or found.
+    last: Option<SavedSnapshot>,
+    /// Whether the last attempt to write it failed.
+    failed: bool,
+    /// When the next one is due, if no event causes one before.
+    due: Option<Instant>,
+    /// When the files of the loop were last checked.
+    checked: Instant,
+    /// When the lock file was last touched.
+    alive: Instant,
+}
+
+/// The snapshot as it was last written.
+#[derive(Debug)]
+pub(super) struct SavedSnapshot {
+    mark: FileMark,
+    /// The last record that it contains.
+    seq: Seq,
+}
+
+impl SavedSnapshot {
+    /// Reads the snapshot of a loop.
+    pub fn find(path: &Path, loop_id: LoopId, vault: &Vault) -> Option<Self> {
+        let mark = FileMark::of(path)?;
+        let found = snapshot::read(path, vault).ok().flatten()?;
+        let seq = found.seq;
+        (found.loop_id == loop_id).then_some(Self { mark, seq })
+    }
+}
+
+impl Snapshots {
+    pub fn new(found: Option<SavedSnapshot>) -> Self {
+        Self {
+            last: found,
+            failed: false,
+            due: None,
+            checked: instant(),
+            alive: instant(),
+        }
+    }
+
+    /// Takes note that there is something to save.
+    pub fn note(&mut self, config: &LoopConfig, records: &[Record]) {
+        let state = &config.settings.state;
+        let interval = state.auto_save_interval.get();
+        if !records.is_empty() && !interval.is_zero() && self.due.is_none() && state.enabled {
+            self.due = Some(instant() + interval);
+        }
+    }
+
+    /// The files of the loop are being checked.
+    pub fn checked(&mut self) {
+        self.checked = instant();
+    }
+
+    /// The lock file is being touched.
+    pub fn touched(&mut self) {
+        self.alive = instant();
+    }
+
+    /// Returns when the lock file has to be touched.
+    pub fn alive_due(&self) -> Instant {
+        self.alive + ALIVE_INTERVAL
+    }
+
+    /// Returns when the files have to be checked: if something has to be saved, and once in an interval while the loop runs.
+    pub fn check_due(&self, config: &LoopConfig, state: &State) -> Option<Instant> {
+        let interval = config.settings.state.auto_save_interval.get();
+        let check = (is_running(state) && !interval.is_zero()).then(|| self.checked + interval);
+        self.due.into_iter().chain(check).min()
+    }
+
+    /// Returns whether the files have to be checked now.
+    pub fn is_check_due(&self, config: &LoopConfig, state: &State) -> bool {
+        self.check_due(config, state)
+            .is_some_and(|due| due <= instant())
+    }
+
+    /// Returns whether something has to be saved.
+    pub fn is_unsaved(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// Returns whether the snapshot is damaged: it was written, and is not there as it was written.
+    pub fn is_damaged(&mut self, config: &LoopConfig, loop_id: LoopId) -> bool {
+        self.last.is_some() && !self.is_as_written(config, loop_id)
+    }
+
+    /// Returns whether the file is as it was last written; if it was not written yet, whether there is no file.
+    fn is_as_written(&mut self, config: &LoopConfig, loop_id: LoopId) -> bool {
+        let path = config.packed_snapshot_path();
+        let Some(saved) = &mut self.last else {
+            return std::fs::symlink_metadata(&path).is_err();
+        };
+        if FileMark::of(&path).as_ref() == Some(&saved.mark) {
+            return true;
+        }
+        // The file may have been touched, or moved and copied back.
+        let found = SavedSnapshot::find(&path, loop_id, &config.vault);
+        let same = found.filter(|found| found.seq == saved.seq);
+        same.map(|found| *saved = found).is_some()
+    }
+
+    /// Moves a foreign file in the place of the snapshot to the quarantine. Returns what was wrong.
+    ///
+    /// # Errors
+    /// The file cannot be moved, and must not be overwritten.
+    fn quarantine_foreign(
+        &mut self,
+        config: &LoopConfig,
+        loop_id: LoopId,
+        path: &Path,
+    ) -> Result<Option<String>, StoreError> {
+        if self.is_as_written(config, loop_id) {
+            return Ok(None);
+        }
+        let working_dir = &config.working_dir;
+        Ok(Some(match quarantine(working_dir, path)? {
+            None => "its file was gone; it was written anew".to_owned(),
+            Some(moved) => {
+                let shown = moved.strip_prefix(working_dir).unwrap_or(&moved);
+                format!(
+                    "its file was changed; it was written anew; what was found is at {}",
+                    shown.display()
+                )
+            }
+        }))
+    }
+
+    /// Writes the snapshot, and returns what was wrong with the file that was there. A snapshot that cannot be written is a warning, once
+    /// until it can, because the journal has everything.
+    ///
+    /// # Errors
+    /// The journal cannot be synced. It is synced first: if the snapshot survived a power cut and its records did not, the journal would
+    /// have a gap.
+    pub fn write(
+        &mut self,
+        config: &LoopConfig,
+        state: &State,
+        storage: &mut Storage,
+        durability: Durability,
+        now: Timestamp,
+        queue: &mut InputQueue,
+    ) -> Result<Option<String>, RunError> {
+        self.due = None;
+        storage.sync()?;
+        // A working directory that was removed is not created again, and a loop that is not kept has no snapshot.
+        if !config.working_dir.is_dir() || !config.settings.state.enabled {
+            return Ok(None);
+        }
+        if !storage.lock.is_in_place(&config.working_dir) {
+            // Another runner may have the directory and its snapshot. The next repair of the lock finds out.
+            self.due = Some(instant() + LOCK_RETRY);
+            return Ok(None);
+        }
+        let path = config.packed_snapshot_path();
+        let snapshot = Snapshot::of(state, &config.working_dir, now);
+        let seq = snapshot.seq;
+        let moved = self.quarantine_foreign(config, state.loop_id, &path);
+        let written = moved.and_then(|wrong| {
+            let (plain, packing) = (config.snapshot_path(), config.packing());
+            let mark = snapshot.write_marked(&plain, packing, durability, &config.vault)?;
+            Ok((wrong, mark))
+        });
+        match written {
+            Ok((wrong, mark)) => {
+                self.failed = false;
+                self.last = Some(SavedSnapshot { mark, seq });
+                return Ok(wrong);
+            }
+            Err(error) => {
+                // The file may be complete, and only its sync failed.
+                let found = SavedSnapshot::find(&path, state.loop_id, &config.vault);
+                if let Some(found) = found.filter(|found| found.seq == seq) {
+                    self.last = Some(found);
+                }
+                let is_warned = std::mem::replace(&mut self.failed, true);
+                if !is_warned && state.outcome().is_none() {
+                    queue.warn(format!("the snapshot is not up to date: {}", chain(&error)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns whether the loop has started and has not ended.
+pub(super) fn is_running(state: &State) -> bool {
+    !matches!(state.phase, Phase::Idle | Phase::Ended { .. })
+}
+
+fn instant() -> Instant {
+    Instant::from_std(clock::monotonic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_reboot_is_saved() {
+        let failed = LoopEvent::RebootFailed {
+            reason: tachikoma_core::RebootReason::Manual,
+            iteration: 1,
+            error: "no answer".to_owned(),
+            aborted: false,
+        };
+        assert_eq!(durability(&failed), Some(Durability::Synced));
+        assert_eq!(durability(&LoopEvent::Resumed), Some(Durability::Synced));
+        assert_eq!(durability(&LoopEvent::OutputSeen), None);
+    }
+}
