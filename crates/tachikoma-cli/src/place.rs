@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tachikoma_core::LoopId;
 use tachikoma_fs::{RALPH_DIR, owner};
-use tachikoma_loop_runner::cloud::{Cloud, Surroundings};
+use tachikoma_loop_runner::cloud::{Cloud, Proxies, Surroundings};
 use tachikoma_loop_runner::git::present::Bounds;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
@@ -363,11 +363,11 @@ impl Place {
         std::env::var(name).ok().filter(|value| !value.is_empty())
     }
 
-    /// Returns where credentials of an object store are looked for: in the variables of the services' own tools, and in their files.
+    /// Returns what network clients use of the environment: credentials of object stores, and proxies.
     pub fn surroundings(&self) -> Surroundings {
         let ours = |name: &str| {
             let prefixes = ["AWS_", "AZURE_", "GOOGLE_"];
-            prefixes.iter().any(|prefix| name.starts_with(prefix))
+            prefixes.iter().any(|prefix| name.starts_with(prefix)) || Proxies::has_variable(name)
         };
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);

@@ -9,6 +9,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::CloudError;
+use crate::proxies::Proxies;
 
 /// A file of credentials has a few hundred bytes for each profile.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -27,10 +28,10 @@ const ID: &str = "aws_access_key_id";
 const SECRET: &str = "aws_secret_access_key";
 const TOKEN: &str = "aws_session_token";
 
-/// What of the environment a store may need.
+/// The variables and the home directory that network clients use: credentials of object stores, and proxies.
 #[derive(Clone, Default)]
 pub struct Surroundings {
-    /// Variables, by name. Those that have nothing to do with stores are ignored.
+    /// Variables, by name. Other variables are ignored.
     pub variables: BTreeMap<String, String>,
     /// The user's directory.
     pub home: Option<PathBuf>,
@@ -44,6 +45,12 @@ impl std::fmt::Debug for Surroundings {
 }
 
 impl Surroundings {
+    /// Returns the proxies that the variables name.
+    #[must_use]
+    pub fn proxies(&self) -> Proxies {
+        Proxies::from_variables(&self.variables)
+    }
+
     fn variable(&self, name: &str) -> Option<&str> {
         let value = self.variables.get(name).map(String::as_str);
         value.filter(|value| !value.is_empty())

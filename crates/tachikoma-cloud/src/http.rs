@@ -17,6 +17,8 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions, HeaderValue};
 use reqwest::redirect::Policy;
 
+use crate::proxies::Proxies;
+
 /// A machine that is there answers within it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -30,23 +32,34 @@ const COMPLETES: &str = "uploadId=";
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Makes the clients.
-#[derive(Debug, Default)]
-pub(crate) struct Connector;
+#[derive(Debug)]
+pub(crate) struct Connector {
+    proxies: Proxies,
+}
+
+impl Connector {
+    pub fn new(proxies: Proxies) -> Self {
+        Self { proxies }
+    }
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp);
-        let client = reqwest::Client::builder()
+        let failed = |error| object_store::Error::Generic {
+            store: "HTTP client",
+            source: Box::new(error),
+        };
+        let builder = self.proxies.apply(reqwest::Client::builder());
+        let client = builder
+            .map_err(failed)?
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             .https_only(allows_http.as_deref() != Some("true"))
             .http1_only()
-            .build();
-        let client = client.map_err(|error| object_store::Error::Generic {
-            store: "HTTP client",
-            source: Box::new(error),
-        })?;
+            .build()
+            .map_err(failed)?;
         Ok(HttpClient::new(Client(HttpClient::new(client))))
     }
 }

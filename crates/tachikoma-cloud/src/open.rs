@@ -97,7 +97,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             Ok(store.in_directory(path))
         }
         Kind::S3 => {
-            tls::provide();
+            tls::install_provider();
             let told = surroundings.aws()?;
             check_endpoint(&told)?;
             let secrets: Vec<String> = [
@@ -110,7 +110,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             .collect();
             let failed = |error| CloudError::of(&shown, &shown, &secrets, &error);
             let mut builder = AmazonS3Builder::new()
-                .with_http_connector(Connector)
+                .with_http_connector(Connector::new(surroundings.proxies()))
                 .with_retry(retry);
             for (key, value) in &told {
                 // Not all of them are the library's.
@@ -124,7 +124,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             Ok(Store::new(Arc::new(store), prefix, shown, secrets))
         }
         Kind::Unproven => {
-            tls::provide();
+            tls::install_provider();
             let told = surroundings.variables.iter();
             let told = told.map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
             let secrets = surroundings.variables.iter().filter(|(name, _)| {

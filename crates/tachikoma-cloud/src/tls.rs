@@ -2,9 +2,9 @@
 
 use reqwest::ClientBuilder;
 
-/// Makes ring the provider of this process, unless it has one.
-pub(crate) fn provide() {
-    // Somebody was first: then there is one.
+/// Makes ring the TLS provider of this process, unless it already has a provider.
+pub fn install_provider() {
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -12,6 +12,6 @@ pub(crate) fn provide() {
 ///
 /// The features of a crate are those that anyone in the program wants of it: a client that never uses TLS is built with it.
 pub fn plain_http(builder: ClientBuilder) -> ClientBuilder {
-    provide();
+    install_provider();
     builder.tls_certs_only([]).http1_only()
 }

@@ -1,11 +1,11 @@
-//! `tachikoma notify test`: whether messages arrive.
+//! `tachikoma notify test`: sends a test message to the configured targets.
 
 use std::process::ExitCode;
 
 use tachikoma_loop_runner::notify;
 
 use super::launch::{self, Base};
-use super::{GUARD, runtime};
+use super::{GUARD, block_on};
 use crate::failure::Failure;
 use crate::out;
 use crate::place::Place;
@@ -17,9 +17,7 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
     let settings = base.loaded.settings;
     let targets = settings.notify.len();
     if targets == 0 {
-        return Err(Failure::usage(
-            "there is no `[[notify]]` that could be tried",
-        ));
+        return Err(Failure::usage("there is no `[[notify]]` to test"));
     }
     if let Some(number) = number.filter(|number| !(1..=targets).contains(number)) {
         let message =
@@ -29,13 +27,16 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
     let secrets = launch::secrets_of(&settings, number)?;
     let guard = place.ourselves(GUARD)?;
     let mut failed = false;
-    let told = |sent: notify::Sent| {
+    let report = |sent: notify::Sent| {
         failed |= sent.error.is_some();
         let how = sent.error.unwrap_or_else(|| "sent".to_owned());
         out::line(&format!("{}: {how}", sent.target));
     };
-    let (targets, ours) = (&settings.notify, &base.working_dir);
-    runtime()?.block_on(notify::test(targets, &secrets, ours, &guard, number, told));
+    let proxies = place.surroundings().proxies();
+    let (targets, dir) = (&settings.notify, &base.working_dir);
+    block_on(notify::test(
+        targets, &secrets, dir, &guard, &proxies, number, report,
+    ))?;
     Ok(if failed {
         ExitCode::FAILURE
     } else {

@@ -16,7 +16,7 @@ use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError, Reader, Re
 use super::config::warn_not_built;
 use super::launch::{Base, Plan, plan, secret_names};
 use super::repository::Repository;
-use super::{detach, runtime};
+use super::{block_on, detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::keys::{self, Keys};
@@ -92,7 +92,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         false => None,
     };
-    let ended = runtime()?.block_on(run_here(plan.config, style, terminal, Some(reader)));
+    let ended = block_on(run_here(plan.config, style, terminal, Some(reader)))?;
     // A panic in there has said why.
     let _ = registered.map(std::thread::JoinHandle::join);
     ended

@@ -167,7 +167,11 @@ impl LoopRunner {
         let done = found == Found::Nothing && !config.new_loop;
         let policy = config.policy(&agent);
         let patterns = patterns::compiled(&config.settings.reboot.triggers.on_patterns);
-        let mut notices = Notices::new(Address::all(&config.settings.notify, &config.secrets));
+        let mut notices = Notices::new(Address::all(
+            &config.settings.notify,
+            &config.secrets,
+            &config.surroundings.proxies(),
+        ));
         notices.tests.clone_from(&state.progress.tests);
         let stop_patterns = patterns::compiled(&config.settings.stop_conditions.stop_on_patterns);
         Ok(Self {
