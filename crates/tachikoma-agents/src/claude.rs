@@ -5,6 +5,8 @@
 //! code that minds it; recorded output of each is below `tests/corpus/claude/`.
 
 mod blocks;
+mod conversation;
+mod costs;
 mod decoder;
 mod launch;
 mod limit;
@@ -15,6 +17,7 @@ mod scan;
 mod system;
 mod talk;
 mod trust;
+mod usage;
 mod window;
 
 pub use decoder::Decoder;

@@ -6,6 +6,7 @@
 //! `opencode run --format json` is one process per turn. One [`Decoder`] reads both, and recordings of the server's
 //! stream; recorded output is below `tests/corpus/opencode/`.
 
+mod conversation;
 mod decoder;
 mod failure;
 pub mod ids;

@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::out;
+use crate::runtime::runtime;
 
 /// What a runner says to it.
 #[derive(Debug, Parser)]
@@ -75,7 +76,7 @@ fn serve(args: BridgeArgs) -> Result<End, Failure> {
         managed: args.managed,
         login: login(),
     };
-    crate::commands::runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let own = |error: std::io::Error| {
             Failure::new(format!(
                 "the bridge talks to a runner through pipes: {error}"

@@ -3,17 +3,19 @@
 mod args;
 mod bridge;
 mod commands;
+mod confirm;
 mod demo_agent;
 mod failure;
 mod keys;
 mod out;
-mod place;
 mod report;
+mod runtime;
 mod sanitise;
 mod sd_notify;
 mod secrets;
 mod signals;
 mod trust;
+mod workspace;
 mod zone;
 
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ pub mod found;
 pub mod line;
 pub mod progress;
 pub mod question;
+pub mod span;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};

@@ -11,12 +11,10 @@ use std::sync::OnceLock;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use tachikoma_loop_runner::process::handed;
-use tachikoma_loop_runner::settings::Secret;
+use tachikoma_loop_runner::settings::{Notify, Secret, Settings};
 use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 
-use crate::commands::launch::secret_names;
 use crate::failure::Failure;
-use crate::place::Place;
 
 /// The first word that says that secrets are handed over; the number of a descriptor and the other words follow.
 pub const WITH_SECRETS: &str = "with-secrets";
@@ -31,6 +29,13 @@ static HANDED: OnceLock<BTreeMap<String, Secret>> = OnceLock::new();
 pub fn value(name: &str) -> Option<Secret> {
     let handed = HANDED.get().and_then(|handed| handed.get(name).cloned());
     handed.or_else(|| std::env::var(name).ok().map(Secret::from))
+}
+
+/// The variables that are for us alone: those that the settings name for messages, and the passphrase of the state.
+pub fn secret_names(settings: &Settings) -> Vec<OsString> {
+    let names = settings.notify.iter().flat_map(Notify::variables);
+    let names = names.map(Into::into);
+    names.chain([PASSPHRASE_VARIABLE.into()]).collect()
 }
 
 /// Takes over what this program has handed to itself.
@@ -52,19 +57,8 @@ pub fn shed_passphrase() -> Result<(), Failure> {
     shed_but_passphrase(&[PASSPHRASE_VARIABLE.into()])
 }
 
-/// Gets rid of all variables that are for us alone, in a command that runs git: what git runs may be the agent's.
-pub fn shed_all(place: &Place) -> Result<(), Failure> {
-    let loaded = place.layers().and_then(|layers| Ok(layers.load()?));
-    // Settings that cannot be read are said by whoever needs them.
-    let names = loaded.map_or_else(
-        |_| vec![PASSPHRASE_VARIABLE.into()],
-        |loaded| secret_names(&loaded.settings),
-    );
-    shed_but_passphrase(&names)
-}
-
 /// Gets rid of variables of which only the passphrase is still needed.
-fn shed_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
+pub fn shed_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
     let passphrase = value(PASSPHRASE_VARIABLE);
     let needed = passphrase.map(|value| (PASSPHRASE_VARIABLE.to_owned(), value));
     shed(names, &needed.into_iter().collect())

@@ -9,13 +9,13 @@ use std::thread::JoinHandle;
 use tachikoma_core::{LoopId, Override};
 use tachikoma_loop_runner::process::is_below_a_guard;
 use tachikoma_loop_runner::settings::{Loaded, is_guarded};
-use tachikoma_loop_runner::store::trust::{Added, Agreement, Agreements, VARIABLE};
+use tachikoma_loop_runner::store::trust::{Added, Agreement, Agreements};
 
-use crate::commands::confirm::{agree, can_ask};
+use crate::confirm::{agree, can_ask};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
 /// A setting that is longer is shown in part; its place says where the rest is.
 const SHOWN_CHARS_MAX: usize = 2000;
@@ -47,11 +47,11 @@ pub struct Trust {
 
 impl Trust {
     /// Reads where agreements are kept.
-    pub fn new(place: &Place, untrusted: Untrusted) -> Self {
+    pub fn new(workspace: &Workspace, untrusted: Untrusted) -> Self {
         Self {
-            state_dir: place.state_dir(),
+            state_dir: workspace.state_dir(),
             untrusted,
-            is_off: is_off(place),
+            is_off: workspace.is_trust_off(),
             for_now: Arc::default(),
         }
     }
@@ -234,13 +234,6 @@ impl Trust {
             )
         })
     }
-}
-
-/// Returns whether the checks are switched off.
-pub fn is_off(place: &Place) -> bool {
-    place
-        .variable(VARIABLE)
-        .is_some_and(|value| value == "1" || value == "true")
 }
 
 /// Refuses a command of an agent, a hook or a gate.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
-use crate::store::{LISTED_MAX, Object, Put, part, same, too_many};
+use crate::object::{LISTED_MAX, Object, Put, part, same, too_many};
 
 /// A copy has what a backup has, and is as private.
 const MODE: u32 = 0o600;

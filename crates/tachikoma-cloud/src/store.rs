@@ -1,7 +1,7 @@
 //! A store, and what is done with it. Every call is bounded in memory; whoever calls bounds it in time.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,16 +12,11 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPay
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
 use crate::directory;
+use crate::object::{LISTED_MAX, Object, PART_BYTES, Put, part, same, too_many};
 use crate::upload::Upload;
-
-/// What is sent at a time, and held in memory for it. A store wants at least 5 MiB of each part but the last.
-pub const PART_BYTES: usize = 5 << 20;
 
 /// A store takes this many parts.
 const PARTS_MAX: u64 = 10_000;
-
-/// What a listing may have. A store that has more is not ours alone.
-pub(crate) const LISTED_MAX: usize = 100_000;
 
 /// A place for copies.
 pub struct Store {
@@ -38,24 +33,6 @@ impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Store").field(&self.shown).finish()
     }
-}
-
-/// What is in a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
-    /// Its name, without the place.
-    pub name: String,
-    /// Its size.
-    pub bytes: u64,
-}
-
-/// What came of putting something into a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// It is there now.
-    Created,
-    /// It was there.
-    WasThere,
 }
 
 impl Store {
@@ -293,39 +270,11 @@ impl Store {
     }
 }
 
-/// What is said where others have their things, too.
-pub(crate) fn too_many(shown: &str) -> CloudError {
-    CloudError::Refused {
-        store: shown.to_owned(),
-        words: format!(
-            "more than {LISTED_MAX} objects lie there; give backups a place of their own"
-        ),
-    }
-}
-
 const fn is_there(error: &object_store::Error) -> bool {
     matches!(
         error,
         object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }
     )
-}
-
-pub(crate) fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
-    if found == *wanted {
-        return Ok(());
-    }
-    Err(CloudError::Changed {
-        name: name.to_owned(),
-        found: found.hex,
-    })
-}
-
-/// Reads the next part; a short one is the last, and nothing is the end.
-pub(crate) fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(PART_BYTES);
-    file.take(PART_BYTES as u64).read_to_end(&mut bytes)?;
-    sum.add(&bytes);
-    Ok(bytes)
 }
 
 #[cfg(test)]

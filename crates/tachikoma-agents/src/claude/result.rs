@@ -2,10 +2,11 @@
 
 use tachikoma_core::Timestamp;
 
-use super::decoder::{Decoder, Turn};
+use super::conversation::{Conversation, Turn};
+use super::costs::rounded;
 use super::limit;
-use super::message::Usage;
 use super::scan::{Raw, Scan, Walk};
+use super::usage::Usage;
 use crate::{FailureClass, Observation, TurnOutcome, TurnResult};
 
 /// How long a word of the agent can be.
@@ -13,47 +14,6 @@ const WORD_BYTES_MAX: usize = 256;
 
 /// How much is kept of the errors of a turn that failed without a text.
 const ERRORS_BYTES_MAX: usize = 4096;
-
-/// What a process has cost. Totals include what a conversation cost in earlier processes, and every turn before.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Costs {
-    /// The total of the conversation at the last result, or before this process.
-    total: Option<f64>,
-    run: f64,
-}
-
-impl Costs {
-    pub fn after(total: f64) -> Self {
-        Self {
-            total: Some(total).filter(|total| total.is_finite()),
-            run: 0.0,
-        }
-    }
-
-    /// Takes a new total, and what was spent since the last result if that was told, and returns the turn's cost.
-    fn add(&mut self, total: Option<f64>, told: Option<f64>) -> f64 {
-        let since = match (total, self.total) {
-            // A total that shrinks belongs to another conversation.
-            (Some(total), Some(before)) if total >= before => Some(total - before),
-            (total, _) => total,
-        };
-        let cost = told.or(since).unwrap_or_default().max(0.0);
-        self.total = total.or(self.total);
-        self.run += cost;
-        cost
-    }
-
-    /// What this process has cost; sums of cents have no more than so many decimals.
-    pub fn run_usd(&self) -> f64 {
-        rounded(self.run)
-    }
-}
-
-/// Rounds off what adding and subtracting decimals leaves behind.
-fn rounded(usd: f64) -> f64 {
-    let rounded = (usd * 1e9).round() / 1e9;
-    if rounded.is_finite() { rounded } else { 0.0 }
-}
 
 #[derive(Default)]
 struct Fields<'a> {
@@ -199,60 +159,66 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl Decoder {
-    /// The end of a turn. Returns false where the line turns out to be something else.
-    pub(super) fn result(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<bool> {
-        let fields = Fields::read(line)?;
-        if fields.kind.bare() != Some(b"result") {
-            return Some(false);
-        }
-        self.models(fields.models, seen);
-        let mut text = fields.text();
-        let tokens = tokens(fields.models_since, fields.usage);
-        let mut outcome = fields.outcome(&text, &self.turn);
-        // A hook that refuses the prompt ends the turn as a success.
-        if outcome == TurnOutcome::Ok && !self.turn.requested && tokens == 0 {
-            outcome = TurnOutcome::NoRequest;
-            text = no_request(&text);
-        }
-        let limit_resets_at = match outcome {
-            TurnOutcome::UsageLimit => self.turn.rejected.flatten().or_else(|| limit::epoch(&text)),
-            TurnOutcome::Ok
-            | TurnOutcome::ApiError
-            | TurnOutcome::MaxTurns
-            | TurnOutcome::MaxBudget
-            | TurnOutcome::NoRequest
-            | TurnOutcome::DuringExecution => None::<Timestamp>,
-        };
-        let total = fields.total_cost.number().filter(|total| *total >= 0.0);
-        let cost = self.costs.add(total, spent(fields.models_since));
-        let result = TurnResult {
-            success: outcome == TurnOutcome::Ok,
-            failure: fields.failure(outcome, &text, &self.turn.error),
-            text,
-            outcome,
-            limit_resets_at,
-            terminal_reason: fields.terminal_reason.line(WORD_BYTES_MAX),
-            api_error: fields.api_error.line(WORD_BYTES_MAX),
-            api_error_status: fields.status(),
-            num_turns: fields.num_turns.count(),
-            cost_usd: rounded(cost),
-            session_cost_usd: rounded(total.unwrap_or_default()),
-            tokens,
-            permission_denials: elements(fields.denials),
-            queued: fields.queued.count().unwrap_or_default(),
-        };
-        self.ended(result, seen);
-        Some(true)
+/// The end of a turn. Returns false where the line turns out to be something else.
+pub(super) fn result(
+    conversation: &mut Conversation,
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<bool> {
+    let fields = Fields::read(line)?;
+    if fields.kind.bare() != Some(b"result") {
+        return Some(false);
     }
+    models(conversation, fields.models, seen);
+    let mut text = fields.text();
+    let tokens = tokens(fields.models_since, fields.usage);
+    let mut outcome = fields.outcome(&text, &conversation.turn);
+    // A hook that refuses the prompt ends the turn as a success.
+    if outcome == TurnOutcome::Ok && !conversation.turn.requested && tokens == 0 {
+        outcome = TurnOutcome::NoRequest;
+        text = no_request(&text);
+    }
+    let limit_resets_at = match outcome {
+        TurnOutcome::UsageLimit => conversation
+            .turn
+            .rejected
+            .flatten()
+            .or_else(|| limit::epoch(&text)),
+        TurnOutcome::Ok
+        | TurnOutcome::ApiError
+        | TurnOutcome::MaxTurns
+        | TurnOutcome::MaxBudget
+        | TurnOutcome::NoRequest
+        | TurnOutcome::DuringExecution => None::<Timestamp>,
+    };
+    let total = fields.total_cost.number().filter(|total| *total >= 0.0);
+    let cost = conversation.costs.add(total, spent(fields.models_since));
+    let result = TurnResult {
+        success: outcome == TurnOutcome::Ok,
+        failure: fields.failure(outcome, &text, &conversation.turn.error),
+        text,
+        outcome,
+        limit_resets_at,
+        terminal_reason: fields.terminal_reason.line(WORD_BYTES_MAX),
+        api_error: fields.api_error.line(WORD_BYTES_MAX),
+        api_error_status: fields.status(),
+        num_turns: fields.num_turns.count(),
+        cost_usd: rounded(cost),
+        session_cost_usd: rounded(total.unwrap_or_default()),
+        tokens,
+        permission_denials: elements(fields.denials),
+        queued: fields.queued.count().unwrap_or_default(),
+    };
+    conversation.ended(result, seen);
+    Some(true)
+}
 
-    /// The windows of the models that were used: the only place where they are told unasked.
-    fn models(&mut self, models: Raw<'_>, seen: &mut Vec<Observation>) {
-        each_model(models, |model, usage| {
-            let window = usage.window.count();
-            self.learn_window(&String::from_utf8_lossy(model), window, seen);
-        });
-    }
+/// The windows of the models that were used: the only place where they are told unasked.
+fn models(conversation: &mut Conversation, models: Raw<'_>, seen: &mut Vec<Observation>) {
+    each_model(models, |model, usage| {
+        let window = usage.window.count();
+        conversation.learn_window(&String::from_utf8_lossy(model), window, seen);
+    });
 }
 
 #[derive(Default)]

@@ -376,6 +376,20 @@ fn hex(digits: &[u8]) -> Option<u32> {
     })
 }
 
+/// Returns a member of an object; an absent value where there is none.
+pub fn member<'a>(object: Raw<'a>, wanted: &[u8]) -> Raw<'a> {
+    let mut found = Raw::default();
+    let _ = object.scan().object(|key, scan| {
+        let value = scan.value()?;
+        if key != wanted {
+            return Some(Walk::On);
+        }
+        found = value;
+        Some(Walk::Done)
+    });
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,23 +7,23 @@ use tachikoma_core::{Answer, LoopCommand};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 
-use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
+use crate::workspace::Workspace;
 
 /// Gives a command to the live runner and prints its answer.
-pub fn tell(place: &Place, command: LoopCommand) -> Result<ExitCode, Failure> {
-    ask_live(place, &Request::Command { command })
+pub fn tell(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Failure> {
+    ask_live(workspace, &Request::Command { command })
 }
 
 /// Makes a request of the live runner and prints its answer.
-pub fn ask_live(place: &Place, request: &Request) -> Result<ExitCode, Failure> {
+pub fn ask_live(workspace: &Workspace, request: &Request) -> Result<ExitCode, Failure> {
     let nobody = || {
-        Failure::new(format!("no loop runs in {}", place.directory.display()))
+        Failure::new(format!("no loop runs in {}", workspace.directory.display()))
             .hint("`tachikoma run` starts one, or goes on with the last")
     };
-    let working_dir = place.working_dir()?.ok_or_else(nobody)?;
+    let working_dir = workspace.working_dir()?.ok_or_else(nobody)?;
     let socket = live_socket(&working_dir).ok_or_else(nobody)?;
     let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)

@@ -8,21 +8,22 @@ use tachikoma_loop_runner::control::{Client, Request, Response};
 use tachikoma_loop_runner::store::vault::Vault;
 
 use super::control::{live_socket, unreachable_runner};
-use super::{records, runtime};
+use super::records;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::{Current, Place};
 use crate::report::json;
 use crate::report::line::Lines;
+use crate::runtime::runtime;
+use crate::workspace::{Current, Workspace};
 
 /// Prints the records of the current loop.
-pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
+pub fn events(workspace: &Workspace, follow: bool, json: bool) -> Result<ExitCode, Failure> {
     let Current {
         dir,
         working_dir,
         vault,
         ..
-    } = place.current_loop()?;
+    } = workspace.current_loop()?;
     let mut printer = Printer {
         vault,
         json,

@@ -10,18 +10,18 @@ use tachikoma_loop_runner::store::{archive, lock};
 use super::replay::{Launches, reach_words};
 use crate::failure::Failure;
 use crate::out;
-use crate::place::{Current, Place};
 use crate::report::json as json_line;
 use crate::sanitise::sanitise;
+use crate::workspace::{Current, Workspace};
 
 /// Explains an iteration; without one the last, and the end of the loop.
 pub fn explain(
-    place: &Place,
+    workspace: &Workspace,
     iteration: Option<u32>,
     name: Option<&str>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let current = place.named_loop(name)?;
+    let current = workspace.named_loop(name)?;
     // Asked first: a runner that ends meanwhile has written its end.
     let live = is_live(&current);
     let mut launches = Launches::default();

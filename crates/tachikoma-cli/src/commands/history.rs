@@ -15,14 +15,15 @@ use tachikoma_loop_runner::store::lock;
 use super::records;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
-use crate::report::line::{dollars, span};
+use crate::report::line::dollars;
+use crate::report::span::span;
+use crate::workspace::Workspace;
 
 /// Prints the iterations of the loop, or its reboots.
-pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
+pub fn history(workspace: &Workspace, of_reboots: bool, json: bool) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
     if of_reboots {
-        return reboots::print(place, &current, json);
+        return reboots::print(workspace, &current, json);
     }
     let mut under_way = UnderWay::default();
     let mut printed = 0_u64;

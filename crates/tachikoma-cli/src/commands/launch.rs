@@ -1,7 +1,6 @@
 //! What a run is told to do: flags over the recorded launch of the last run over files and variables.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Launch, LoopId, Outcome, Override, PromptSource, State};
@@ -9,9 +8,8 @@ use tachikoma_fs::owner;
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::{Entry, Loaded, Notify, Origin, Secret, Settings};
+use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::vault::PASSPHRASE_VARIABLE;
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
 
@@ -19,10 +17,10 @@ use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
 use crate::bridge;
 use crate::failure::{Failure, is_run};
-use crate::place::Place;
 use crate::sanitise::sanitise;
 use crate::secrets;
 use crate::trust::Trust;
+use crate::workspace::Workspace;
 use crate::zone;
 
 /// A run, worked out.
@@ -54,9 +52,9 @@ pub struct Base {
 
 impl Base {
     /// Reads files and variables.
-    pub fn read(place: &Place) -> Result<Self, Failure> {
-        let loaded = place.layers()?.load()?;
-        let working_dir = working_dir(place, &loaded.settings.working_dir)?;
+    pub fn read(workspace: &Workspace) -> Result<Self, Failure> {
+        let loaded = workspace.layers()?.load()?;
+        let working_dir = working_dir(workspace, &loaded.settings.working_dir)?;
         owner::check_ralph(&working_dir)?;
         Ok(Self {
             loaded,
@@ -65,15 +63,20 @@ impl Base {
     }
 
     /// Reads files and variables for a command that runs the programs they name.
-    pub fn trusted(place: &Place, trust: &Trust) -> Result<Self, Failure> {
-        let base = Self::read(place)?;
+    pub fn trusted(workspace: &Workspace, trust: &Trust) -> Result<Self, Failure> {
+        let base = Self::read(workspace)?;
         trust.check_configuration(&base.working_dir, &base.loaded)?;
         Ok(base)
     }
 }
 
 /// Works a run out.
-pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<Plan, Failure> {
+pub fn plan(
+    workspace: &Workspace,
+    args: &RunArgs,
+    trust: &Trust,
+    base: Base,
+) -> Result<Plan, Failure> {
     let Base {
         loaded: base,
         working_dir,
@@ -87,7 +90,7 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
     let before = if args.new || !base.settings.state.enabled {
         None
     } else {
-        last(place, &working_dir, loss)?
+        last(workspace, &working_dir, loss)?
     };
     let mut flags = flags(args)?;
     let mut notes = Vec::new();
@@ -109,7 +112,7 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
         flags.insert(key, ("--model", Value::from(model.as_str())));
     }
     let mut overrides = BTreeMap::new();
-    let mut layers = place.layers()?;
+    let mut layers = workspace.layers()?;
     let base_entries: Vec<Entry<'_>> = base.entries().collect();
     let said = |key: &str| value_text(&base_entries, key);
     for (key, before) in recorded.iter().flat_map(|launch| &launch.overrides) {
@@ -163,25 +166,25 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
         ..Launch::default()
     };
     let config = LoopConfig {
-        vault: place.vault(&working_dir, &loaded.settings),
+        vault: workspace.vault(&working_dir, &loaded.settings),
         settings: loaded.settings.clone(),
         working_dir,
         launch,
         new_loop: args.new,
         new_loop_id: recorded.is_none().then_some(loop_id),
-        guard: place.ourselves(GUARD)?,
-        demo: place.ourselves(DEMO_AGENT)?,
-        bridge: place.ourselves(BRIDGE)?,
+        guard: workspace.ourselves(GUARD)?,
+        demo: workspace.ourselves(DEMO_AGENT)?,
+        bridge: workspace.ourselves(BRIDGE)?,
         opencode_login: bridge::login(),
-        runtime_dir: place.runtime_dir(),
-        temporary_dir: place.temporary_dir(),
-        search_path: place.search_path(),
+        runtime_dir: workspace.runtime_dir(),
+        temporary_dir: workspace.temporary_dir(),
+        search_path: workspace.search_path(),
         zone_offset: zone::seconds_east,
         adoption: Adoption::All,
         loss,
         cgroup: true,
         secrets: secrets_of(&loaded.settings, None)?,
-        surroundings: place.surroundings(),
+        surroundings: workspace.surroundings(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
@@ -191,13 +194,6 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
         is_first: recorded.is_none(),
         loop_id,
     })
-}
-
-/// The variables that are for us alone: those that the settings name for messages, and the passphrase of the state.
-pub fn secret_names(settings: &Settings) -> Vec<OsString> {
-    let names = settings.notify.iter().flat_map(Notify::variables);
-    let names = names.map(Into::into);
-    names.chain([PASSPHRASE_VARIABLE.into()]).collect()
 }
 
 /// The values of the variables that the settings name.
@@ -380,8 +376,8 @@ fn prompt(
     }
 }
 
-pub fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
-    let path = place.directory.join(configured);
+pub fn working_dir(workspace: &Workspace, configured: &Path) -> Result<PathBuf, Failure> {
+    let path = workspace.directory.join(configured);
     path.canonicalize().map_err(|error| {
         Failure::usage(format!("working directory {}: {error}", path.display())).hint(
             "make it, or change `working_dir`; `tachikoma config show` says where that is set",
@@ -413,8 +409,8 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
 }
 
 /// Returns the launch of the loop that is there.
-fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
-    let copies = place.copies(working_dir);
+fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
+    let copies = workspace.copies(working_dir);
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);
     };

@@ -11,16 +11,16 @@ use tachikoma_loop_runner::store::vault::Vault;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
 /// What is shown of a line; the file has all of it.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Prints the transcripts of an iteration, all attempts at it.
-pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
-    let mut config = place
+pub fn logs(workspace: &Workspace, iteration: Option<u32>) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
+    let mut config = workspace
         .layers_of(&current.working_dir)?
         .load()?
         .settings

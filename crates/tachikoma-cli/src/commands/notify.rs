@@ -4,16 +4,17 @@ use std::process::ExitCode;
 
 use tachikoma_loop_runner::notify;
 
+use super::GUARD;
 use super::launch::{self, Base};
-use super::{GUARD, block_on};
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::runtime::block_on;
 use crate::trust::{Trust, Untrusted};
+use crate::workspace::Workspace;
 
 /// Sends a message to every target, or to one.
-pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
-    let base = Base::trusted(place, &Trust::new(place, Untrusted::Ask))?;
+pub fn test(workspace: &Workspace, number: Option<usize>) -> Result<ExitCode, Failure> {
+    let base = Base::trusted(workspace, &Trust::new(workspace, Untrusted::Ask))?;
     let settings = base.loaded.settings;
     let targets = settings.notify.len();
     if targets == 0 {
@@ -25,14 +26,14 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(message));
     }
     let secrets = launch::secrets_of(&settings, number)?;
-    let guard = place.ourselves(GUARD)?;
+    let guard = workspace.ourselves(GUARD)?;
     let mut failed = false;
     let report = |sent: notify::Sent| {
         failed |= sent.error.is_some();
         let how = sent.error.unwrap_or_else(|| "sent".to_owned());
         out::line(&format!("{}: {how}", sent.target));
     };
-    let proxies = place.surroundings().proxies();
+    let proxies = workspace.surroundings().proxies();
     let (targets, dir) = (&settings.notify, &base.working_dir);
     block_on(notify::test(
         targets, &secrets, dir, &guard, &proxies, number, report,

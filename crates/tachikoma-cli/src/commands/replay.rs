@@ -12,10 +12,11 @@ use tachikoma_loop_runner::settings::SettingsError;
 use crate::args::ReplayArgs;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::report::json as json_line;
-use crate::report::line::{dollars, span};
+use crate::report::line::dollars;
+use crate::report::span::span;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
 /// Notes about the launches of one loop that are worth the reader's time; a loop may have had thousands.
 const NOTES_MAX: usize = 20;
@@ -111,11 +112,11 @@ struct Printed<'a> {
 }
 
 /// Decides the loop again.
-pub fn replay(place: &Place, args: &ReplayArgs) -> Result<ExitCode, Failure> {
+pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let over = settings(&args.set)?;
     // What is wrong with them is said before anything is read.
     hindsight::rules(&Launch::default(), &over)?;
-    let current = place.named_loop(args.loop_id.as_deref())?;
+    let current = workspace.named_loop(args.loop_id.as_deref())?;
     let mut launches = Launches::default();
     let (reach, replayed) = {
         let rules = |launch: &Launch| {

@@ -14,42 +14,43 @@ use tachikoma_loop_runner::worktree::may_be_in_a_repository;
 use tachikoma_loop_runner::{Found, LoopConfig, LoopRunner, OpenError, Reader, Reread};
 
 use super::config::warn_not_built;
-use super::launch::{Base, Plan, plan, secret_names};
+use super::detach;
+use super::launch::{Base, Plan, plan};
 use super::repository::Repository;
-use super::{block_on, detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::keys::{self, Keys};
 use crate::out;
-use crate::place::Place;
 use crate::report::changes::changes_of;
 use crate::report::line::{Lines, denied_call, ending, files};
 use crate::report::{Reporter, Style, found};
+use crate::runtime::{block_on, runtime};
 use crate::sanitise::sanitise;
 use crate::secrets;
 use crate::signals::{Signals, Terminal};
 use crate::trust::{Trust, Untrusted};
+use crate::workspace::Workspace;
 
 /// Runs the loop, or says what would be run.
-pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
+pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     let runs_here = !args.detach && !args.dry_run;
     if runs_here {
         // Before it is used: trying it takes a second.
         secrets::shed_passphrase()?;
     }
-    let trust = Trust::new(place, untrusted(args));
-    let base = Base::trusted(place, &trust)?;
-    refuse_tracked_state(place, &base.working_dir)?;
+    let trust = Trust::new(workspace, untrusted(args));
+    let base = Base::trusted(workspace, &trust)?;
+    refuse_tracked_state(workspace, &base.working_dir)?;
     if !args.dry_run {
         runtime()?.block_on(offline::settle(&base.working_dir))?;
     }
-    let plan = plan(place, args, &trust, base)?;
+    let plan = plan(workspace, args, &trust, base)?;
     // The background process works all of it out again, and says so.
     if args.detach && !args.dry_run {
         return detach::detach("tachikoma status");
     }
     if !args.dry_run {
-        let names = secret_names(&plan.loaded.settings);
+        let names = secrets::secret_names(&plan.loaded.settings);
         secrets::shed(&names, &plan.config.secrets)?;
     }
     for note in &plan.notes {
@@ -63,9 +64,9 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         plan.config
             .working_dir
             .join(&plan.config.settings.prompt_path),
-        place
+        workspace
             .directory
-            .join(place.config_file().unwrap_or("tachikoma.toml".into())),
+            .join(workspace.config_file().unwrap_or("tachikoma.toml".into())),
     ];
     let repository = Repository::of(&plan.config, &inputs);
     repository.check(plan.is_first, args.allow_dirty)?;
@@ -83,7 +84,7 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
-    let reader = reader(place, args, &trust);
+    let reader = reader(workspace, args, &trust);
     let registered = match plan.config.settings.state.enabled {
         true => {
             let overrides = &plan.config.launch.overrides;
@@ -99,8 +100,8 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Refuses to use the state of a loop that git tracks: a clone or a pull may have brought it.
-fn refuse_tracked_state(place: &Place, working_dir: &Path) -> Result<(), Failure> {
-    let search_path = place.search_path();
+fn refuse_tracked_state(workspace: &Workspace, working_dir: &Path) -> Result<(), Failure> {
+    let search_path = workspace.search_path();
     let Some(path) = tracked::state_file(working_dir, search_path.as_deref()) else {
         return Ok(());
     };
@@ -121,13 +122,13 @@ fn untrusted(args: &RunArgs) -> Untrusted {
 }
 
 /// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
-fn reader(place: &Place, args: &RunArgs, trust: &Trust) -> Reader {
-    let place = place.clone();
+fn reader(workspace: &Workspace, args: &RunArgs, trust: &Trust) -> Reader {
+    let workspace = workspace.clone();
     let args = args.clone();
     let trust = trust.for_reload();
     Reader::new(move || {
-        let base = Base::trusted(&place, &trust);
-        let plan = base.and_then(|base| plan(&place, &args, &trust, base));
+        let base = Base::trusted(&workspace, &trust);
+        let plan = base.and_then(|base| plan(&workspace, &args, &trust, base));
         let plan = plan.map_err(|failure| failure.what)?;
         Ok(Reread {
             settings: plan.config.settings,

@@ -8,25 +8,25 @@ use crate::args::ServiceKind;
 use crate::commands::launch::working_dir;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
 /// Letters of a directory's own name in the name of its unit: enough to be told from others by people.
 const LETTERS_MAX: usize = 24;
 
 /// Prints the unit for this directory.
-pub fn print(place: &Place, kind: ServiceKind) -> Result<ExitCode, Failure> {
-    let settings = place.layers()?.load()?.settings;
-    let dir = working_dir(place, &settings.working_dir)?;
+pub fn print(workspace: &Workspace, kind: ServiceKind) -> Result<ExitCode, Failure> {
+    let settings = workspace.layers()?.load()?.settings;
+    let dir = working_dir(workspace, &settings.working_dir)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("our own program cannot be found: {error}")))?;
-    let path = place.search_path().unwrap_or_default();
+    let path = workspace.search_path().unwrap_or_default();
     let mut variables = vec![
         ("PATH", path.to_string_lossy().into_owned()),
         ("TACHIKOMA_OPENCODE__ENABLED", "true".to_owned()),
     ];
-    if let Some(file) = place.config_file() {
-        let file = place.directory.join(file);
+    if let Some(file) = workspace.config_file() {
+        let file = workspace.directory.join(file);
         variables.push(("TACHIKOMA_CONFIG", file.to_string_lossy().into_owned()));
     }
     // A line break would end the line of the unit, and the rest would be a setting of its own.

@@ -11,13 +11,13 @@ use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 
 use super::control::live_socket;
-use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::report::check;
 use crate::report::line::{files, iterations, left_to_redline, totals};
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 use crate::zone::local;
 
 /// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
@@ -25,8 +25,8 @@ use crate::zone::local;
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Prints the status; also when nothing runs.
-pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let status = find(place)?;
+pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let status = find(workspace)?;
     let text = match (&status, json) {
         (Some(status), true) => {
             serde_json::to_string_pretty(status).map_err(|error| Failure::new(error.to_string()))?
@@ -35,16 +35,16 @@ pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         (Some(status), false) => text(status),
         (None, false) => format!(
             "no loop in {}; {}",
-            place.directory.display(),
-            place.first_step()
+            workspace.directory.display(),
+            workspace.first_step()
         ),
     };
     out::line(text.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(place: &Place) -> Result<Option<Status>, Failure> {
-    let Some(working_dir) = place.working_dir()? else {
+fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
+    let Some(working_dir) = workspace.working_dir()? else {
         return Ok(None);
     };
     let mut live = false;
@@ -66,8 +66,8 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
             }
         }
     }
-    let copies = place.copies(&working_dir);
-    let Some(current) = place.loop_in(working_dir)? else {
+    let copies = workspace.copies(&working_dir);
+    let Some(current) = workspace.loop_in(working_dir)? else {
         return Ok(None);
     };
     let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Refuse)?;

@@ -8,7 +8,7 @@ use tachikoma_core::{
     Refusal, ScriptVerdict, TestsReport,
 };
 
-use super::line::span;
+use super::span::span;
 use crate::sanitise::sanitise;
 
 /// Says what is about to be found out, where that may take a while.

@@ -8,6 +8,7 @@ use tachikoma_core::{
 };
 
 use super::changes::changes_of;
+use super::span::span;
 use super::{check, found, question};
 use crate::keys;
 use crate::sanitise::sanitise;
@@ -491,17 +492,6 @@ pub fn left_to_redline(tokens: u64, redline: u64) -> String {
     match redline.checked_sub(tokens) {
         Some(left @ 1..) => format!("; {left} left to the redline at {redline}"),
         Some(0) | None => format!("; over the redline at {redline}"),
-    }
-}
-
-/// Writes a span of time as people say it.
-pub fn span(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0..10 => format!("{:.1} s", duration.as_secs_f64()),
-        10..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200.. => format!("{:.1} h", duration.as_secs_f64() / 3600.0),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tachikoma_core::{Context, LoopEvent, OperatorEvent, Record, Timestamp};
 
-use super::line::span;
+use super::span::span;
 use crate::out::harmless;
 
 /// What a terminal whose width is unknown gets.

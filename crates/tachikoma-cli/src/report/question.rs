@@ -3,7 +3,7 @@
 use tachikoma_core::{AnsweredBy, OperatorEvent, Question, Record};
 
 use super::changes::changes_of;
-use super::line::span;
+use super::span::span;
 use crate::keys;
 use crate::sanitise::sanitise;
 

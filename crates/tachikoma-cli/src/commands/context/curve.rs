@@ -153,10 +153,10 @@ impl Curve {
     /// Leaves every other reading out, but none at which something happened.
     fn thin(&mut self) {
         let before = self.readings.len();
-        let mut place = 0_usize;
+        let mut workspace = 0_usize;
         self.readings.retain(|reading| {
-            place += 1;
-            place.is_multiple_of(2) || !reading.marks.is_empty()
+            workspace += 1;
+            workspace.is_multiple_of(2) || !reading.marks.is_empty()
         });
         self.left_out += (before - self.readings.len()) as u64;
         self.every *= 2;

@@ -10,9 +10,9 @@ use tachikoma_loop_runner::store::recover::{self, Loss};
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::{Current, Place};
-use crate::report::line::span;
+use crate::report::span::span;
 use crate::sanitise::sanitise;
+use crate::workspace::{Current, Workspace};
 
 /// What `history --reboots --json` prints.
 #[derive(Debug, Serialize)]
@@ -44,8 +44,8 @@ struct Pending {
 }
 
 /// Prints the reboots of a loop.
-pub fn print(place: &Place, current: &Current, json: bool) -> Result<ExitCode, Failure> {
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+pub fn print(workspace: &Workspace, current: &Current, json: bool) -> Result<ExitCode, Failure> {
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     let found = recover::read(
         &current.dir,
         &premises.copies(),

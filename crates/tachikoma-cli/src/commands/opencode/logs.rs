@@ -12,8 +12,8 @@ use tachikoma_loop_runner::opencode::supervisor::log_files;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
 /// What is shown of a line; the file has all of it.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -22,11 +22,11 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 const TICK: Duration = Duration::from_millis(100);
 
 /// Prints what there is; with `follow`, what comes too, until it is interrupted.
-pub fn logs(place: &Place, follow: bool) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place)?;
+pub fn logs(workspace: &Workspace, follow: bool) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(workspace)?;
     let files = log_files(&dir);
     let Some((newest, older)) = files.split_last() else {
-        return Err(super::nobody(place));
+        return Err(super::nobody(workspace));
     };
     let unread = |path: &Path, error: std::io::Error| {
         Failure::new(format!("read {}: {error}", path.display()))

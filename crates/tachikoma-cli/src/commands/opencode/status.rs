@@ -11,8 +11,8 @@ use tachikoma_loop_runner::store::lock;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 use crate::zone::local;
 
 /// All that is known, as it is printed.
@@ -41,12 +41,12 @@ struct Keeper {
 }
 
 /// Prints how the server is; also when nothing runs.
-pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place)?;
+pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(workspace)?;
     let Some(file) = ServerFile::read(&dir)? else {
         let nothing = match json {
             true => "{\"state\": null}".to_owned(),
-            false => super::nobody(place).what,
+            false => super::nobody(workspace).what,
         };
         out::line(&nothing);
         return Ok(ExitCode::SUCCESS);

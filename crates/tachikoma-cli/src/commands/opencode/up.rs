@@ -17,23 +17,24 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use crate::args::UpArgs;
-use crate::commands::launch::{Base, secret_names};
-use crate::commands::{GUARD, detach, runtime};
+use crate::commands::launch::Base;
+use crate::commands::{GUARD, detach};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
 use crate::sd_notify::Notifier;
 use crate::secrets;
 use crate::signals::{Asked, Requests};
 use crate::trust::{Trust, Untrusted};
+use crate::workspace::Workspace;
 
 /// How a supervisor in the background is seen.
 const SHOWN_BY: &str = "tachikoma opencode status";
 
 /// Keeps the server running until someone stops it.
-pub fn up(place: &Place, args: &UpArgs) -> Result<ExitCode, Failure> {
-    let settings = settings(place, args)?;
+pub fn up(workspace: &Workspace, args: &UpArgs) -> Result<ExitCode, Failure> {
+    let settings = settings(workspace, args)?;
     if args.detach {
         return detach::detach(SHOWN_BY);
     }
@@ -51,30 +52,32 @@ fn check_enabled(loaded: &Loaded) -> Result<(), String> {
     }
 }
 
-fn settings(place: &Place, args: &UpArgs) -> Result<SupervisorSettings, Failure> {
-    let trust = Trust::new(place, Untrusted::Ask);
+fn settings(workspace: &Workspace, args: &UpArgs) -> Result<SupervisorSettings, Failure> {
+    let trust = Trust::new(workspace, Untrusted::Ask);
     let Base {
         loaded,
         working_dir,
-    } = Base::trusted(place, &trust)?;
+    } = Base::trusted(workspace, &trust)?;
     check_enabled(&loaded).map_err(|what| {
         Failure::usage(what)
             .hint("set `enabled = true` in `[opencode]`, or TACHIKOMA_OPENCODE__ENABLED=true")
     })?;
-    let hidden = secret_names(&loaded.settings);
-    let (again, trust) = (place.clone(), trust.for_reload());
+    let hidden = secrets::secret_names(&loaded.settings);
+    let (again, trust) = (workspace.clone(), trust.for_reload());
     Ok(SupervisorSettings {
         opencode: loaded.settings.opencode.clone(),
         dir: working_dir.join(RALPH_DIR).join(DIR),
         working_dir,
-        runtime_dir: place.runtime_dir(),
-        guard: place.ourselves(GUARD)?,
+        runtime_dir: workspace.runtime_dir(),
+        guard: workspace.ourselves(GUARD)?,
         cgroup: true,
         adoption: Adoption::All,
         id: LoopId::new(uuid::Uuid::new_v4()),
         env: Vec::new(),
-        password: place.variable("OPENCODE_SERVER_PASSWORD").map(Secret::from),
-        user: place.variable("OPENCODE_SERVER_USERNAME"),
+        password: workspace
+            .variable("OPENCODE_SERVER_PASSWORD")
+            .map(Secret::from),
+        user: workspace.variable("OPENCODE_SERVER_USERNAME"),
         signals: StopSignals::Obeyed,
         by: match args.service {
             true => StartedBy::Service,

@@ -11,34 +11,33 @@ use tachikoma_loop_runner::store::backup::{self, Content};
 use tachikoma_loop_runner::store::{StoreError, loops};
 
 use super::change::refuse_live;
-use super::{cloud, work_tree};
+use super::{cloud, shown, work_tree};
 use crate::args::FromArgs;
-use crate::commands::confirm::{agree, can_ask, nobody_to_ask};
-use crate::commands::runtime;
 use crate::commands::trust::adopt;
+use crate::confirm::{agree, can_ask, nobody_to_ask};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
-use crate::secrets;
 use crate::trust::{Trust, Untrusted, listed};
+use crate::workspace::Workspace;
 
 /// Other loops that are named: more are in the list.
 const OTHERS_MAX: usize = 3;
 
 /// Takes a backup of the current loop.
-pub fn take(place: &Place) -> Result<ExitCode, Failure> {
-    secrets::shed_all(place)?;
-    let current = place.current_loop()?;
+pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
+    workspace.shed_secrets()?;
+    let current = workspace.current_loop()?;
     if !current.is_kept {
         let what = format!("{} is not kept (`state.enabled = false`)", current.loop_id);
         return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
     }
-    let premises = place.premises(&current.working_dir)?;
+    let premises = workspace.premises(&current.working_dir)?;
     if premises.cloud.is_some() {
         // It goes to an address that the configuration names.
-        let loaded = place.layers_of(&current.working_dir)?.load()?;
-        let trust = Trust::new(place, Untrusted::Ask);
+        let loaded = workspace.layers_of(&current.working_dir)?.load()?;
+        let trust = Trust::new(workspace, Untrusted::Ask);
         trust.check_configuration(&canonical(&current.working_dir), &loaded)?;
     }
     let taken = runtime()?
@@ -55,8 +54,8 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
 }
 
 /// Lists all backups.
-pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let premises = place.premises(&place.working_dir_or_here()?)?;
+pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let premises = workspace.premises(&workspace.working_dir_or_here()?)?;
     let mut wrong = 0_usize;
     let mut locked = None;
     let mut objects = Vec::new();
@@ -109,18 +108,18 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
 
 /// Brings a loop back.
 pub fn restore(
-    place: &Place,
+    workspace: &Workspace,
     file: Option<&Path>,
     from: &FromArgs,
     yes: bool,
 ) -> Result<ExitCode, Failure> {
-    secrets::shed_all(place)?;
+    workspace.shed_secrets()?;
     let working_dir = match (file, &from.from) {
-        (None, None) => place.working_dir_or_here()?,
+        (None, None) => workspace.working_dir_or_here()?,
         // Where a run would go on with it: a loop further up is another one.
-        (Some(_), _) | (None, Some(_)) => place.run_dir(),
+        (Some(_), _) | (None, Some(_)) => workspace.run_dir(),
     };
-    let premises = place.premises(&working_dir)?;
+    let premises = workspace.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     let asks = !yes;
     if asks && !can_ask() {
@@ -128,11 +127,11 @@ pub fn restore(
             "nobody can be asked whether to bring a loop back",
         ));
     }
-    let fetched = cloud::fetch(place, &premises, from, file)?;
+    let fetched = cloud::fetch(workspace, &premises, from, file)?;
     let file = match (&fetched, file) {
         (Some(fetched), _) => fetched.path.clone(),
         (None, Some(file)) => {
-            let file = place.directory.join(file);
+            let file = workspace.directory.join(file);
             // A person may name a link.
             match std::fs::canonicalize(&file) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -177,7 +176,7 @@ pub fn restore(
             out::note(&format!("note: what was here is {what}: {path}"));
         }
     }
-    register(place, &working_dir);
+    register(workspace, &working_dir);
     let back = format!(
         "{loop_id} is back at iteration {iteration}, record {seq}, in {}",
         working_dir.display()
@@ -198,9 +197,9 @@ pub fn restore(
 }
 
 /// Registers the loop that was brought back, so that a run goes on with it, and says which programs that starts.
-fn register(place: &Place, working_dir: &Path) {
-    let trust = Trust::new(place, Untrusted::Refuse);
-    match adopt(place, &trust, &canonical(working_dir)) {
+fn register(workspace: &Workspace, working_dir: &Path) {
+    let trust = Trust::new(workspace, Untrusted::Refuse);
+    match adopt(workspace, &trust, &canonical(working_dir)) {
         Ok(Some(adopted)) if adopted.is_new && !adopted.lines.is_empty() => {
             let what = "note: `tachikoma run` goes on with it by what its launch names:";
             out::note(&listed(what, &adopted.lines));
@@ -295,9 +294,4 @@ fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
         }
     }
     others
-}
-
-pub(super) fn shown(premises: &Premises, path: &Path) -> String {
-    let short = path.strip_prefix(&premises.working_dir);
-    short.unwrap_or(path).display().to_string()
 }

@@ -10,11 +10,11 @@ use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::store::{StoreError, backup, loops};
 
 use crate::args::FromArgs;
-use crate::commands::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
 /// A copy that was brought here, for as long as it is needed.
 #[derive(Debug)]
@@ -85,8 +85,8 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
 }
 
 /// Lists the copies in a store.
-pub fn list(place: &Place, url: &str, json: bool) -> Result<ExitCode, Failure> {
-    let copies = copies(&opened(place, url)?, None)?;
+pub fn list(workspace: &Workspace, url: &str, json: bool) -> Result<ExitCode, Failure> {
+    let copies = copies(&opened(workspace, url)?, None)?;
     if json {
         let object = |copied: &Copied| {
             json!({
@@ -113,11 +113,11 @@ pub fn list(place: &Place, url: &str, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn opened(place: &Place, url: &str) -> Result<Cloud, Failure> {
+fn opened(workspace: &Workspace, url: &str) -> Result<Cloud, Failure> {
     cloud::check(url).map_err(|error| Failure::usage(format!("--from: {error}")))?;
     Ok(Cloud {
         url: url.to_owned(),
-        surroundings: place.surroundings(),
+        surroundings: workspace.surroundings(),
         max: 0,
     })
 }
@@ -140,7 +140,7 @@ fn failed(cloud: &Cloud, what: &str) -> Failure {
 
 /// Brings a copy here that is good: the one of a name, or the newest of a loop.
 pub fn fetch(
-    place: &Place,
+    workspace: &Workspace,
     premises: &Premises,
     from: &FromArgs,
     name: Option<&Path>,
@@ -148,7 +148,7 @@ pub fn fetch(
     let Some(url) = &from.from else {
         return Ok(None);
     };
-    let cloud = opened(place, url)?;
+    let cloud = opened(workspace, url)?;
     let candidates = match name.map(Path::to_string_lossy) {
         Some(name) => {
             let mut copies = copies(&cloud, None)?;

@@ -16,16 +16,20 @@ use super::show;
 use crate::commands::records;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 /// The version of the first and last line. The records have their own, in the first of them.
 const FORMAT: u32 = 1;
 
 /// Writes everything about the current loop.
-pub fn export(place: &Place, output: Option<&Path>, force: bool) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
+pub fn export(
+    workspace: &Workspace,
+    output: Option<&Path>,
+    force: bool,
+) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
     let loop_id = current.loop_id;
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     match output {
         None => to_stdout(&premises, loop_id)?,
         Some(path) => {

@@ -14,17 +14,17 @@ use tachikoma_loop_runner::store::{lock, loops};
 use crate::commands::status::state_text;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::report::line::iterations;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
 /// What is shown of a value or a list; `--json` has all of it.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// Prints the state of the current loop.
-pub fn show(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     let found = find(&premises, current.loop_id)?;
     if found.is_damaged {
         out::note(

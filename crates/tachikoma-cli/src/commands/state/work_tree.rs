@@ -9,8 +9,8 @@ use tachikoma_loop_runner::offline::{
 };
 use tachikoma_loop_runner::worktree;
 
-use super::backup::shown;
 use super::cloud::Fetched;
+use super::shown;
 use crate::failure::Failure;
 use crate::out;
 use crate::sanitise::sanitise;

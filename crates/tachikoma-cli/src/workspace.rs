@@ -1,4 +1,4 @@
-//! Where we are and what surrounds us: the only reader of the environment.
+//! The working directory, its configuration and its loops, and the environment: only this module reads variables of others.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use tachikoma_loop_runner::settings::{FileOf, Layers, Settings};
 use tachikoma_loop_runner::store::backup::{self, Backups};
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
+use tachikoma_loop_runner::store::trust::VARIABLE as TRUST_VARIABLE;
 use tachikoma_loop_runner::store::vault::{
     IDENTITY, KeySource, PASSPHRASE_VARIABLE, Passphrase, Vault,
 };
@@ -21,15 +22,14 @@ use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
 use crate::secrets;
-use crate::trust;
 
 /// Where the names of loops can be looked up.
 const LOOPS_HINT: &str =
     "the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one";
 
-/// The surroundings of the process.
+/// The current directory with its configuration and its loops.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Workspace {
     /// The current directory.
     pub directory: PathBuf,
     /// The vaults that were asked for.
@@ -62,7 +62,7 @@ pub struct Current {
     pub vault: Vault,
 }
 
-impl Place {
+impl Workspace {
     /// Looks around.
     pub fn here() -> Result<Self, Failure> {
         let directory = std::env::current_dir().map_err(|error| {
@@ -178,7 +178,7 @@ impl Place {
         if let Some(path) = user_file() {
             layers.file(&path, FileOf::User);
         }
-        let of = match trust::is_off(self) {
+        let of = match self.is_trust_off() {
             true => FileOf::ProjectOfAnyOwner,
             false => FileOf::Project,
         };
@@ -378,6 +378,23 @@ impl Place {
             variables: variables.collect(),
             home: home.filter(|home| home.is_absolute()),
         }
+    }
+
+    /// Returns whether `TACHIKOMA_TRUST` switches the checks of trust off.
+    pub fn is_trust_off(&self) -> bool {
+        self.variable(TRUST_VARIABLE)
+            .is_some_and(|value| value == "1" || value == "true")
+    }
+
+    /// Removes all secret variables from the environment of this process, for a command that runs git: git can run the agent's programs.
+    pub fn shed_secrets(&self) -> Result<(), Failure> {
+        let loaded = self.layers().and_then(|layers| Ok(layers.load()?));
+        // The command that needs the settings reports that they cannot be read.
+        let names = loaded.map_or_else(
+            |_| vec![PASSPHRASE_VARIABLE.into()],
+            |loaded| secrets::secret_names(&loaded.settings),
+        );
+        secrets::shed_but_passphrase(&names)
     }
 
     /// Returns where programs are looked for.
