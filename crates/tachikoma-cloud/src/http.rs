@@ -19,19 +19,19 @@ use reqwest::redirect::Policy;
 
 use crate::proxies::Proxies;
 
-/// A machine that is there answers within it.
+/// A reachable server answers within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Within it a part is sent and answered, or another piece of an object comes: 43 KiB a second.
+/// Within this time a part is sent and answered, or the next piece of an object arrives: 43 KiB per second.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The query of the request that completes an object begins with it. One that begins an upload has `uploads` instead.
+/// Start of the query of the request that completes an upload. The request that begins an upload has `uploads` instead.
 const COMPLETES: &str = "uploadId=";
 
 /// A page of a listing has at most 1,000 names of at most 1 KiB each.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Makes the clients.
+/// Makes the HTTP clients of the library.
 #[derive(Debug)]
 pub(crate) struct Connector {
     proxies: Proxies,
@@ -83,7 +83,7 @@ impl HttpService for Client {
         }
         Box::pin(async move {
             let response = self.0.execute(request).await?;
-            // The content of an object is read piece by piece, and its reader has a bound of its own.
+            // The content of an object is read piece by piece, and its reader has its own limit.
             let is_content = method == "GET" && query.is_empty() && response.status().is_success();
             Ok(match is_content {
                 true => response,

@@ -1,7 +1,7 @@
-//! Copies of files in an object store. `docs/backups.md` says what for, `docs/decisions/0013` why with this library.
+//! Object stores: opens a store, and puts, lists, gets and deletes objects. Knows nothing of loops and reads no environment.
 //!
-//! Small on purpose, so that the library and all that it brings stay behind it: open, put, list, get, delete. Nothing here reads
-//! the environment: whoever opens a store says what is in it.
+//! The only crate that uses the `object_store` library (`docs/decisions/0013`), and the one that configures HTTP clients: TLS and proxies.
+//! The caller hands in the variables of the environment.
 
 mod credentials;
 mod digest;

@@ -6,31 +6,31 @@ use std::io::{self, Read as _};
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
 
-/// What is sent at a time, and held in memory for it. A store wants at least 5 MiB of each part but the last.
+/// Bytes that are sent at a time, and held in memory for it. A store requires at least 5 MiB for each part but the last.
 pub const PART_BYTES: usize = 5 << 20;
 
-/// What a listing may have. A store that has more is not ours alone.
+/// Limit of a listing. A store with more objects is used by other programs too.
 pub(crate) const LISTED_MAX: usize = 100_000;
 
-/// What is in a store.
+/// An object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its name, without the place.
+    /// Its name, without the prefix of the store.
     pub name: String,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// What came of putting something into a store.
+/// The result of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It is there now.
+    /// The object was created.
     Created,
-    /// It was there.
+    /// The object existed already.
     WasThere,
 }
 
-/// What is said where others have their things, too.
+/// Returns the error for a store with too many objects.
 pub(crate) fn too_many(shown: &str) -> CloudError {
     CloudError::Refused {
         store: shown.to_owned(),
@@ -50,7 +50,7 @@ pub(crate) fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), Clo
     })
 }
 
-/// Reads the next part; a short one is the last, and nothing is the end.
+/// Reads the next part. A short part is the last one, and an empty one is the end.
 pub(crate) fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(PART_BYTES);
     file.take(PART_BYTES as u64).read_to_end(&mut bytes)?;

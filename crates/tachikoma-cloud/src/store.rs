@@ -1,4 +1,4 @@
-//! A store, and what is done with it. Every call is bounded in memory; whoever calls bounds it in time.
+//! A store and its operations. Each operation is bounded in memory; the caller bounds it in time.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -15,20 +15,20 @@ use crate::directory;
 use crate::object::{LISTED_MAX, Object, PART_BYTES, Put, part, same, too_many};
 use crate::upload::Upload;
 
-/// A store takes this many parts.
+/// Limit of S3 for the parts of one object.
 const PARTS_MAX: u64 = 10_000;
 
-/// A place for copies.
+/// An object store, or a directory that is used as one.
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
     prefix: ObjectPath,
-    /// The directory that it is, if it is one.
+    /// The directory, if the store is one.
     directory: Option<PathBuf>,
     shown: String,
     secrets: Vec<String>,
 }
 
-/// Secrets are no part of it.
+/// Debug output shows no secret.
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Store").field(&self.shown).finish()
@@ -56,7 +56,7 @@ impl Store {
         self
     }
 
-    /// Returns the address, which has no secret in it.
+    /// Returns the address. It contains no secret.
     #[must_use]
     pub fn shown(&self) -> &str {
         &self.shown
@@ -70,11 +70,11 @@ impl Store {
         move |error| CloudError::of(&self.shown, name, &self.secrets, &error)
     }
 
-    /// Puts a file into the store, under a name that says what is in it; the one that is there under it stays. At most
-    /// [`PART_BYTES`] of it are held in memory, and once more what is on its way.
+    /// Uploads a file under a name that contains its digest. An object with the same name is never overwritten. At most
+    /// two times [`PART_BYTES`] are held in memory.
     ///
     /// # Errors
-    /// The file cannot be read or is not what `digest` says, or the store does not take it. What was sent of it is called off.
+    /// The file cannot be read, it does not match `digest`, or the store rejects it. The parts that were sent are deleted.
     pub async fn put(
         &self,
         name: &str,
@@ -105,7 +105,7 @@ impl Store {
                 Err(error) => Err(self.failed(name)(error)),
             };
         }
-        // Nobody sends 64 MiB to be told that they are there.
+        // Checked before the upload: 64 MiB need not be sent if they exist already.
         match self.was_there(name, digest).await {
             Err(error) if error.is_missing() => {}
             known => return known,
@@ -162,7 +162,7 @@ impl Store {
         let mut file = file.try_clone().map_err(CloudError::io("read", from))?;
         let (directory, name_, from) = (directory.to_owned(), name.to_owned(), from.to_owned());
         let digest_ = digest.clone();
-        // A disk may hang, and whoever calls must not.
+        // A disk can hang, and the caller must not.
         let put = tokio::task::spawn_blocking(move || {
             directory::put(&directory, &name_, &mut file, &from, &digest_)
         });
@@ -173,7 +173,7 @@ impl Store {
         }
     }
 
-    /// Of a thread that panicked.
+    /// Returns the error for a thread that panicked.
     fn broken(&self, error: &tokio::task::JoinError) -> CloudError {
         CloudError::Failed {
             store: self.shown.clone(),
@@ -181,7 +181,7 @@ impl Store {
         }
     }
 
-    /// Looks at what lies under a name.
+    /// Checks that an existing object has the right size.
     async fn was_there(&self, name: &str, digest: &Digest) -> Result<Put, CloudError> {
         let there = self.inner.head(&self.path(name)).await;
         let there = there.map_err(self.failed(name))?;
@@ -196,7 +196,7 @@ impl Store {
         Ok(Put::WasThere)
     }
 
-    /// Lists what lies right at the place.
+    /// Lists the objects directly below the prefix of the store.
     ///
     /// # Errors
     /// The store does not answer.
@@ -229,10 +229,10 @@ impl Store {
         Ok(listed)
     }
 
-    /// Brings an object of at most so many bytes here, and returns what was in it.
+    /// Downloads an object of at most `bytes_max` bytes. Returns its digest.
     ///
     /// # Errors
-    /// It is not there, does not come, has more, or cannot be written.
+    /// The object does not exist, cannot be read, is larger, or cannot be written.
     pub async fn get(
         &self,
         name: &str,
@@ -258,10 +258,10 @@ impl Store {
         Ok(sum.finish())
     }
 
-    /// Removes an object; somebody else may have done so already.
+    /// Deletes an object. An object that does not exist is not an error.
     ///
     /// # Errors
-    /// The store does not do it.
+    /// The store does not delete it.
     pub async fn delete(&self, name: &str) -> Result<(), CloudError> {
         match self.inner.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),

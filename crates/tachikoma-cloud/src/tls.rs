@@ -1,4 +1,4 @@
-//! Who does the cryptography of TLS. One provider for the whole program, so that one library of C is built, not two.
+//! The TLS provider. The whole program has one, so that only one C library is built.
 
 use reqwest::ClientBuilder;
 
@@ -8,9 +8,9 @@ pub fn install_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Makes a client one that speaks plain HTTP, and does not read the certificates of the system for it.
+/// Configures a client for plain HTTP. It does not read the certificates of the system.
 ///
-/// The features of a crate are those that anyone in the program wants of it: a client that never uses TLS is built with it.
+/// Cargo builds one reqwest with the features of all crates, so a client that never uses TLS has it too.
 pub fn plain_http(builder: ClientBuilder) -> ClientBuilder {
     install_provider();
     builder.tls_certs_only([]).http1_only()

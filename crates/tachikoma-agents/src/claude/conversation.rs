@@ -8,15 +8,15 @@ use super::usage::Usage;
 use super::window::Windows;
 use crate::{Observation, PlanChange, Reading, SessionInfo, TurnResult};
 
-/// How long an id or a name can be.
+/// Limit of an id or a name in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What a tool call will have done if it succeeds.
+/// The effect of a tool call, if it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// Written a file.
+    /// It writes a file.
     File(String),
-    /// Changed the plan.
+    /// It changes the plan.
     Plan(PlanChange),
 }
 
@@ -30,7 +30,7 @@ pub struct Conversation {
     pub costs: Costs,
     pub turn: Turn,
     latest: Latest,
-    /// The message that comes in pieces, with the numbers so far: more exact than those of its finished blocks.
+    /// The message that is being streamed, with its usage so far, which is more exact than that of finished blocks.
     streamed: Streamed,
     /// The context window where the agent does not report it.
     pub assumed_window: Option<u64>,
@@ -43,9 +43,9 @@ pub struct Conversation {
 /// What was seen since the last result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
-    /// A request was rejected by the allowance, and when that is renewed.
+    /// Set if the usage limit rejected a request; the inner value is the time of its reset.
     pub rejected: Option<Option<tachikoma_core::Timestamp>>,
-    /// The agent's word for the last failed request.
+    /// The agent's name of the last error of a request.
     pub error: String,
     /// Whether the agent sent a request to the model: an answer or a failed request was seen.
     pub requested: bool,
@@ -69,12 +69,12 @@ struct Streamed {
 }
 
 impl Conversation {
-    /// Returns the latest reading; none before the first and after the conversation was emptied.
+    /// Returns the latest reading; `None` before the first and after the conversation was emptied.
     pub fn reading(&self) -> Option<Reading> {
         (self.latest != Latest::default()).then(|| self.latest_reading())
     }
 
-    /// Returns the window of the model that answers, or will.
+    /// Returns the context window of the model that answers, or will.
     pub fn window(&self) -> Option<u64> {
         let wanted = self.session.model.as_deref();
         let assumed = self.assumed_window;
@@ -94,7 +94,7 @@ impl Conversation {
         }
     }
 
-    /// A finished block of a message of the main thread tells the message's usage as it was when it began.
+    /// A finished block of a message of the main thread has the usage of the message at its start.
     pub fn message_measured(
         &mut self,
         id: Raw<'_>,
@@ -110,7 +110,7 @@ impl Conversation {
         counted.update(usage);
         let model = model.line(NAME_BYTES_MAX).unwrap_or_default();
         let id = String::from_utf8_lossy(id);
-        // The first block of a call stands for all of it: without pieces nothing else tells its end.
+        // The first block of a call represents it: without streaming nothing else reports its end.
         let again = !id.is_empty() && self.latest.id == id;
         self.measured(&id, &model, counted.tokens(), false, seen);
         if !again && counted.tokens() > 0 {
@@ -126,7 +126,7 @@ impl Conversation {
         answering: bool,
         seen: &mut Vec<Observation>,
     ) {
-        // No request is empty: a service that counts nothing says 0.
+        // A request is never empty: a service that does not count reports 0.
         if tokens == 0 {
             return;
         }
@@ -146,7 +146,7 @@ impl Conversation {
         seen.push(Observation::Measured(self.latest_reading()));
     }
 
-    /// The agent says how full the context is after a summary replaced it; only the next message knows.
+    /// The agent estimates the fill of the context after a summary replaced it. The next message has the exact number.
     pub fn estimated(&mut self, tokens: u64, seen: &mut Vec<Observation>) {
         self.latest.id.clear();
         self.latest.tokens = tokens;
@@ -155,7 +155,7 @@ impl Conversation {
         seen.push(Observation::Measured(self.latest_reading()));
     }
 
-    /// A piece of a message.
+    /// Reads a piece of a streamed message.
     pub fn stream_event(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         let (mut event, mut parent) = (Raw::default(), Raw::default());
         Scan::new(line).object(|key, scan| {
@@ -194,7 +194,7 @@ impl Conversation {
             }
             b"message_delta" => {
                 self.streamed.usage.update(usage);
-                // An answer that calls no tool is the last one of its turn: it is over with the result.
+                // An answer without a tool call is the last one of its turn: the turn ends with the result.
                 (
                     member(delta, b"stop_reason").bare() != Some(b"tool_use"),
                     true,
@@ -228,7 +228,7 @@ impl Conversation {
         Some(())
     }
 
-    /// The answer to `/context` tells the window.
+    /// The answer to `/context` contains the window.
     pub fn context_usage(&mut self, usage: Raw<'_>, seen: &mut Vec<Observation>) {
         if !usage.is_some() {
             return;
@@ -245,7 +245,7 @@ impl Conversation {
         self.learn_window(&model, window, seen);
     }
 
-    /// The model of the latest message, else the one that was asked for.
+    /// Returns the model of the latest message, or the requested model.
     pub fn answering_model(&self) -> String {
         let latest = Some(&self.latest.model).filter(|model| !model.is_empty());
         latest
@@ -267,7 +267,7 @@ impl Conversation {
         error.clone_into(&mut self.turn.error);
     }
 
-    /// The conversation was emptied. What was known of its fill is not true any more.
+    /// The conversation was emptied. The fill of its context is unknown.
     pub fn conversation_reset(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         let (mut session, mut new) = (Raw::default(), Raw::default());
         Scan::new(line).object(|key, scan| {
@@ -291,7 +291,7 @@ impl Conversation {
         Some(())
     }
 
-    /// A turn begins, in a conversation that is perhaps another one than before.
+    /// A turn begins, perhaps in another conversation.
     pub fn init(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         let mut fields = [Raw::default(); 4];
         let mut found = 0;

@@ -1,6 +1,6 @@
-//! What one process has cost.
+//! The cost of one process.
 
-/// What a process has cost. Totals include what a conversation cost in earlier processes, and every turn before.
+/// The cost of a process. Totals of the agent include earlier processes of the conversation and earlier turns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     /// The total of the conversation at the last result, or before this process.
@@ -16,10 +16,10 @@ impl Costs {
         }
     }
 
-    /// Takes a new total, and what was spent since the last result if that was told, and returns the turn's cost.
+    /// Takes a new total, and the cost since the last result if it is known. Returns the cost of the turn.
     pub fn add(&mut self, total: Option<f64>, told: Option<f64>) -> f64 {
         let since = match (total, self.total) {
-            // A total that shrinks belongs to another conversation.
+            // A lower total belongs to another conversation.
             (Some(total), Some(before)) if total >= before => Some(total - before),
             (total, _) => total,
         };
@@ -29,13 +29,13 @@ impl Costs {
         cost
     }
 
-    /// What this process has cost; sums of cents have no more than so many decimals.
+    /// Returns the cost of this process, without rounding errors.
     pub fn run_usd(&self) -> f64 {
         rounded(self.run)
     }
 }
 
-/// Rounds off what adding and subtracting decimals leaves behind.
+/// Removes rounding errors of sums.
 pub fn rounded(usd: f64) -> f64 {
     let rounded = (usd * 1e9).round() / 1e9;
     if rounded.is_finite() { rounded } else { 0.0 }

@@ -7,10 +7,10 @@ use super::{message, result, system};
 use crate::report::Standing;
 use crate::{Observation, Reading, SessionInfo};
 
-/// How much is kept of a line that is not understood.
+/// Bytes of a line that is not understood that are kept.
 const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
 
-/// Most lines of a talkative agent begin like this, and nothing in them is needed: the text comes again when its block
+/// Most lines with streaming begin like this and are not needed: the text comes again when its block
 /// is finished.
 const DELTA: &[u8] = br#"{"type":"stream_event","event":{"type":"content_block_delta""#;
 
@@ -21,15 +21,15 @@ pub struct Decoder {
     unknown_lines: u64,
 }
 
-/// What kind of line it is.
+/// The kind of a line.
 struct Head<'a> {
     kind: &'a [u8],
     subtype: &'a [u8],
 }
 
 impl Decoder {
-    /// Returns a decoder for a process that goes on with a conversation that has cost so much before. Newer versions
-    /// tell the two apart themselves; this is for those that do not.
+    /// Returns a decoder for a process that resumes a conversation with this cost so far. Newer versions
+    /// report the two separately; this is for older ones.
     #[must_use]
     pub fn resuming(session_cost_usd: f64) -> Self {
         let mut decoder = Self::default();
@@ -37,7 +37,7 @@ impl Decoder {
         decoder
     }
 
-    /// Returns a decoder that takes a model's window for this size unless the agent says otherwise.
+    /// Returns a decoder that assumes this context window unless the agent reports it.
     #[must_use]
     pub fn assuming(window_tokens: Option<u64>) -> Self {
         let mut decoder = Self::default();
@@ -45,10 +45,10 @@ impl Decoder {
         decoder
     }
 
-    /// Reads one line and adds what it says to `seen`. A line that is not understood is counted and kept, bounded.
+    /// Reads one line and adds its observations to `seen`. A line that is not understood is counted and kept, bounded.
     pub fn observe(&mut self, line: &[u8], seen: &mut Vec<Observation>) {
         let line = line.trim_ascii();
-        // A line that was cut off ends elsewhere, but for the rare one that was cut at a bracket.
+        // A truncated line does not end with a bracket, except by chance.
         if line.ends_with(b"}") {
             if line.starts_with(DELTA) {
                 return;
@@ -74,7 +74,7 @@ impl Decoder {
         self.read_as(&head, line, seen)
     }
 
-    /// Newer versions write the type of results late. Where it turns out to be something else, it is read again.
+    /// Newer versions write the type of a result late. If the line is something else, it is read again.
     fn read_without_head(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         if result::result(&mut self.conversation, line, seen)? {
             return Some(());
@@ -97,7 +97,7 @@ impl Decoder {
                 seen.push(Observation::Ping);
                 Some(())
             }
-            // Nothing in them is needed: marks of prompts on their way, canceled requests, the seconds that a tool has run.
+            // Not needed: states of prompts, canceled requests, the seconds that a tool has run.
             b"command_lifecycle" | b"control_cancel_request" | b"tool_progress" => Some(()),
             _ => None,
         }
@@ -109,7 +109,7 @@ impl Decoder {
         self.unknown_lines
     }
 
-    /// Returns what is known by now.
+    /// Returns what is known so far.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing {
@@ -122,7 +122,7 @@ impl Decoder {
         }
     }
 
-    /// Returns how many messages were measured; repeated reports of one are one.
+    /// Returns how many messages were measured; repeated reports of one message count once.
     #[must_use]
     pub fn readings(&self) -> u64 {
         self.conversation.readings
@@ -183,7 +183,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Splits a string of a few plain characters from what follows its closing quote.
+/// Splits a word of plain characters from the text after its closing quote.
 fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let plain = |byte: &u8| byte.is_ascii_lowercase() || *byte == b'_';
     let end = bytes.iter().position(|byte| !plain(byte))?;

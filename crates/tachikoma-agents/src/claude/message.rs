@@ -1,4 +1,4 @@
-//! Messages: what the model says, which tools it calls, and how those end.
+//! Messages: the text of the model, its tool calls, and their results.
 
 use super::conversation::{Conversation, Pending};
 use super::limit;
@@ -6,28 +6,28 @@ use super::scan::{Raw, Scan, Walk, member};
 use super::usage::Usage;
 use crate::{Observation, PlanChange, PlanItem};
 
-/// The model's name in messages that the agent itself makes up. Their usage is all zero and says nothing.
+/// The model's name in messages that the agent itself creates. Their usage is zero and not used.
 const SYNTHETIC: &[u8] = b"<synthetic>";
 
-/// How much is kept of what a tool is called for: a line on a terminal.
+/// Bytes of the purpose of a tool call: a line on a terminal.
 const ABOUT_BYTES_MAX: usize = 200;
 
-/// How much is kept of a tool's output: enough to see why it failed.
+/// Bytes of a tool's output: enough to see why it failed.
 const TAIL_BYTES_MAX: usize = 1024;
 
-/// How much is kept of a path: what systems allow.
+/// Bytes of a path: the limit of operating systems.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Items of a plan; more is no plan.
+/// Limit of items of a plan.
 const PLAN_ITEMS_MAX: usize = 100;
 
-/// Tool calls that have not ended and whose effect is noted when they do. The agent runs about ten at once.
+/// Limit of running tool calls with an effect. The agent runs about ten at once.
 const PENDING_MAX: usize = 256;
 
-/// Calls of agents below this one that are told apart: about ten of them run at once, and each tells a call in a few lines.
+/// Limit of calls of sub-agents that are remembered: about ten run at once, and each call has a few lines.
 const BELOW_MAX: usize = 32;
 
-/// Members of a tool's input that say best what it is called for, the best first.
+/// Fields of a tool's input that describe its purpose, the best first.
 const ABOUT_KEYS: [&[u8]; 11] = [
     b"command",
     b"file_path",
@@ -66,7 +66,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// One finished block of a message of the model, or a message that the agent made up.
+/// Reads one finished block of a message of the model, or a message that the agent itself created.
 pub(super) fn assistant(
     conversation: &mut Conversation,
     line: &[u8],
@@ -109,7 +109,7 @@ pub(super) fn assistant(
     blocks(conversation, message.content, main, seen)
 }
 
-/// A finished block of a message of an agent below this one: its call is counted once.
+/// Counts a call of a sub-agent once, although each of its finished blocks reports it.
 fn call_below(
     conversation: &mut Conversation,
     id: Raw<'_>,
@@ -129,8 +129,8 @@ fn call_below(
     seen.push(Observation::CallEnded(counted.tokens()));
 }
 
-/// Reads when a usage limit is reset from the parameters of a failed request. A second refusal in a row comes without a
-/// `rate_limit_event`, so this is the only place that has the moment then.
+/// Reads the reset of a usage limit from the parameters of a failed request. A second rejection in a row comes without a
+/// `rate_limit_event`, so the time is only here.
 fn note_rejection(conversation: &mut Conversation, error_params: Raw<'_>) {
     let info = member(error_params, b"rate_limit_info");
     if member(info, b"status").bare() == Some(b"rejected") {
@@ -151,7 +151,7 @@ fn request_failed(
     seen.push(Observation::RequestFailed { error, text });
 }
 
-/// Blocks of a message. Those of a sub-agent are not the loop's conversation; the files it writes are.
+/// Reads the blocks of a message. Text of a sub-agent is not part of the conversation, but the files that it writes count.
 fn blocks(
     conversation: &mut Conversation,
     content: Raw<'_>,
@@ -208,7 +208,7 @@ fn tool_started(
     }
 }
 
-/// What the agent hands to the model: results of tools, most of all.
+/// Reads a message to the model, usually results of tools.
 pub(super) fn user(
     conversation: &mut Conversation,
     line: &[u8],
@@ -228,7 +228,7 @@ pub(super) fn user(
             }
             _ => return scan.skip(),
         }
-        // The same result once more, as an object, is often the longest part of the line: it is left alone.
+        // The same result is repeated as an object, often the longest part of the line. It is skipped.
         Some(if has_message && has_parent {
             Walk::Done
         } else {
@@ -288,10 +288,10 @@ fn tool_ended(
     }
 }
 
-/// Returns the end of the last text block; nothing where there is none.
+/// Returns the end of the last text block; empty if there is none.
 fn last_text(content: Raw<'_>, max_bytes: usize) -> String {
     let mut last = Raw::default();
-    // Whatever is no list of blocks has no text.
+    // A value that is not a list has no text.
     let _ = content.scan().array(|scan| {
         scan.object(|key, scan| {
             let value = scan.value()?;
@@ -307,7 +307,7 @@ fn last_text(content: Raw<'_>, max_bytes: usize) -> String {
 
 fn about(input: Raw<'_>) -> String {
     let mut best = (ABOUT_KEYS.len(), Raw::default());
-    // An input that is no object says nothing.
+    // An input that is not an object has no purpose.
     let _ = input.scan().object(|key, scan| {
         let value = scan.value()?;
         let rank = ABOUT_KEYS.iter().position(|known| *known == key);

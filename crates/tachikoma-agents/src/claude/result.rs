@@ -9,10 +9,10 @@ use super::scan::{Raw, Scan, Walk};
 use super::usage::Usage;
 use crate::{FailureClass, Observation, TurnOutcome, TurnResult};
 
-/// How long a word of the agent can be.
+/// Limit of a word of the agent in bytes.
 const WORD_BYTES_MAX: usize = 256;
 
-/// How much is kept of the errors of a turn that failed without a text.
+/// Bytes of the errors of a turn that failed without a text.
 const ERRORS_BYTES_MAX: usize = 4096;
 
 #[derive(Default)]
@@ -64,13 +64,13 @@ impl<'a> Fields<'a> {
         Some(fields)
     }
 
-    /// The final words; a turn that failed may have errors instead.
+    /// Returns the final text; a failed turn may have errors instead.
     fn text(&self) -> String {
         if let Some(text) = self.text.string() {
             return text;
         }
         let mut text = String::new();
-        // Errors that are no list say nothing.
+        // A value that is not a list has no errors.
         let _ = self.errors.scan().array(|scan| {
             if let Some(error) = scan.value()?.line(ERRORS_BYTES_MAX)
                 && text.len() + error.len() <= ERRORS_BYTES_MAX
@@ -83,8 +83,8 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// Versions differ in what they call an error: the limit of turns was none for some. Requests that failed come as
-    /// `success` with the mark of an error.
+    /// Versions differ in what counts as an error: for some the limit of turns does not. Failed requests have the subtype
+    /// `success` with `is_error`.
     fn outcome(&self, text: &str, turn: &Turn) -> TurnOutcome {
         let failed = self.is_error.is_true();
         match (self.subtype.bare(), self.terminal_reason.bare()) {
@@ -159,7 +159,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The end of a turn. Returns false where the line turns out to be something else.
+/// Reads the end of a turn. Returns false if the line is something else.
 pub(super) fn result(
     conversation: &mut Conversation,
     line: &[u8],
@@ -173,7 +173,7 @@ pub(super) fn result(
     let mut text = fields.text();
     let tokens = tokens(fields.models_since, fields.usage);
     let mut outcome = fields.outcome(&text, &conversation.turn);
-    // A hook that refuses the prompt ends the turn as a success.
+    // A hook that rejects the prompt ends the turn as a success.
     if outcome == TurnOutcome::Ok && !conversation.turn.requested && tokens == 0 {
         outcome = TurnOutcome::NoRequest;
         text = no_request(&text);
@@ -213,7 +213,7 @@ pub(super) fn result(
     Some(true)
 }
 
-/// The windows of the models that were used: the only place where they are told unasked.
+/// Reads the context windows of the models, which only a result contains without a request.
 fn models(conversation: &mut Conversation, models: Raw<'_>, seen: &mut Vec<Observation>) {
     each_model(models, |model, usage| {
         let window = usage.window.count();
@@ -229,7 +229,7 @@ struct ModelUsage<'a> {
 }
 
 fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a>)) {
-    // What is no object names no model.
+    // A value that is not an object names no model.
     let _ = models.scan().object(|model, scan| {
         let mut usage = ModelUsage::default();
         scan.object(|key, scan| {
@@ -254,13 +254,13 @@ fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a
     });
 }
 
-/// Returns what all models together cost; none where it is not told.
+/// Returns the cost of all models together; `None` if it is not reported.
 fn spent(models: Raw<'_>) -> Option<f64> {
     let mut sum = 0.0;
     each_model(models, |_, usage| {
         sum += usage.cost.number().unwrap_or_default().max(0.0);
     });
-    // No model at all is told too: then nothing was spent.
+    // An empty list means that nothing was spent.
     Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
 }
 
@@ -276,7 +276,7 @@ fn no_request(said: &str) -> String {
     text
 }
 
-/// Returns the tokens that all models together used. Versions that do not tell them tell those of the main conversation.
+/// Returns the tokens of all models together. Versions that do not report them report those of the main conversation.
 fn tokens(models: Raw<'_>, main: Raw<'_>) -> u64 {
     let mut sum: u64 = 0;
     each_model(models, |_, usage| sum = sum.saturating_add(usage.tokens));
@@ -290,7 +290,7 @@ fn tokens(models: Raw<'_>, main: Raw<'_>) -> u64 {
 
 fn elements(list: Raw<'_>) -> usize {
     let mut count = 0;
-    // What is no list has no elements.
+    // A value that is not a list has no elements.
     let _ = list.scan().array(|scan| {
         count += 1;
         scan.value().map(|_| ())

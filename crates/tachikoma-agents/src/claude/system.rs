@@ -1,4 +1,4 @@
-//! What the agent tells of itself: sessions, retries, allowances, background work, and its side of our requests.
+//! Messages of the agent about itself: sessions, retries, usage limits, background tasks, and answers to our requests.
 
 use super::conversation::Conversation;
 use super::limit;
@@ -6,10 +6,10 @@ use super::scan::{Raw, Scan, Walk};
 use crate::{Allowance, AllowanceStatus, Observation, Retry, WHAT_COST, Window};
 use tachikoma_core::Timestamp;
 
-/// How long a name or a word can be.
+/// Limit of a name or a word in bytes.
 const WORD_BYTES_MAX: usize = 256;
 
-/// Subtypes in which nothing is needed.
+/// Subtypes that are not needed.
 const NOTHING_NEEDED: [&[u8]; 12] = [
     b"status",
     b"thinking_tokens",
@@ -25,7 +25,7 @@ const NOTHING_NEEDED: [&[u8]; 12] = [
     b"model_refusal_no_fallback",
 ];
 
-/// The answer to a request of ours.
+/// The answer to our request.
 #[derive(Default)]
 struct Answer<'a> {
     subtype: Raw<'a>,
@@ -130,14 +130,14 @@ fn compacted(
         automatic: trigger.bare() == Some(b"auto"),
         tokens_before: before.count().unwrap_or_default(),
     });
-    // Older versions do not say what is left.
+    // Older versions do not report the rest.
     if let Some(tokens) = after.count() {
         conversation.estimated(tokens, seen);
     }
     Some(())
 }
 
-/// The state of a subscription's allowance. A warning is no failure.
+/// Reads the state of the usage limit of a subscription. A warning is not a failure.
 pub(super) fn rate_limit(
     conversation: &mut Conversation,
     line: &[u8],
@@ -176,7 +176,7 @@ pub(super) fn rate_limit(
     Some(())
 }
 
-/// An answer to a request of ours. The one about the context tells the window before any result does.
+/// Reads the answer to our request. The answer about the context has the window before any result does.
 pub(super) fn control_response(
     conversation: &mut Conversation,
     line: &[u8],
@@ -216,18 +216,18 @@ pub(super) fn control_request(line: &[u8], seen: &mut Vec<Observation>) -> Optio
     seen.push(Observation::ControlAsked {
         request_id: word(id),
         subtype: word(subtype),
-        // Whole, however long: the answer may have to repeat parts of it.
+        // Complete, even if it is long: the answer may have to repeat parts of it.
         request: request.json(),
     });
     Some(())
 }
 
-/// Windows of an allowance that are looked at; there are two or three.
+/// Limit of windows of a usage limit; there are two or three.
 const WINDOWS_MAX: usize = 8;
 
 fn windows(unified: Raw<'_>) -> Vec<Window> {
     let mut windows = Vec::new();
-    // What is no object has no windows.
+    // A value that is not an object has no windows.
     let _ = unified.scan().object(|name, scan| {
         let names: [&[u8]; 2] = [b"utilization", b"resetsAt"];
         let [used, resets] = members_of(scan.value()?, names);
@@ -240,7 +240,7 @@ fn windows(unified: Raw<'_>) -> Vec<Window> {
     windows
 }
 
-/// A tenth of a percent is all that can be told apart.
+/// Rounds to a tenth of a percent.
 fn window(name: String, used: f64, resets_at: Option<Timestamp>) -> Window {
     let percent = (used * 1000.0).round().clamp(0.0, 1e6) / 10.0;
     Window {
@@ -250,7 +250,7 @@ fn window(name: String, used: f64, resets_at: Option<Timestamp>) -> Window {
     }
 }
 
-/// Reads `Total cost:            $0.0457` in the agent's words about what a conversation has cost.
+/// Reads `Total cost:            $0.0457` in the agent's text about the cost of a conversation.
 fn total_cost(text: &str) -> Option<f64> {
     let line = text
         .lines()
@@ -270,7 +270,7 @@ fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         b"error",
     ];
     let [attempt, max, delay, status, error] = members(line, names)?;
-    // Delays with jitter may be written with decimals.
+    // Delays with jitter can have decimals.
     let delay_ms = delay.number().unwrap_or_default().clamp(0.0, 1e12);
     #[expect(
         clippy::cast_possible_truncation,

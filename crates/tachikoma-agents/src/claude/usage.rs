@@ -12,10 +12,10 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Takes what is told; what is not told stays as it was.
+    /// Takes the reported fields; other fields stay unchanged.
     pub fn update(&mut self, usage: Raw<'_>) {
         let mut found = 0;
-        // A usage that is no object tells nothing.
+        // A value that is not an object has no fields.
         let _ = usage.scan().object(|key, scan| {
             let field = match key {
                 b"input_tokens" => &mut self.input,
@@ -32,7 +32,7 @@ impl Usage {
         });
     }
 
-    /// Returns how much of the context it takes.
+    /// Returns how many tokens of the context it uses.
     pub fn tokens(self) -> u64 {
         self.input + self.cache_read + self.cache_creation + self.output
     }

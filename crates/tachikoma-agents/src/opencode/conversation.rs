@@ -1,4 +1,4 @@
-//! What is known of one conversation while its events come in.
+//! What is known of one conversation. The decoder and the reader of parts change it.
 
 use serde_json::Value;
 use tachikoma_core::Timestamp;
@@ -10,19 +10,19 @@ use crate::{
     ARE_YOU_THERE, FailureClass, Observation, Reading, Retry, SessionInfo, TurnOutcome, TurnResult,
 };
 
-/// How much is kept of a line that is not understood.
+/// Bytes of a line that is not understood that are kept.
 pub(super) const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
 
-/// How long an id or a name can be.
+/// Limit of an id or a name in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 256;
 
-/// What is kept of a turn's last words. Longer ones are in the transcript, and only their end is judged.
+/// Bytes of a turn's final text that are kept. A longer text is in the transcript, and only its end is judged.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// A server's whole list of attempts: it tries six times.
+/// Attempts of a server for one request.
 const ATTEMPTS: u64 = 6;
 
-/// Summaries and questions that are kept in mind; more at a time would be a fault of what is read.
+/// Limit of summaries and permission requests that are remembered.
 pub(super) const REMEMBERED_MAX: usize = 32;
 
 /// What is known of the conversation of one process.
@@ -30,7 +30,7 @@ pub(super) const REMEMBERED_MAX: usize = 32;
 pub(super) struct Conversation {
     pub session: SessionInfo,
     pub turn: Turn,
-    /// Tool calls in flight.
+    /// Tool calls that run.
     pub running: Vec<String>,
     windows: Vec<(String, u64)>,
     pub assumed_window: Option<u64>,
@@ -38,7 +38,7 @@ pub(super) struct Conversation {
     model: Option<String>,
     /// Messages that are summaries, not answers.
     summaries: Vec<String>,
-    /// Permissions that were asked for: the question and what it is about.
+    /// Permissions that were requested: the id of the request, the permission, and the tool call.
     pub asked: Vec<(String, String, String)>,
     pub session_cost: f64,
     pub cost: f64,
@@ -48,17 +48,17 @@ pub(super) struct Conversation {
 /// What was seen since the last result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Turn {
-    /// Whether anything of a turn was seen.
+    /// Whether a part of a turn was seen.
     pub open: bool,
     /// The message of the last text, and its text so far.
     message: String,
     text: String,
     trouble: Option<Trouble>,
-    /// Until when the service takes nothing.
+    /// When the usage limit is reset.
     limited: Option<(String, Timestamp)>,
     cost: f64,
     steps: u64,
-    /// Whether the last step called a tool: then another one was to follow.
+    /// Whether the last step called a tool, so that another step should follow.
     calling: bool,
     tokens: u64,
     denials: usize,
@@ -130,7 +130,7 @@ impl Conversation {
     }
 
     pub fn session_created(&mut self, info: &Value, seen: &mut Vec<Observation>) {
-        // A sub-agent's conversation has a parent. The bridge has said which one is ours.
+        // A sub-agent's conversation has a parent. The bridge has named our conversation.
         if info["parentID"].is_string() || self.session.permission_mode.is_some() {
             return;
         }
@@ -143,7 +143,7 @@ impl Conversation {
         self.known(session, seen);
     }
 
-    /// Whether events of a conversation are ours: until one is known, the first that is named is.
+    /// Returns whether events of a conversation are ours. Until one is known, the first one is ours.
     pub fn is_ours(&mut self, session: &str, seen: &mut Vec<Observation>) -> bool {
         if self.session.session_id.is_empty() {
             let session_id = line(session, NAME_BYTES_MAX);
@@ -196,7 +196,7 @@ impl Conversation {
         self.summaries.iter().any(|known| known == message)
     }
 
-    /// The last words of a turn are those of its last message.
+    /// Appends to the final text of a turn, which is that of its last message.
     pub fn said(&mut self, message: &str, text: &str) {
         self.turn.open = true;
         if self.turn.message != message {
@@ -211,7 +211,7 @@ impl Conversation {
         self.turn.text.drain(..excess);
     }
 
-    /// Each request to the model ends with its numbers. The tools that it called are over by then.
+    /// Each request to the model ends with its usage. Its tools have ended by then.
     pub fn step_finished(&mut self, part: &Value, seen: &mut Vec<Observation>) {
         self.turn.open = true;
         self.turn.steps += 1;
@@ -221,7 +221,7 @@ impl Conversation {
         self.cost += cost.unwrap_or_default();
         let tokens = tokens(&part["tokens"]);
         self.turn.tokens += tokens;
-        // No request is empty: a service that counts nothing says 0. A summary is no fill of the context.
+        // A request is never empty: a service that does not count reports 0. A summary does not measure the context.
         let message = part["messageID"].as_str().unwrap_or_default();
         if tokens == 0 {
             return;
@@ -236,7 +236,7 @@ impl Conversation {
             window: self.window(),
             model: self.model.clone(),
             estimated: false,
-            // A step that called no tool was the last one: the turn is over in a moment.
+            // A step without a tool call is the last one: the turn ends soon.
             answering: !self.turn.calling,
         };
         self.latest = Some(reading.clone());
@@ -285,7 +285,7 @@ impl Conversation {
                 text: trouble.message.clone(),
             });
         }
-        // That it was ended is not why: what came before is.
+        // The interruption is not the cause: the error before it is.
         let ended = trouble.class == Some(FailureClass::Interrupted);
         if !ended || self.turn.trouble.is_none() {
             self.turn.trouble = Some(trouble);
@@ -304,14 +304,14 @@ impl Conversation {
         }
     }
 
-    /// The turn is over.
+    /// Ends the turn.
     pub fn end(&mut self, seen: &mut Vec<Observation>) {
         let turn = std::mem::take(&mut self.turn);
         self.running.clear();
         let trouble = turn.trouble.unwrap_or_default();
         let failure = match &turn.limited {
             Some(_) => Some(FailureClass::UsageLimit),
-            // Whoever is ended between two steps does not say so.
+            // A turn that is interrupted between two steps does not report it.
             None if turn.calling => trouble.class.or(Some(FailureClass::Interrupted)),
             None => trouble.class,
         };
@@ -356,13 +356,13 @@ fn tokens(tokens: &Value) -> u64 {
     parts.into_iter().filter_map(count).sum()
 }
 
-/// Rounds off what adding decimals leaves behind.
+/// Removes rounding errors of sums.
 pub(super) fn rounded(usd: f64) -> f64 {
     let rounded = (usd * 1e9).round() / 1e9;
     if rounded.is_finite() { rounded } else { 0.0 }
 }
 
-/// The beginning of a text as one line.
+/// Returns the start of a text as one line.
 pub(super) fn line(text: &str, max_bytes: usize) -> String {
     let end = text.floor_char_boundary(max_bytes);
     let head = text.get(..end).unwrap_or_default();

@@ -17,7 +17,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Returns a decoder that takes a model's window for this size unless the server says otherwise.
+    /// Returns a decoder that assumes this context window unless the server reports it.
     #[must_use]
     pub fn assuming(window_tokens: Option<u64>) -> Self {
         let mut decoder = Self::default();
@@ -25,7 +25,7 @@ impl Decoder {
         decoder
     }
 
-    /// Returns what is known by now.
+    /// Returns what is known so far.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing {
@@ -38,10 +38,10 @@ impl Decoder {
         }
     }
 
-    /// Reads one line and adds what it says to `seen`. A line that is not understood is counted and kept, bounded.
+    /// Reads one line and adds its observations to `seen`. A line that is not understood is counted and kept, bounded.
     pub fn observe(&mut self, line: &[u8], seen: &mut Vec<Observation>) {
         let mut line = line.trim_ascii();
-        // The stream as a recording has it.
+        // The prefix of the server's stream in a recording.
         if let Some(data) = line.strip_prefix(b"data:") {
             line = data.trim_ascii_start();
         }
@@ -74,7 +74,7 @@ impl Decoder {
         self.line_of_run(kind, value, seen)
     }
 
-    /// An event of the server. There are many kinds, and more with each version; those that say nothing here are left alone.
+    /// Reads an event of the server. There are many kinds, and more with each version; unknown ones are ignored.
     fn event(&mut self, kind: &str, id: &str, properties: &Value, seen: &mut Vec<Observation>) {
         if kind == "session.created" {
             return self.conversation.session_created(&properties["info"], seen);
@@ -111,7 +111,7 @@ impl Decoder {
         }
     }
 
-    /// A line of `opencode run --format json`. The process ends with its turn, which is over at the end of the step that
+    /// Reads a line of `opencode run --format json`. The process ends with its turn, after the step that
     /// calls no tool.
     fn line_of_run(
         &mut self,

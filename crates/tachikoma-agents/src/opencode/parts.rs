@@ -1,29 +1,29 @@
-//! Parts of a message: text, tool calls, the ends of steps, changed files.
+//! Parts of a message: text, tool calls, ends of steps, changed files.
 
 use serde_json::Value;
 
 use super::conversation::{Conversation, line};
 use crate::{Observation, PlanChange, PlanItem};
 
-/// What a call is called for, in one line.
+/// Bytes of the purpose of a tool call.
 const ABOUT_BYTES_MAX: usize = 200;
 
-/// What is kept of the end of a tool's output.
+/// Bytes of the end of a tool's output.
 const TAIL_BYTES_MAX: usize = 2048;
 
-/// As long as a path can be.
+/// Limit of a path in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Calls in flight that are kept in mind.
+/// Limit of running tool calls that are remembered.
 const RUNNING_MAX: usize = 256;
 
-/// Files that one step is said to have changed; the work tree knows the rest.
+/// Limit of files of one step; the work tree has the rest.
 const FILES_MAX: usize = 100;
 
-/// Things to do that are read.
+/// Limit of items of a plan.
 const PLAN_ITEMS_MAX: usize = 100;
 
-/// The members of a tool's input that say best what it is called for, the best one first.
+/// Fields of a tool's input that describe its purpose, the best first.
 const ABOUT_KEYS: [&str; 8] = [
     "command",
     "filePath",
@@ -35,7 +35,7 @@ const ABOUT_KEYS: [&str; 8] = [
     "prompt",
 ];
 
-/// A part as it is now. Text counts when it is complete.
+/// Reads a part in its current state. Text counts when it is complete.
 pub(super) fn read_part(
     conversation: &mut Conversation,
     part: &Value,
@@ -44,7 +44,7 @@ pub(super) fn read_part(
     let message = part["messageID"].as_str().unwrap_or_default();
     match part["type"].as_str() {
         Some("text") if part["time"]["end"].is_number() => {
-            // A server that compacts tells itself to go on.
+            // A server that compacts sends itself a message to continue.
             if conversation.is_summary(message) || part["synthetic"] == true {
                 return;
             }
@@ -66,7 +66,7 @@ pub(super) fn read_part(
             automatic: part["auto"] == true,
             tokens_before: conversation.tokens(),
         }),
-        // Thoughts, files that were given, snapshots: nothing in them is needed.
+        // Reasoning, attached files, snapshots: not needed.
         Some(_) | None => {}
     }
 }
@@ -77,19 +77,19 @@ fn tool(conversation: &mut Conversation, part: &Value, seen: &mut Vec<Observatio
     let (id, name, state) = (word(&part["callID"]), word(&part["tool"]), &part["state"]);
     let (failed, output) = match state["status"].as_str() {
         Some("running") => return tool_started(conversation, id, name, &state["input"], seen),
-        // A command that failed was run well, for OpenCode.
+        // For OpenCode, a command with a failing exit code has completed.
         Some("completed") => {
             let exit = state["metadata"]["exit"].as_i64();
             (exit.is_some_and(|code| code != 0), &state["output"])
         }
         Some("error") => (true, &state["error"]),
-        // Its arguments are still on their way.
+        // Its arguments are still being streamed.
         Some(_) | None => return,
     };
     if let Some(at) = conversation.running.iter().position(|known| *known == id) {
         conversation.running.swap_remove(at);
     } else {
-        // `opencode run` tells of a call only when it is over.
+        // `opencode run` reports a call only after it has ended.
         seen.push(Observation::ToolStarted {
             id: id.clone(),
             name: name.clone(),
@@ -121,7 +121,7 @@ fn tool_started(
     seen.push(Observation::ToolStarted { id, name, about });
 }
 
-/// The agent's list of things to do.
+/// Returns the agent's to-do list.
 pub(super) fn plan(todos: &Value) -> Observation {
     let todos = todos.as_array().into_iter().flatten().take(PLAN_ITEMS_MAX);
     let word = |value: &Value| line(value.as_str().unwrap_or_default(), ABOUT_BYTES_MAX);
