@@ -40,14 +40,14 @@ use crate::args::{Args, Command, NotifyCommand, ServiceCommand, Switch};
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// The first word that makes this program the guard of a loop.
+/// First argument that makes this program the guard of a loop.
 pub const GUARD: &str = "guard";
-/// The first word that makes this program the scripted agent.
+/// First argument that makes this program the scripted agent.
 pub const DEMO_AGENT: &str = "demo-agent";
-/// The first word that makes this program the bridge to a server of OpenCode.
+/// First argument that makes this program the bridge to an OpenCode server.
 pub const BRIDGE: &str = "opencode-bridge";
 
-/// Does what was asked.
+/// Runs the command.
 pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     let urgency = |now: bool| if now { Urgency::Now } else { Urgency::Graceful };
     let workspace = Workspace::here()?;

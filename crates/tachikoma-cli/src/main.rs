@@ -1,4 +1,4 @@
-//! `tachikoma`: leaves a coding agent working alone, and answers for it.
+//! `tachikoma`: runs a coding agent in a supervised loop. Parses arguments and prints; it decides nothing.
 
 mod args;
 mod bridge;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    // Before anything else: these are started by ourselves, and start-up counts.
+    // First, because this program starts itself in these roles and start-up time matters.
     let mut words = std::env::args_os().skip(1);
     let mut handed = 0;
     match words.next().as_deref().and_then(std::ffi::OsStr::to_str) {

@@ -10,7 +10,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
     Ok(output)
 }
 
-/// Returns a runtime for one thread: all that any command needs.
+/// Returns a runtime for one thread, which is enough for every command.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

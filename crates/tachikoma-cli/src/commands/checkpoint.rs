@@ -1,4 +1,4 @@
-//! `tachikoma checkpoint`: what sessions were handed, and what the next one would be. Only reads.
+//! `tachikoma checkpoint`: shows the hand-offs of sessions, and that of the next one. Only reads.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::out;
 use crate::sanitise::sanitise;
 use crate::workspace::{Current, Workspace};
 
-/// Does what was asked.
+/// Runs the command.
 pub fn checkpoint(workspace: &Workspace, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     let current = workspace.current_loop()?;
     let text = match command {

@@ -1,4 +1,4 @@
-//! `tachikoma config`: every setting with its value and where that comes from.
+//! `tachikoma config`: shows every setting with its value and its origin.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::workspace::Workspace;
 
-/// Looks at the configuration.
+/// Runs the command.
 pub fn config(workspace: &Workspace, command: &ConfigCommand) -> Result<ExitCode, Failure> {
     match command {
         ConfigCommand::Show => {
@@ -33,7 +33,7 @@ pub fn config(workspace: &Workspace, command: &ConfigCommand) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names settings that were given and do nothing yet.
+/// Names settings that were given and have no effect yet.
 pub fn warn_not_built(loaded: &settings::Loaded) {
     for (key, origin) in loaded.not_built() {
         out::note(&format!(

@@ -1,4 +1,4 @@
-//! `tachikoma context`: how the context of a session filled, reading by reading. Only reads.
+//! `tachikoma context`: shows how the context of a session filled. Only reads.
 
 mod chart;
 mod curve;
@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 use curve::{Curve, Reading};
 
-/// Prints the curve of a session; of the latest that has one, if none is named.
+/// Prints the curve of a session; by default of the latest that has one.
 pub fn context(
     workspace: &Workspace,
     session: Option<u32>,

@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `stop`, `skip`, `reboot`: a word to a live runner.
+//! `pause`, `resume`, `stop`, `skip`, `reboot`: requests to a live runner.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use crate::out;
 use crate::runtime::runtime;
 use crate::workspace::Workspace;
 
-/// Gives a command to the live runner and prints its answer.
+/// Sends a command to the live runner and prints its answer.
 pub fn tell(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Failure> {
     ask_live(workspace, &Request::Command { command })
 }
 
-/// Makes a request of the live runner and prints its answer.
+/// Sends a request to the live runner and prints its answer.
 pub fn ask_live(workspace: &Workspace, request: &Request) -> Result<ExitCode, Failure> {
     let nobody = || {
         Failure::new(format!("no loop runs in {}", workspace.directory.display()))
@@ -29,12 +29,12 @@ pub fn ask_live(workspace: &Workspace, request: &Request) -> Result<ExitCode, Fa
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
 
-/// Makes a request of the runner that listens at `socket`.
+/// Sends a request to the runner that listens at `socket`.
 pub fn ask(socket: &Path, request: &Request) -> Result<Result<Response, ClientError>, Failure> {
     Ok(runtime()?.block_on(async { Client::connect(socket).await?.ask(request).await }))
 }
 
-/// Prints the answer to a request that something be done.
+/// Prints the answer to a request for an action.
 pub fn answered(response: Response) -> Result<ExitCode, Failure> {
     match response {
         Response::Answer {
@@ -56,7 +56,7 @@ pub fn answered(response: Response) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns where the live runner of a working directory listens; none if nobody holds its lock.
+/// Returns the socket of the live runner of a working directory; `None` if its lock is free.
 pub fn live_socket(working_dir: &Path) -> Option<PathBuf> {
     if !lock::is_held(working_dir) {
         return None;
@@ -64,7 +64,7 @@ pub fn live_socket(working_dir: &Path) -> Option<PathBuf> {
     Some(lock::holder(working_dir)?.socket)
 }
 
-/// Says why a runner that ought to be there cannot be talked to.
+/// Explains why a live runner cannot be reached.
 pub fn unreachable_runner(error: &ClientError) -> Failure {
     let failure = Failure::new(chain(error));
     match error {

@@ -33,7 +33,7 @@ const PROMPT: &str = "Work through plan.md: do the next open item, tick it, and 
 pub const PLAN: &str = "# Plan\n\n- [ ] write the greeting\n- [ ] write the parser\n- [ ] write the tests\n\
     - [ ] write the manual\n- [ ] polish\n";
 
-/// Runs the demonstration.
+/// Runs the demo.
 pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure> {
     let scratch = tempfile::Builder::new().prefix("tachikoma-demo-").tempdir();
     let scratch =
@@ -61,7 +61,7 @@ pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure>
     Ok(code)
 }
 
-/// Checks that nothing of anybody's is in the way: the demonstration writes files and makes a repository.
+/// Checks that no files are in the way: the demo writes files and creates a repository.
 fn vacant(dir: &Path) -> Result<(), Failure> {
     let entry = match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next(),
@@ -84,12 +84,12 @@ fn prepare(dir: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(dir).map_err(failed)?;
     std::fs::write(dir.join("prompt.md"), PROMPT).map_err(failed)?;
     std::fs::write(dir.join("plan.md"), PLAN).map_err(failed)?;
-    // Without git the demonstration is the same, only not in a repository.
+    // Without git the demo is the same, only not in a repository.
     let _ = begin_repository(dir);
     Ok(())
 }
 
-/// Makes a repository with a first commit, under names of its own: whoever looks at a demonstration may have none.
+/// Creates a repository with a first commit. Its author is set, because the user may have none.
 fn begin_repository(dir: &Path) -> std::io::Result<()> {
     let orders: [&[&str]; 6] = [
         &["init", "--quiet"],

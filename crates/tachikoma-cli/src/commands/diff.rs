@@ -1,4 +1,4 @@
-//! `tachikoma diff`: what an iteration changed, as git shows it. Only looks.
+//! `tachikoma diff`: shows what an iteration changed, with git. Only reads.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::workspace::Workspace;
 
-/// Shows what changed from before an iteration to before the next, or to the present.
+/// Shows the changes from before an iteration to before the next, or to now.
 pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure> {
     workspace.shed_secrets()?;
     let found = snapshots::find(workspace, args.loop_id)?;
@@ -47,7 +47,7 @@ pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure>
         (false, true) => Some("--name-only"),
         (false, false) => None,
     };
-    // In our place, so that it has the terminal, and a pager its signals.
+    // Replaces this process, so that git has the terminal, and a pager its signals.
     let error = snapshots::diff(&found.repository.git, true, how, &from.commit, &to).exec();
     Err(Failure::new(format!("git cannot be started: {error}")))
 }

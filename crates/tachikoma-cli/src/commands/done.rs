@@ -1,4 +1,4 @@
-//! `tachikoma done`: the claim that the whole work is complete, of the agent or the operator.
+//! `tachikoma done`: claims that the whole work is complete, for the agent or the operator.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use super::note::tell_own_loop;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// Claims completion with the live runner, which says what will be asked for it.
+/// Sends the claim to the live runner, which answers what it requires.
 pub fn done(workspace: &Workspace, reason: Option<String>) -> Result<ExitCode, Failure> {
     let reason = reason.map(|words| words.trim().to_owned());
     let reason = reason.filter(|words| !words.is_empty());

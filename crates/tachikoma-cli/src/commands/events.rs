@@ -1,4 +1,4 @@
-//! `tachikoma events`: what has happened, and what happens.
+//! `tachikoma events`: prints the records of a loop, past and live.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ struct Printer {
     json: bool,
     seen: Seq,
     lines: Lines,
-    /// What was said of damage.
+    /// Damage that was reported.
     said: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Printer {
         let (after, vault) = (self.seen, self.vault.clone());
         let damaged = records::read_quietly(dir, &vault, after, |record| self.print(&record))?;
         for words in damaged {
-            // Whoever follows reads more than once.
+            // With `--follow` the journal is read more than once.
             if !self.said.contains(&words) {
                 out::note(&words);
                 self.said.push(words);
@@ -61,7 +61,7 @@ impl Printer {
         Ok(())
     }
 
-    /// Follows a live runner until it ends. Whoever reads too slowly for the runner reads from the journal.
+    /// Follows a live runner until it ends. A reader that is too slow for the runner reads from the journal.
     async fn follow(&mut self, working_dir: &Path, dir: &Path) -> Result<(), Failure> {
         while let Some(socket) = live_socket(working_dir) {
             let mut client = Client::connect(&socket)
@@ -81,7 +81,7 @@ impl Printer {
                     Some(Response::Record { record }) if record.seq == self.seen.next() => {
                         self.print(&record);
                     }
-                    // What was recorded before the runner listened to us is in the journal by now.
+                    // Records from before the connection are in the journal by now.
                     Some(Response::Following | Response::Record { .. }) => self.catch_up(dir)?,
                     Some(Response::Refused { reason }) => return Err(Failure::new(reason)),
                     Some(Response::Behind) => break,

@@ -1,4 +1,4 @@
-//! What a run is told to do: flags over the recorded launch of the last run over files and variables.
+//! Plans a run: flags override the recorded launch of the last run, which overrides files and variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,25 +23,25 @@ use crate::trust::Trust;
 use crate::workspace::Workspace;
 use crate::zone;
 
-/// A run, worked out.
+/// A planned run.
 #[derive(Debug)]
 pub struct Plan {
-    /// For the library.
+    /// The configuration for the library.
     pub config: LoopConfig,
     /// The settings with their origins.
     pub loaded: Loaded,
-    /// What a person should know about how it came about.
+    /// Notes for the user about the plan.
     pub notes: Vec<String>,
     /// Whether it begins a loop.
     pub is_first: bool,
-    /// The loop that it begins or goes on with.
+    /// The loop that it begins or resumes.
     pub loop_id: LoopId,
 }
 
-/// What `--prompt-text` stands in for.
+/// The setting that `--prompt-text` replaces.
 const PROMPT_PATH: &str = "prompt_path";
 
-/// What files and variables say, and where that is to be done.
+/// The settings of files and variables, and the working directory.
 #[derive(Debug)]
 pub struct Base {
     /// The settings with their origins.
@@ -70,7 +70,7 @@ impl Base {
     }
 }
 
-/// Works a run out.
+/// Plans a run.
 pub fn plan(
     workspace: &Workspace,
     args: &RunArgs,
@@ -86,7 +86,7 @@ pub fn plan(
     } else {
         Loss::Refuse
     };
-    // A loop that is not kept follows none.
+    // A loop with temporary state does not resume another.
     let before = if args.new || !base.settings.state.enabled {
         None
     } else {
@@ -124,7 +124,7 @@ pub fn plan(
         if said(key) != before.under {
             let (value, origin) = (said(key), base.origin_of(key));
             if value == before.value && !words {
-                // It says by now what was given.
+                // The configuration has the recorded value by now.
                 continue;
             }
             let instead = if words {
@@ -196,7 +196,7 @@ pub fn plan(
     })
 }
 
-/// The values of the variables that the settings name.
+/// Returns the values of the variables that the settings name.
 pub(super) fn secrets_of(
     settings: &Settings,
     only: Option<usize>,
@@ -224,7 +224,7 @@ pub(super) fn secrets_of(
     Ok(found)
 }
 
-/// The settings that the flags give: by key, the flag and its value.
+/// The settings of the flags: by key, the flag and its value.
 type Flags = BTreeMap<&'static str, (&'static str, Value)>;
 
 fn flags(args: &RunArgs) -> Result<Flags, Failure> {
@@ -327,7 +327,7 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     Ok(flags)
 }
 
-/// Returns the key that `--model` sets: that of the agent that this run will use.
+/// Returns the key that `--model` sets: that of the agent of this run.
 fn model_key(
     flags: &Flags,
     recorded: Option<&Launch>,
@@ -354,7 +354,7 @@ fn is_in_words(launch: &Launch) -> bool {
     matches!(launch.prompt, PromptSource::Text { .. })
 }
 
-/// Returns the prompt: the words that are given, those of the recorded launch unless a file is named since, or a file.
+/// Returns the prompt: the given text, that of the recorded launch unless a file was named since, or a file.
 fn prompt(
     args: &RunArgs,
     recorded: Option<&Launch>,
@@ -385,15 +385,15 @@ pub fn working_dir(workspace: &Workspace, configured: &Path) -> Result<PathBuf, 
     })
 }
 
-/// How the loop before this run was last launched.
+/// The last launch of the loop before this run.
 enum Before {
-    /// It goes on.
+    /// The loop continues.
     GoesOn(LoopId, Box<Launch>),
-    /// It is done, and another one begins.
+    /// The loop is complete, and another one begins.
     Done(Box<Launch>),
 }
 
-/// Says which flags of a loop that is done do not hold for the next one.
+/// Lists the flags of a completed loop that do not hold for the next one.
 fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
     let given = launch.overrides.iter();
     let given = given.filter(|(key, _)| !flags.contains_key(key.as_str()));
@@ -408,7 +408,7 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
     })
 }
 
-/// Returns the launch of the loop that is there.
+/// Returns the launch of the existing loop.
 fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
     let copies = workspace.copies(working_dir);
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
@@ -428,9 +428,9 @@ fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<
     }))
 }
 
-/// Says why a loop is not taken up, and what would be lost on the way out.
+/// Explains why a loop is not resumed, and what would be lost.
 fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failure {
-    // While somebody runs it, nothing is to be given up.
+    // While a runner is alive, nothing may be given up.
     let is_damage = matches!(&error, StoreError::Damaged { path, .. } if !is_run(path));
     let failure = match error {
         StoreError::File(_) => return error.into(),

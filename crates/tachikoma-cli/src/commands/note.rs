@@ -1,4 +1,4 @@
-//! `tachikoma note`: words for the sessions to come, from the agent or the operator.
+//! `tachikoma note`: leaves a note for the next sessions, from the agent or the operator.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -30,11 +30,11 @@ pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure
     tell_own_loop(workspace, &Request::Note { text }, NOTE_HINT)
 }
 
-/// Returns the words of a command line, or those on standard input where they are `-`.
+/// Returns the text of the command line, or standard input if it is `-`.
 pub fn said(words: &[String]) -> Result<String, Failure> {
     let text = match words {
         [one] if one == "-" => {
-            // One more than may be said: what is too long is refused, and not read to its end.
+            // One byte more than the limit: a longer note is refused, and not read to its end.
             let mut stdin = std::io::stdin().lock().take(NOTE_BYTES_MAX as u64 + 1);
             let mut text = String::new();
             stdin
@@ -47,11 +47,11 @@ pub fn said(words: &[String]) -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
-/// What to do about a note that nobody takes.
+/// What to do about a note that no runner accepts.
 const NOTE_HINT: &str =
     "a note is kept by the loop that runs; `tachikoma run` starts one, or goes on with the last";
 
-/// Asks the runner of the loop that the caller works for, or of the one around here.
+/// Asks the runner of the loop that started the caller, or of the loop here.
 pub fn tell_own_loop(
     workspace: &Workspace,
     request: &Request,
@@ -64,7 +64,7 @@ pub fn tell_own_loop(
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
 
-/// Finds the loop that the caller works for, wherever it has gone to; without one, the loop around here.
+/// Finds the loop that started the caller, in any directory; otherwise the loop here.
 fn working_dir(
     workspace: &Workspace,
     nobody: &impl Fn(&std::path::Path) -> Failure,

@@ -1,4 +1,4 @@
-//! `tachikoma opencode`: the server of OpenCode, kept alive, and what can be asked of its supervisor.
+//! `tachikoma opencode`: the supervised OpenCode server, and requests to its supervisor.
 
 mod events;
 mod logs;
@@ -16,7 +16,7 @@ use crate::args::OpencodeCommand;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// Does what was asked.
+/// Runs the command.
 pub fn opencode(workspace: &Workspace, command: &OpencodeCommand) -> Result<ExitCode, Failure> {
     match command {
         OpencodeCommand::Up(args) => up::up(workspace, args),
@@ -29,7 +29,7 @@ pub fn opencode(workspace: &Workspace, command: &OpencodeCommand) -> Result<Exit
     }
 }
 
-/// Returns the directory of the supervisor around here: this one's, or one above it.
+/// Returns the directory of the supervisor: this one or one above it.
 fn dir_here(workspace: &Workspace) -> Result<PathBuf, Failure> {
     let below = |dir: &std::path::Path| dir.join(RALPH_DIR).join(DIR);
     let configured = workspace.configured_dir();
@@ -41,7 +41,7 @@ fn dir_here(workspace: &Workspace) -> Result<PathBuf, Failure> {
     Ok(below(found))
 }
 
-/// Says that there is no supervisor.
+/// Returns the failure for a missing supervisor.
 fn nobody(workspace: &Workspace) -> Failure {
     Failure::new(format!(
         "no OpenCode server is kept running in {}",

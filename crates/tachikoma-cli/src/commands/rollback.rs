@@ -1,4 +1,4 @@
-//! `tachikoma rollback`: the work tree as it was before an iteration. What it is now is kept first.
+//! `tachikoma rollback`: restores the work tree from before an iteration. The current work tree is kept first.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ use crate::out;
 use crate::runtime::runtime;
 use crate::workspace::Workspace;
 
-/// Brings the work tree back.
+/// Restores the work tree.
 pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, Failure> {
     workspace.shed_secrets()?;
     let found = snapshots::find(workspace, args.loop_id)?;
@@ -36,7 +36,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             "nobody can be asked whether to replace files in the work tree",
         ));
     }
-    // Nobody starts a loop in the middle of it.
+    // The lock prevents that a loop starts meanwhile.
     let lock = runtime()?.block_on(offline::alone(&current.working_dir))?;
     let repository = (*found.repository).clone();
     let call_off = CallOff::new();
@@ -63,10 +63,10 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     if !args.yes {
         agree(&format!("bring the work tree back to what it was {to}?"))?;
     }
-    // Those of the user's are told from those that come now: these are the loop's to commit.
+    // The user's changes are distinguished from those that come now: these are for the loop to commit.
     let keeper = is_archived(&current.dir).then_some(None);
     let mut keeper = keeper.unwrap_or_else(|| found.keeper(workspace, &rules, &lock));
-    // Half a work tree is of no use to anybody: who ends us waits until it is whole.
+    // An incomplete work tree is useless: a signal waits until it is complete.
     let _whole = Deferred::new()
         .map_err(|error| Failure::new(format!("signals cannot be put off: {error}")))?;
     let moment = git_snapshots::next_rollback(&found.kept);
@@ -87,7 +87,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             ));
         }
     };
-    // Of one that was killed: what it found is kept, and nobody goes back to that by halves.
+    // After a rollback that was killed: the tree before it is kept, and a partial one is never a target.
     if let Some(stale) = Aside::left_behind(&current.dir, args.to) {
         stale.remove();
     }
@@ -112,7 +112,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             chain(&error)
         ));
     }
-    // The next session would look for work that is not there any more.
+    // The next session would look for work that is gone.
     tell("has brought");
     out::line(&format!(
         "the work tree is as it was {to}; branch, commits and index are as they were"

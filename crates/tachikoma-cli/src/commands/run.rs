@@ -1,4 +1,4 @@
-//! `tachikoma run`: the loop, here and now.
+//! `tachikoma run`: runs the loop.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,11 +31,11 @@ use crate::signals::{Signals, Terminal};
 use crate::trust::{Trust, Untrusted};
 use crate::workspace::Workspace;
 
-/// Runs the loop, or says what would be run.
+/// Runs the loop, or shows what would be run.
 pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     let runs_here = !args.detach && !args.dry_run;
     if runs_here {
-        // Before it is used: trying it takes a second.
+        // Before the passphrase is used, because checking it takes a second.
         secrets::shed_passphrase()?;
     }
     let trust = Trust::new(workspace, untrusted(args));
@@ -45,7 +45,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
         runtime()?.block_on(offline::settle(&base.working_dir))?;
     }
     let plan = plan(workspace, args, &trust, base)?;
-    // The background process works all of it out again, and says so.
+    // The background process plans the run again, and prints its notes.
     if args.detach && !args.dry_run {
         return detach::detach("tachikoma status");
     }
@@ -78,7 +78,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     repository.warn(&plan.config.working_dir);
     warn_not_built(&plan.loaded);
     let (style, terminal) = match (args.detached, args.json, args.quiet) {
-        // Its only audience waits for one word.
+        // The only reader waits for one line.
         (true, _, _) => (Style::Quiet, Terminal::Detached),
         (false, true, _) => (Style::Json, Terminal::Foreground),
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
@@ -94,7 +94,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
         false => None,
     };
     let ended = block_on(run_here(plan.config, style, terminal, Some(reader)))?;
-    // A panic in there has said why.
+    // A panic there has printed its reason.
     let _ = registered.map(std::thread::JoinHandle::join);
     ended
 }
@@ -121,7 +121,7 @@ fn untrusted(args: &RunArgs) -> Untrusted {
     }
 }
 
-/// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
+/// Plans the settings of a run again during the run; `--new` does not begin another loop then.
 fn reader(workspace: &Workspace, args: &RunArgs, trust: &Trust) -> Reader {
     let workspace = workspace.clone();
     let args = args.clone();
@@ -137,7 +137,7 @@ fn reader(workspace: &Workspace, args: &RunArgs, trust: &Trust) -> Reader {
     })
 }
 
-/// Agents that start loops, whose agents start loops, have no end and cost without one.
+/// Agents that start loops with agents that start loops would never end.
 fn not_inside_an_agent() -> Result<(), Failure> {
     let (Ok(session), Some(dir)) = (
         std::env::var("TACHIKOMA_SESSION"),
@@ -145,8 +145,8 @@ fn not_inside_an_agent() -> Result<(), Failure> {
     ) else {
         return Ok(());
     };
-    // Gates, hooks and stop scripts have an iteration and no attempt: what these start ends with them. Agents have both, or
-    // neither where their process lives for a whole session.
+    // Gates, hooks and stop scripts have an iteration and no attempt, and end with them. Agents have both, or
+    // neither if their process lives for a whole session.
     let is_set = |name: &str| std::env::var_os(name).is_some();
     if is_set("TACHIKOMA_ITERATION") && !is_set("TACHIKOMA_ATTEMPT") {
         return Ok(());
@@ -179,7 +179,7 @@ pub async fn run_here(
     let handle = runner.handle();
     let state = runner.state();
     let dir = loops::dir(&config.store_root(state.loop_id), state.loop_id);
-    // What the reporter may still have to read.
+    // The reporter may still have to read it.
     let temporary = runner.temporary();
     // The journal of a new loop has a first record already.
     let seen = match runner.found() {
@@ -195,7 +195,7 @@ pub async fn run_here(
         (seen, state.seq),
         lines,
     );
-    // Listened to before anything runs: no signal finds us unprepared.
+    // Before anything runs, so that no signal is missed.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let watcher = signals.watch(handle.clone(), reporter.clone(), terminal);
@@ -258,7 +258,7 @@ pub async fn run_here(
     Ok(ExitCode::from(exit_code(&outcome)))
 }
 
-/// Says at the end of a run which tool calls were denied and which settings permit them.
+/// Lists at the end of a run which tool calls were denied and which settings permit them.
 fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
     if state.denials.is_empty() {
         return Vec::new();
@@ -282,11 +282,11 @@ fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
     std::iter::once(first).chain(remedies).collect()
 }
 
-/// What there is to do after the end of a loop that was not kept.
+/// What to do after the end of a loop with temporary state.
 const NOT_KEPT: &str =
     "nothing of this loop is kept (`state.enabled`); `tachikoma run` begins a new one";
 
-/// Says what was found and what follows. What is recorded as well, the report says by itself if it speaks to people.
+/// Prints what was found and what follows. Recorded events are part of the report for people.
 fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
     let (state, basis) = (runner.state(), runner.basis());
     let limit = config.settings.max_iterations;
@@ -314,7 +314,7 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
     }
 }
 
-/// What to do after an outcome that is not what was wanted.
+/// What to do after an unwanted outcome.
 fn next_step(outcome: &Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::LimitReached { .. } => {
@@ -343,7 +343,7 @@ fn exit_code(outcome: &Outcome) -> u8 {
     }
 }
 
-/// Says what holds before the first iteration.
+/// Prints the conditions before the first iteration.
 fn introduce(config: &LoopConfig, agent: &Agent) {
     out::tell(&format!(
         "tachikoma {}: {}",
@@ -389,7 +389,7 @@ fn limits_text(settings: &Settings) -> String {
     }
 }
 
-/// Says who may claim completion, and what has to prove it.
+/// Describes who may claim completion, and what has to prove it.
 fn completion_text(settings: &Settings) -> String {
     let conditions = &settings.stop_conditions;
     let promise = &conditions.completion_promise;
@@ -429,7 +429,7 @@ fn completion_text(settings: &Settings) -> String {
     }
 }
 
-/// What an agent with safe permission may do.
+/// Describes what an agent with safe permission may do.
 const SAFE: &str = "permission safe: it may change files in the work tree, the rest is denied";
 
 fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
@@ -498,7 +498,7 @@ fn dry_run(plan: &Plan, agent: &Agent, repository: &Repository) {
     }
 }
 
-/// Says how the agent is started. Values of variables may be secrets: only those that the adapter sets are shown.
+/// Describes how the agent is started. Values of variables may be secrets: only those of the adapter are shown.
 fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
     let plan = agent.plan(&Turn {
         budget_usd,
@@ -521,7 +521,7 @@ fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
     }
 }
 
-/// Writes a word as a shell would have to read it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

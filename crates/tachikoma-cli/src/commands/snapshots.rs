@@ -24,19 +24,19 @@ use crate::workspace::{Current, Workspace};
 pub struct LoopSnapshots {
     /// The loop.
     pub current: Current,
-    /// The repository that it works in.
+    /// Its repository.
     pub repository: Box<Repository>,
-    /// What git keeps of it.
+    /// Its snapshots in git.
     pub kept: Vec<Kept>,
-    /// The iteration that was begun last.
+    /// The last iteration.
     pub last: u32,
-    /// Whether what changed since somebody last looked is the loop's.
+    /// Whether changes since the last survey belong to the loop.
     owes_a_look: bool,
     /// The time of its last record.
     until: Timestamp,
 }
 
-/// Finds a loop, the current one unless another is named, and what git keeps of it.
+/// Finds a loop, by default the current one, and its snapshots.
 pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapshots, Failure> {
     let current = match wanted {
         None => workspace.current_loop()?,
@@ -57,7 +57,7 @@ pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapsho
         repository,
         kept,
         last: found.state.iteration,
-        // A runner that died in an iteration has not said so yet.
+        // A runner that died in an iteration has not recorded it yet.
         owes_a_look: found.state.owes_a_look()
             || matches!(found.state.phase, Phase::Working { .. }),
         until: found.state.time,
@@ -78,7 +78,7 @@ fn repository(workspace: &Workspace, current: &Current) -> Result<Box<Repository
     )
 }
 
-/// A loop of the working directory around here, archived or not.
+/// Finds a loop of this working directory, archived or not.
 fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
     let working_dir = workspace
         .working_dir()?
@@ -101,7 +101,7 @@ fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
 }
 
 impl LoopSnapshots {
-    /// Finds the snapshot of a moment, and says so where it is that of an earlier iteration.
+    /// Finds the snapshot of a moment, and prints a note if it belongs to an earlier iteration.
     pub fn at(&self, moment: Moment) -> Result<&Kept, Failure> {
         let found = git_snapshots::resolve(&self.kept, moment);
         let found = found.ok_or_else(|| self.nothing_at(moment))?;
@@ -150,17 +150,17 @@ impl LoopSnapshots {
         }))
     }
 
-    /// Returns what is left alone, by the configuration of its directory.
+    /// Returns the protected files, by the configuration of the directory.
     pub fn rules(&self, workspace: &Workspace) -> Result<Rules, Failure> {
         let dir = &self.current.working_dir;
         let settings = workspace.layers_of(dir)?.load()?.settings;
         let rules = Bounds::of(&settings, dir).rules();
-        // Each was checked with the settings.
+        // The settings were validated.
         rules.map_err(|error| Failure::usage(error.to_string()))
     }
 
-    /// Looks at the work tree in the loop's name, before something is done to it in that name. None where that cannot be: then
-    /// it is nobody's doing.
+    /// Surveys the work tree for the loop, before it is changed for the loop. `None` if that is not possible: then
+    /// the changes have no owner.
     pub fn keeper(
         &self,
         workspace: &Workspace,
@@ -185,8 +185,8 @@ impl LoopSnapshots {
     }
 }
 
-/// Returns git's own `diff` of two trees, for whoever looks at our output. What the repository names to show it with, an agent may have
-/// written: only the operator's own pager is used.
+/// Returns the command for git's `diff` of two trees. The repository can name programs for it, which an agent may have
+/// written, so only the operator's own pager is used.
 pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> Command {
     let mut command = git.on_the_terminal();
     let settings = operators_pager(git).filter(|_| pager);
@@ -198,7 +198,7 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
         None => _ = command.arg("--no-pager"),
     }
     command.args(["-c", "core.fsmonitor=false"]);
-    // `--submodule=diff` would start git in the nested repository, which obeys that repository's configuration.
+    // `--submodule=diff` would start git in the nested repository, with that repository's configuration.
     command.args([
         "diff",
         "--no-ext-diff",
@@ -209,10 +209,10 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
     command
 }
 
-/// Returns the pager of the environment and of the settings that are not the repository's, and when it is used. None if git cannot be
+/// Returns the pager of the environment and of settings outside of the repository, and when to use it. `None` if git cannot be
 /// asked.
 fn operators_pager(git: &Git) -> Option<(OsString, String)> {
-    // Where there is no repository.
+    // Run outside of a repository.
     let elsewhere = git.clone().in_dir(Path::new("/"));
     let setting = |words: &[&str]| {
         let answer = elsewhere.order(words).run(&CallOff::new()).ok()?;
@@ -235,7 +235,7 @@ fn operators_pager(git: &Git) -> Option<(OsString, String)> {
     ))
 }
 
-/// Says what git could not do.
+/// Returns the failure of a git command.
 pub fn failed(what: &str, error: &dyn std::error::Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(error)))
 }

@@ -1,4 +1,4 @@
-//! `tachikoma state`: what is kept of the loops here.
+//! `tachikoma state`: shows and changes the stored state of loops.
 
 mod backup;
 mod change;
@@ -19,7 +19,7 @@ use crate::args::StateCommand;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
-/// Does what was asked with the state.
+/// Runs the command.
 pub fn state(workspace: &Workspace, command: StateCommand) -> Result<ExitCode, Failure> {
     match command {
         StateCommand::Show { json } => show::show(workspace, json),

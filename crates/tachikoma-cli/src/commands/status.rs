@@ -1,4 +1,4 @@
-//! `tachikoma status`: what the loop is doing. Only reads.
+//! `tachikoma status`: shows what the loop is doing. Only reads.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -20,11 +20,11 @@ use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 use crate::zone::local;
 
-/// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
-/// it was doing, and a person who asks should not have to wait for that.
+/// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has recorded its
+/// state, and the user should not have to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Prints the status; also when nothing runs.
+/// Prints the status, also if nothing runs.
 pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let status = find(workspace)?;
     let text = match (&status, json) {
@@ -55,7 +55,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
         });
         match asked {
             Ok(Response::Status { status }) => return Ok(Some(*status)),
-            // The runner has ended in between: what it wrote down is there.
+            // The runner has ended in between: its records are there.
             Ok(_) => {}
             Err(error) => {
                 live = !is_refused(&error) && lock::is_held(&working_dir);
@@ -74,7 +74,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
     Ok(Some(Status::of(&found.state, live)))
 }
 
-/// Returns whether nobody listens any more: the runner is dead, and its guard cleans up.
+/// Returns whether no process listens: the runner is dead, and its guard cleans up.
 fn is_refused(error: &ClientError) -> bool {
     matches!(error, ClientError::Nobody { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }
@@ -241,7 +241,7 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// Counts that stand at nothing are no news; budgets are, and so is whatever has begun.
+/// Counts of zero are not shown; budgets are, and so is everything that has begun.
 fn worth_saying(condition: &ConditionSummary) -> bool {
     let counts = matches!(
         condition.name.as_str(),
@@ -253,8 +253,8 @@ fn worth_saying(condition: &ConditionSummary) -> bool {
     !counts || condition.percent > 0
 }
 
-/// Says what the latest iterations were worth, once one was. How near the end is for want of progress is said with the other
-/// ends.
+/// Reports the progress of the latest iterations, if there is any. The distance to the end for lack of progress is shown with the other
+/// limits.
 fn progress_text(progress: &ProgressSummary) -> Option<String> {
     const SHOWN_MAX: usize = 10;
     let last = progress.last_iteration?;
@@ -313,7 +313,7 @@ fn copies_text(copies: &Copies) -> String {
     }
 }
 
-/// Says in a word how the loop is, and in a few if its runner is gone.
+/// Describes the state of the loop in one word, and more if its runner is gone.
 pub fn state_text(status: &Status) -> String {
     match (&status.runner, &status.outcome) {
         (None, None) if status.iteration > 0 => {

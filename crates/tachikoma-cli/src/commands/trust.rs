@@ -1,4 +1,4 @@
-//! `tachikoma trust`: agree to the programs and permissions that the configuration here names, and to the loop that is here.
+//! `tachikoma trust`: agrees to the programs and permissions of the configuration here, and to the loop here.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::sanitise::sanitise;
 use crate::trust::{Trust, Untrusted, agreements_of, guarded_lines, listed};
 use crate::workspace::Workspace;
 
-/// Records the user's agreement, or forgets it.
+/// Records the user's agreement, or deletes it.
 pub fn trust(workspace: &Workspace, revoke: bool) -> Result<ExitCode, Failure> {
     let base = Base::read(workspace)?;
     let trust = Trust::new(workspace, Untrusted::Refuse);
@@ -59,13 +59,13 @@ fn configuration(trust: &Trust, working_dir: &Path, loaded: &Loaded) -> Result<b
 #[derive(Debug)]
 pub struct Adopted {
     pub loop_id: LoopId,
-    /// The programs and permissions of its launch, one to a line.
+    /// The programs and permissions of its launch, one per line.
     pub lines: Vec<String>,
-    /// Whether it was not known before.
+    /// Whether it was unknown before.
     pub is_new: bool,
 }
 
-/// Agrees to the current loop of a working directory, with the programs of its launch; none if there is no loop that can be read.
+/// Agrees to the current loop of a working directory, with the programs of its launch; `None` if there is no readable loop.
 pub fn adopt(
     workspace: &Workspace,
     trust: &Trust,

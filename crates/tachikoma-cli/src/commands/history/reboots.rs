@@ -1,4 +1,4 @@
-//! The reboots of a loop: every attempt that is remembered, and the sums.
+//! The reboots of a loop: all recorded attempts, and the totals.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::workspace::{Current, Workspace};
 #[derive(Debug, Serialize)]
 struct Reboots<'a> {
     stats: Stats,
-    /// Wanted, and not begun yet; or under way.
+    /// The reboot that is requested or running.
     pending: Option<Pending>,
-    /// Attempts that are over, oldest first.
+    /// Finished attempts, oldest first.
     reboots: &'a [RebootEntry],
 }
 
@@ -28,7 +28,7 @@ struct Reboots<'a> {
 struct Stats {
     total: u32,
     successful: u32,
-    /// Those that a fresh session came of, and that gained nothing.
+    /// Reboots with a new session, and reboots that gained nothing.
     futile: u32,
     last_hour: usize,
     consecutive_failures: u32,

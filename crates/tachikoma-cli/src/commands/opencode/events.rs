@@ -1,4 +1,4 @@
-//! `opencode events`: the supervisor's journal, with times. Only reads.
+//! `opencode events`: prints the supervisor's journal. Only reads.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 use crate::zone::local;
 
-/// Prints the records of the supervisor around here, the oldest first.
+/// Prints the records of the supervisor, oldest first.
 pub fn events(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let records = read_records(&super::dir_here(workspace)?)?;
     if records.is_empty() {

@@ -1,4 +1,4 @@
-//! `opencode restart`, `stop` and `reload`: a word to the supervisor, and what came of it.
+//! `opencode restart`, `stop` and `reload`: requests to the supervisor.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,13 +14,13 @@ use crate::out;
 use crate::runtime::runtime;
 use crate::workspace::Workspace;
 
-/// The ladder by which a server is stopped, with all its graces, and its start, take less.
+/// Stopping a server, with all grace periods, and starting it take less.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// How often to look.
+/// How often to check.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Has the server replaced, and waits until the next one is ready.
+/// Restarts the server, and waits until the new one is ready.
 pub fn restart(workspace: &Workspace) -> Result<ExitCode, Failure> {
     let dir = super::dir_here(workspace)?;
     let before = ServerFile::read(&dir)?.map_or(0, |file| file.generation);
@@ -39,7 +39,7 @@ pub fn restart(workspace: &Workspace) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the server and its supervisor stopped, and waits for their end.
+/// Stops the server and its supervisor, and waits for their end.
 pub fn stop(workspace: &Workspace) -> Result<ExitCode, Failure> {
     let dir = super::dir_here(workspace)?;
     ask(workspace, &dir, Asked::Stop)?;
@@ -48,7 +48,7 @@ pub fn stop(workspace: &Workspace) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the settings of the server read again.
+/// Reloads the settings of the server.
 pub fn reload(workspace: &Workspace) -> Result<ExitCode, Failure> {
     out::line(&ask(
         workspace,

@@ -1,4 +1,4 @@
-//! `opencode up`: the supervisor, here or in the background, for people and for systemd.
+//! `opencode up`: runs the supervisor, in the foreground or the background, for people and for systemd.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -29,21 +29,21 @@ use crate::signals::{Asked, Requests};
 use crate::trust::{Trust, Untrusted};
 use crate::workspace::Workspace;
 
-/// How a supervisor in the background is seen.
+/// Shows a supervisor in the background.
 const SHOWN_BY: &str = "tachikoma opencode status";
 
-/// Keeps the server running until someone stops it.
+/// Keeps the server running until it is stopped.
 pub fn up(workspace: &Workspace, args: &UpArgs) -> Result<ExitCode, Failure> {
     let settings = settings(workspace, args)?;
     if args.detach {
         return detach::detach(SHOWN_BY);
     }
-    // The server's tools have no use for them, and neither have we.
+    // Neither this process nor the server's tools need the secrets.
     secrets::shed(&settings.hidden, &BTreeMap::new())?;
     runtime()?.block_on(supervise(args, settings))
 }
 
-/// Returns an error where the configuration says that there must not be a shared server. One that says nothing does not.
+/// Fails if the configuration forbids a shared server. Without a setting it is allowed.
 fn check_enabled(loaded: &Loaded) -> Result<(), String> {
     let is_said = *loaded.origin_of("opencode.enabled") != Origin::Default;
     match loaded.settings.opencode.enabled || !is_said {
@@ -96,7 +96,7 @@ fn settings(workspace: &Workspace, args: &UpArgs) -> Result<SupervisorSettings, 
 }
 
 async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCode, Failure> {
-    // Listened to before anything runs: no signal finds us unprepared.
+    // Before anything runs, so that no signal is missed.
     let requests = Requests::listen(args.detached)
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let notifier = Notifier::here();
@@ -135,11 +135,11 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
                 },
                 Asked::Stop(number) => {
                     if signal.replace(number).is_some() {
-                        // The second one: the guard ends everything without us.
+                        // The second signal: the guard ends everything.
                         return Ok(code(Some(number)));
                     }
                     audience.notifier.stopping();
-                    // One that is gone already has stopped.
+                    // A supervisor that is gone has stopped.
                     let _ = handle.stop().await;
                 }
             },
@@ -157,17 +157,17 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     }
 }
 
-/// 0 after `opencode stop`; else as shells say it.
+/// 0 after `opencode stop`; otherwise 128 plus the signal, as in shells.
 fn code(signal: Option<i32>) -> ExitCode {
     let number = signal.and_then(|signal| u8::try_from(signal).ok());
     ExitCode::from(number.map_or(0, |number| 128_u8.saturating_add(number)))
 }
 
-/// Who wants to know what happens: whoever started us, and systemd.
+/// The receivers of the state: the process that started us, and systemd.
 struct Audience {
-    /// Whether whoever waits for the process in the background was told that it runs.
+    /// Whether the waiting process was told that the background process runs.
     announced: bool,
-    /// In the background the only audience waits for one word.
+    /// In the background the only reader waits for one line.
     quiet: bool,
     json: bool,
     notifier: Notifier,
@@ -175,7 +175,7 @@ struct Audience {
 
 impl Audience {
     fn hear(&self, record: Result<Arc<ServerRecord>, RecvError>) {
-        // Those that were missed are in the journal.
+        // Missed notices are in the journal.
         let Ok(record) = record else {
             return;
         };

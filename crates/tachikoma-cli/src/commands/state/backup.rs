@@ -1,4 +1,4 @@
-//! `tachikoma state backup`, `backups` and `restore`: the loop in one file, and back.
+//! `tachikoma state backup`, `backups` and `restore`: a loop in one file.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::sanitise::sanitise;
 use crate::trust::{Trust, Untrusted, listed};
 use crate::workspace::Workspace;
 
-/// Other loops that are named: more are in the list.
+/// Limit of other loops that are named; the list has all.
 const OTHERS_MAX: usize = 3;
 
 /// Takes a backup of the current loop.
@@ -35,7 +35,7 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
     }
     let premises = workspace.premises(&current.working_dir)?;
     if premises.cloud.is_some() {
-        // It goes to an address that the configuration names.
+        // The configuration names its address.
         let loaded = workspace.layers_of(&current.working_dir)?.load()?;
         let trust = Trust::new(workspace, Untrusted::Ask);
         trust.check_configuration(&canonical(&current.working_dir), &loaded)?;
@@ -106,7 +106,7 @@ pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     Err(Failure::new(what).hint("`tachikoma state backup` takes another one"))
 }
 
-/// Brings a loop back.
+/// Restores a loop.
 pub fn restore(
     workspace: &Workspace,
     file: Option<&Path>,
@@ -116,7 +116,7 @@ pub fn restore(
     workspace.shed_secrets()?;
     let working_dir = match (file, &from.from) {
         (None, None) => workspace.working_dir_or_here()?,
-        // Where a run would go on with it: a loop further up is another one.
+        // The directory of a run: a loop in a directory above is another one.
         (Some(_), _) | (None, Some(_)) => workspace.run_dir(),
     };
     let premises = workspace.premises(&working_dir)?;
@@ -132,7 +132,7 @@ pub fn restore(
         (Some(fetched), _) => fetched.path.clone(),
         (None, Some(file)) => {
             let file = workspace.directory.join(file);
-            // A person may name a link.
+            // The user may name a symbolic link.
             match std::fs::canonicalize(&file) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let what = format!("there is no {}", file.display());
@@ -196,7 +196,7 @@ pub fn restore(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Registers the loop that was brought back, so that a run goes on with it, and says which programs that starts.
+/// Registers the restored loop, so that a run resumes it, and names the programs of its launch.
 fn register(workspace: &Workspace, working_dir: &Path) {
     let trust = Trust::new(workspace, Untrusted::Refuse);
     match adopt(workspace, &trust, &canonical(working_dir)) {
@@ -219,7 +219,7 @@ fn canonical(working_dir: &Path) -> PathBuf {
     canonical.unwrap_or_else(|_| working_dir.to_owned())
 }
 
-/// Says why nothing was done. The loop is as it was.
+/// Explains why nothing was done. The loop is unchanged.
 fn undone(error: OfflineError) -> Failure {
     let is_full = matches!(&error, OfflineError::Store(error) if error.is_full_disk());
     if is_full {
@@ -229,7 +229,7 @@ fn undone(error: OfflineError) -> Failure {
     error.into()
 }
 
-/// Finds the newest good backup of the current loop; where there is none, of any.
+/// Finds the newest valid backup of the current loop; without one, of any loop.
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     let found = loops::find(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let current = found.current;
@@ -249,7 +249,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
                 found = Some(listed);
                 break;
             }
-            // With the key it may be the newest good one.
+            // With the key it may be the newest valid one.
             Err(error @ StoreError::Locked { .. }) => {
                 return Err(Failure::from(error).hint(
                     "nothing was changed; by its name it is the newest: give its key, or name another one: `tachikoma state restore FILE`",
@@ -273,7 +273,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Says how the newest good backup of each other loop is restored.
+/// Describes how the newest valid backup of each other loop is restored.
 fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
     let mut seen: Vec<LoopId> = current.into_iter().collect();
     let mut others = Vec::new();

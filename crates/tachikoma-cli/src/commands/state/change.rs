@@ -1,4 +1,4 @@
-//! `tachikoma state set` and `clear`: through the live runner, or, where nobody runs, on the files themselves.
+//! `tachikoma state set` and `clear`: through the live runner or, without one, on the files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::out;
 use crate::runtime::runtime;
 use crate::workspace::Workspace;
 
-/// Writes down a value for later.
+/// Sets a value.
 pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, Failure> {
     let value: Value = serde_json::from_str(value).map_err(|error| {
         Failure::usage(format!("the value of `{key}` is no JSON: {error}"))
@@ -32,7 +32,7 @@ pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, 
         };
         match ask(&socket, &request)? {
             Ok(response) => return answered(response),
-            // The runner has just died: it is not in the way any more, or its guard will soon be gone.
+            // The runner has just died, or its guard will be gone soon.
             Err(ClientError::Nobody { .. }) => {}
             Err(error) => return Err(unreachable_runner(&error)),
         }
@@ -56,7 +56,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
     let premises = workspace.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     if !purge {
-        // Before anyone is asked.
+        // Before the user is asked.
         workspace.current_loop()?;
     }
     let shown = working_dir.display();
@@ -93,7 +93,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-/// A runner that answers would only be waited for in vain.
+/// Fails at once if a runner is alive, instead of waiting for its lock.
 pub fn refuse_live(working_dir: &Path) -> Result<(), Failure> {
     let answers = |socket| std::os::unix::net::UnixStream::connect(socket).is_ok();
     if live_socket(working_dir).is_some_and(answers) {

@@ -1,4 +1,4 @@
-//! `tachikoma state verify`: a look at everything that is kept. Only reads.
+//! `tachikoma state verify`: checks all stored files. Only reads.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::out;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Prints what was found of each object; fails if something is wrong.
+/// Prints the result for each object; fails if one is damaged.
 pub fn verify(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let Some(working_dir) = workspace.working_dir()? else {
         return Err(workspace.no_loop());
@@ -65,7 +65,7 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
     sanitise(&text).into_owned()
 }
 
-/// What the damage means for the current loop.
+/// Describes what the damage means for the current loop.
 fn next_step(premises: &Premises) -> String {
     let spared = "nothing was changed, and the current loop does not need what is damaged: `tachikoma run` goes on with it";
     let Ok(Some(loop_id)) =
