@@ -8,6 +8,7 @@
 mod attack;
 mod bench;
 mod check;
+mod encryption;
 mod licences;
 mod npm;
 mod picture;

@@ -18,6 +18,7 @@ mod isolation;
 mod limits;
 mod looping;
 mod opencode;
+mod opencode_environment;
 mod opencode_kills;
 mod orders;
 mod runner;

@@ -1,4 +1,4 @@
-//! The agent's claim that the whole work is complete, told apart from words about such a claim.
+//! Finds the agent's claim that the whole work is complete, and distinguishes it from text about such a claim.
 
 use std::fmt;
 
@@ -9,32 +9,32 @@ use tachikoma_core::markdown::Fences;
 pub enum Claim {
     /// Nothing.
     Absent,
-    /// A line has nothing but the promise, and perhaps signs around it, but does not claim it.
+    /// A line consists of the promise, perhaps with decoration, but does not count as a claim.
     NotMeant(Doubt),
     /// The whole work is complete.
     Made,
 }
 
-/// Why a line that has nothing but the promise does not claim it.
+/// Why a line that consists of the promise does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// It stands in a block of code.
+    /// It is in a code block.
     Code,
-    /// It stands in a quotation.
+    /// It is in a quotation.
     Quote,
-    /// The words that lead to it deny it, or name a condition.
+    /// The text before it denies it, or names a condition.
     Denied,
-    /// It stands there as it does in the prompt.
+    /// It is quoted from the prompt.
     Prompt,
-    /// Signs stand around it.
+    /// It has decoration around it.
     Decorated,
 }
 
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Code => "it stands in a block of code",
-            Self::Quote => "it stands in a quotation",
+            Self::Code => "it is in a code block",
+            Self::Quote => "it is in a quotation",
             Self::Denied => "the words around it deny it or name a condition",
             Self::Prompt => "it is quoted from the prompt",
             Self::Decorated => "it does not stand alone on its line",
@@ -42,33 +42,33 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// Words that take back what a line ending with a colon leads to, or put it off.
+/// Words in a line ending with a colon that deny or postpone the text after it.
 const DENYING: [&str; 16] = [
     "not", "never", "cannot", "until", "unless", "once", "when", "if", "after", "would", "should",
     "yet", "without", "before", "refuse", "example",
 ];
 
-/// Words for the promise, for making it and for what it says. Soon behind a word that refuses they are about not making it.
+/// Words for the promise. Soon after a word of refusal they mean that it is not made.
 const NAMING: [&str; 14] = [
     "promise", "claim", "claimed", "claiming", "signal", "marker", "print", "printing", "output",
     "emit", "say", "done", "finished", "complete",
 ];
 
-/// "Do not yet print the promise": how many words behind a refusal may name what is refused. More would take in what follows it.
+/// "Do not yet print the promise": how many words after a refusal may name the promise. More would include other statements.
 const SOON: usize = 3;
 
-/// Signs that models put around a line to make it stand out.
+/// Characters that models put around a line to emphasize it.
 const DECORATION: [char; 12] = ['`', '*', '_', '"', '\'', '>', '.', '!', ':', '-', '#', ' '];
 
-/// Of the words that deny, those that need no colon behind them.
+/// Words of denial that need no colon after them.
 const REFUSING: [&str; 4] = ["not", "never", "cannot", "refuse"];
 
-/// What a line begins with that takes the promise above it back.
+/// Starts of a line that retract the promise above it.
 const TAKING_BACK: [&str; 5] = ["not ", "(not ", "is not ", "was not ", "isn't "];
 
-/// Reads the claim in a final text. A sentence that merely mentions the promise is no claim; a line of its own is one, unless
-/// it is code, a quotation, denied by the words around it, or a piece of `prompt`. Of one with signs around it nobody knows
-/// whether it is meant: that is no claim, and said.
+/// Reads the claim in a final text. A sentence that mentions the promise does not count. A line with only the promise counts, unless
+/// it is code, a quotation, denied by the text around it, or quoted from `prompt`. A line with decoration around the promise is
+/// ambiguous: it does not count, and is reported.
 #[must_use]
 pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
     let promise = promise.trim();
@@ -96,7 +96,7 @@ pub fn claim(final_text: &str, promise: &str, prompt: &str) -> Claim {
     found
 }
 
-/// Follows blocks of Markdown from line to line.
+/// Tracks Markdown blocks from line to line.
 #[derive(Default)]
 struct Blocks {
     fences: Fences,
@@ -106,7 +106,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns what kind of block a line is in, if in one that is not the agent's own speech.
+    /// Returns the kind of block of a line, if it is not the agent's own text.
     fn take(&mut self, line: &str) -> Option<Doubt> {
         let text = line.trim_start();
         let after_blank = self.after_blank || !self.begun;
@@ -115,7 +115,7 @@ impl Blocks {
         if self.fences.take(line) {
             return Some(Doubt::Code);
         }
-        // A line right below a quotation belongs to it.
+        // A line directly below a quotation belongs to it.
         self.quoted = text.starts_with('>') || (self.quoted && !text.is_empty());
         if self.quoted {
             return Some(Doubt::Quote);
@@ -148,8 +148,8 @@ fn doubt(lines: &[&str], place: usize, promise: &str, prompt: &str) -> Option<Do
     quoted.then_some(Doubt::Prompt)
 }
 
-/// Returns whether the lines around a promise are those around it in the prompt. A prompt may say word for word how to end,
-/// so the line above alone says nothing where the text ends as it was asked to.
+/// Returns whether the lines around a promise are those of the prompt. A prompt may say literally how to end,
+/// so the line above is not enough if the text ends as requested.
 fn quotes(lines: &[&str], place: usize, asked: &[&str], asked_place: usize) -> bool {
     let (above, below) = neighbours(lines, place);
     let (asked_above, asked_below) = neighbours(asked, asked_place);
@@ -157,7 +157,7 @@ fn quotes(lines: &[&str], place: usize, asked: &[&str], asked_place: usize) -> b
         ("", "") => false,
         ("", below) => below == asked_below,
         (above, below) => {
-            // Whoever repeats a prompt may say who spoke.
+            // A quotation of the prompt may begin with the name of its speaker.
             let same = !asked_above.is_empty() && above.ends_with(asked_above);
             let conditional = above.ends_with(':') || words(above).any(|word| denies(&word));
             let further = || {
@@ -176,7 +176,7 @@ fn quotes(lines: &[&str], place: usize, asked: &[&str], asked_place: usize) -> b
     }
 }
 
-/// The nearest lines above and below that say something.
+/// Returns the nearest lines above and below that have text.
 fn neighbours<'a>(lines: &[&'a str], place: usize) -> (&'a str, &'a str) {
     let says = |line: &&&str| !line.trim().is_empty();
     let above = lines[..place].iter().rev().find(says);
@@ -192,7 +192,7 @@ fn words(line: &str) -> impl Iterator<Item = String> {
         .map(|word| word.to_lowercase().replace('’', "'"))
 }
 
-/// Returns whether a line says that the promise is not made: a word that refuses, and soon behind it one that names it.
+/// Returns whether a line says that the promise is not made: a word of refusal, and soon after it a word for the promise.
 fn takes_back(line: &str) -> bool {
     let words: Vec<String> = words(line).filter(|word| !word.is_empty()).collect();
     let refuses = |word: &String| word.ends_with("n't") || REFUSING.contains(&word.as_str());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_its_own_is_a_claim() {
+    fn a_line_with_only_the_promise_is_a_claim() {
         for text in [
             "<promise>COMPLETE</promise>",
             "all tests pass\r\n  <promise>COMPLETE</promise>  \r\nbye",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_is_none() {
+    fn a_mention_of_the_promise_is_not_a_claim() {
         for text in [
             "",
             "I am NOT saying <promise>COMPLETE</promise> yet",
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn code_and_quotations_are_not_meant() {
+    fn code_and_quotations_are_not_claims() {
         for text in [
             "```\n<promise>COMPLETE</promise>\n```",
             "~~~text\n<promise>COMPLETE</promise>",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_and_conditional_ones_are_not_meant() {
+    fn denied_and_conditional_promises_are_not_claims() {
         for text in [
             "I am not outputting this yet:\n<promise>COMPLETE</promise>",
             "I can’t say this:\n\n<promise>COMPLETE</promise>",
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_may_say_word_for_word_how_to_end() {
+    fn a_prompt_may_say_literally_how_to_end() {
         let prompt =
             "Finish with exactly these two lines:\nAll tests pass.\n<promise>COMPLETE</promise>\n";
         let said = |text: &str| claim(text, PROMISE, prompt);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prompt_repeated_is_not_meant_and_a_claim_beside_it_is() {
+    fn a_quoted_prompt_is_not_a_claim_but_a_claim_beside_it_is() {
         check(PROMPT, Claim::NotMeant(Doubt::Prompt));
         check(
             "When all is done, end with\n<promise>COMPLETE</promise>",

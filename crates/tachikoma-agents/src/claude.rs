@@ -1,10 +1,12 @@
-//! Claude Code: how it is launched, what is said to it, and how its output (`--output-format stream-json`) reads.
+//! Claude Code: how it is launched, what is written to its stdin, and how its output (`--output-format stream-json`) is read.
 //!
-//! One [`Decoder`] reads one process. It takes a line at a time, never fails, and keeps little: what a line says is
-//! handed on as [`crate::Observation`]s. What is known of the agent's versions and their differences stands beside the
-//! code that minds it; recorded output of each is below `tests/corpus/claude/`.
+//! One [`Decoder`] reads one process, line by line. It never fails and keeps little: each line becomes
+//! [`crate::Observation`]s. Differences between versions are documented at the code that handles them;
+//! recorded output of each version is in `tests/corpus/claude/`.
 
 mod blocks;
+mod conversation;
+mod costs;
 mod decoder;
 mod launch;
 mod limit;
@@ -15,6 +17,7 @@ mod scan;
 mod system;
 mod talk;
 mod trust;
+mod usage;
 mod window;
 
 pub use decoder::Decoder;
@@ -25,6 +28,6 @@ pub use talk::line;
 pub use trust::{hint, is_tried};
 pub use window::{compaction_point, refusal_point, window_of};
 
-/// How much of one line is looked at. Lines above a megabyte are usual (a file that is written, a file as it was before
-/// an edit); one that is longer than this is counted as not understood.
+/// Bytes of one line that are read. Lines above a megabyte are usual (a file that is written, a file as it was before
+/// an edit); a longer line counts as not understood.
 pub const LINE_BYTES_MAX: usize = 8 << 20;

@@ -1,4 +1,4 @@
-//! Any program as an agent: it gets the prompt, and its exit code says whether the turn went well.
+//! Any program as an agent: it gets the prompt, and its exit code says whether the turn succeeded.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ pub struct CommandAgent {
     pub program: Vec<OsString>,
     /// How it gets the prompt.
     pub prompt: PromptVia,
-    /// Variables on top of the runner's own.
+    /// Variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_prompt_goes_where_it_is_wanted() {
+    fn the_prompt_goes_to_stdin_or_the_last_argument() {
         let agent = |prompt| CommandAgent {
             program: vec!["sh".into(), "-x".into()],
             prompt,

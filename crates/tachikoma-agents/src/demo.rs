@@ -1,4 +1,4 @@
-//! The scripted agent of `tachikoma demo`: a process that speaks one JSON object per line.
+//! The scripted agent of `tachikoma demo`: a process that prints one JSON object per line.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use crate::{Input, LaunchPlan, Observation, Reading, Turn, TurnResult};
 /// The scripted agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DemoAgent {
-    /// The program that plays it, with its arguments; not empty.
+    /// The program of the scripted agent, with its arguments; not empty.
     pub program: Vec<OsString>,
 }
 
@@ -17,16 +17,16 @@ pub struct DemoAgent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum DemoLine {
-    /// It says something.
+    /// Text for the reader.
     Text {
-        /// What.
+        /// The text.
         text: String,
     },
-    /// It reports the fill of its context.
+    /// The fill of its context.
     Context {
-        /// Tokens in it.
+        /// Tokens in the context.
         tokens: u64,
-        /// Tokens that fit.
+        /// Tokens that fit into the context.
         window: u64,
     },
     /// A tool call begins.
@@ -43,9 +43,9 @@ pub enum DemoLine {
     },
     /// The turn's final result.
     Result {
-        /// Whether it went well.
+        /// Whether it succeeded.
         success: bool,
-        /// Its final words.
+        /// Its final text.
         text: String,
     },
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_observations_and_nonsense_is_shown() {
+    fn lines_become_observations_and_other_text_is_shown() {
         let reading = Reading {
             tokens: 5,
             window: Some(10),

@@ -1,5 +1,5 @@
-//! What Tachikoma knows about each coding agent: how a turn becomes a launch plan, and how its output becomes
-//! observations. No I/O happens here; adding an agent touches only this crate.
+//! How each coding agent is launched and how its output is read. Pure: no I/O, no clock, no randomness.
+//! A new agent needs changes only here.
 
 mod claim;
 pub mod claude;
@@ -41,21 +41,21 @@ pub enum Agent {
 /// One turn that an agent is asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn<'a> {
-    /// The whole prompt, hand-off included; empty where a conversation is opened that waits for its first one.
+    /// The whole prompt with the hand-off; empty for a conversation that waits for its first prompt.
     pub prompt: &'a str,
-    /// The conversation to go on in, by the agent's own name for it.
+    /// The conversation to resume, by the agent's own id.
     pub resume: Option<&'a str>,
-    /// The iteration that it begins; none where it begins none.
+    /// The iteration that it begins; `None` if it begins none.
     pub iteration: Option<u32>,
-    /// What the process may cost, in dollars, for an agent that can mind that itself.
+    /// The budget of the process in dollars, for an agent that can enforce it itself.
     pub budget_usd: Option<f64>,
 }
 
-/// The longest name of a conversation that is accepted, in bytes. Those of Claude Code and OpenCode have less than 40.
+/// The longest accepted id of a conversation in bytes. Those of Claude Code and OpenCode have less than 40.
 const CONVERSATION_ID_BYTES_MAX: usize = 128;
 
-/// Returns whether an agent's name for a conversation can be given back to it as an argument: letters, digits, `-`, `_`, `.` and `:`, not
-/// empty, and not to be taken for an option.
+/// Returns whether the id of a conversation can be an argument of the agent: letters, digits, `-`, `_`, `.` and `:`, not
+/// empty, and not an option.
 #[must_use]
 pub fn is_conversation_id(id: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
@@ -65,12 +65,12 @@ pub fn is_conversation_id(id: &str) -> bool {
 }
 
 impl<'a> Turn<'a> {
-    /// Returns the conversation to go on in, if its name may become an argument: a journal that was changed may name anything.
+    /// Returns the conversation to resume, if its id can be an argument. A manipulated journal may contain any id.
     fn conversation(&self) -> Option<&'a str> {
         self.resume.filter(|id| is_conversation_id(id))
     }
 
-    /// Returns its prompt, as it is said to an agent that reads lines.
+    /// Returns the prompt as a line for the agent's stdin.
     fn message(&self) -> Message<'a> {
         Message::Prompt {
             text: self.prompt,
@@ -79,35 +79,35 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Answers how far a time zone is east of UTC, in seconds; asked for none, the zone of this machine.
+/// Returns the offset of a time zone from UTC in seconds, to the east; without a name, that of the machine.
 pub type ZoneOffset = fn(Option<&str>) -> Option<i32>;
 
-/// How to start an agent on a turn.
+/// How to start an agent for a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchPlan {
     /// The program, looked up in `PATH` unless it contains a slash.
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables on top of the runner's own.
+    /// Variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
-    /// Variables that it must not inherit.
+    /// Variables that it does not inherit.
     pub env_remove: Vec<OsString>,
-    /// What it gets to read.
+    /// Its standard input.
     pub input: Input,
 }
 
-/// What an agent gets to read on its standard input.
+/// The standard input of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// This, and then the end.
+    /// This text, then end of file.
     Whole(String),
-    /// These lines first, and more as the conversation goes on.
+    /// These lines first, and more during the conversation.
     Lines(Vec<String>),
 }
 
 impl Agent {
-    /// Returns the name by which the agent is configured.
+    /// Returns the name of the agent in the configuration.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -118,7 +118,7 @@ impl Agent {
         }
     }
 
-    /// Returns what the agent can do, as far as the rules care.
+    /// Returns the capabilities that the policies need to know.
     #[must_use]
     pub fn traits(&self) -> AgentTraits {
         match self {
@@ -143,7 +143,7 @@ impl Agent {
         }
     }
 
-    /// Returns what to write to an agent that reads lines. Others have nothing to be told.
+    /// Returns the line to write to an agent that reads lines; `None` for other agents.
     #[must_use]
     pub fn line(&self, message: &Message<'_>) -> Option<String> {
         match self {
@@ -153,7 +153,7 @@ impl Agent {
         }
     }
 
-    /// Returns what a failed turn means for the loop, if it is more than a failure that may go well the next time.
+    /// Returns what a failed turn means for the loop, unless a retry is enough.
     #[must_use]
     pub fn problem(
         &self,
@@ -168,7 +168,7 @@ impl Agent {
         }
     }
 
-    /// Returns what the last words of a process that ended without a result mean for the loop.
+    /// Returns what the last output of a process that ended without a result means for the loop.
     #[must_use]
     pub fn problem_of_words(&self, words: &str) -> Option<Problem> {
         match self {
@@ -178,7 +178,7 @@ impl Agent {
         }
     }
 
-    /// Returns whether a version of the agent is one that was tried.
+    /// Returns whether a version of the agent was tested.
     #[must_use]
     pub fn is_tried(&self, version: &str) -> bool {
         match self {
@@ -188,7 +188,7 @@ impl Agent {
         }
     }
 
-    /// Returns what a person can do about a failure that will come again until they do.
+    /// Returns what a person can do about a failure that does not go away by itself.
     #[must_use]
     pub fn hint(&self, failure: FailureClass) -> Option<&'static str> {
         match self {
@@ -198,7 +198,7 @@ impl Agent {
         }
     }
 
-    /// Returns how much fits into its context, as far as its configuration tells.
+    /// Returns the size of the context window, if the configuration determines it.
     #[must_use]
     pub fn window_tokens(&self) -> Option<u64> {
         match self {
@@ -206,13 +206,13 @@ impl Agent {
             Self::Claude(agent) => agent
                 .window_tokens
                 .or_else(|| claude::window_of(agent.model.as_deref()?)),
-            // The server says.
+            // The server reports it.
             Self::OpenCode(agent) => agent.window_tokens,
         }
     }
 
-    /// Returns how many bytes of one line of output are looked at. A plain program's lines are only shown; an
-    /// event is one line, and events of several megabytes are real.
+    /// Returns how many bytes of one line of output are read. Lines of a plain program are only shown; an
+    /// event is one line, and some events have several megabytes.
     #[must_use]
     pub fn line_max_bytes(&self) -> usize {
         match self {
@@ -235,36 +235,36 @@ impl Agent {
     }
 }
 
-/// What can be said to an agent while its process is up.
+/// A message to a running agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// A prompt: the next turn.
     Prompt {
         /// The whole prompt.
         text: &'a str,
-        /// The iteration that it begins, by which it is known again; none where it begins none.
+        /// The iteration that it begins, for recognition after a crash; `None` if it begins none.
         iteration: Option<u32>,
     },
-    /// A word to the side, in the middle of a turn.
+    /// A message during a turn.
     Aside(&'a str),
-    /// The turn is to end.
+    /// Interrupts the turn.
     Interrupt,
-    /// Whether it is there: answered under [`ARE_YOU_THERE`].
+    /// Asks whether the agent responds: the answer is [`ARE_YOU_THERE`].
     AreYouThere,
-    /// What the conversation has cost so far: answered by [`Observation::Cost`].
+    /// Asks for the cost of the conversation so far: the answer is [`Observation::Cost`].
     WhatCost,
 }
 
-/// The id of the request that asks whether an agent is there.
+/// The id of the request that asks whether an agent responds.
 pub const ARE_YOU_THERE: &str = "are-you-there";
 
-/// The id of the request that asks what the conversation has cost.
+/// The id of the request that asks for the cost of the conversation.
 pub(crate) const WHAT_COST: &str = "what-cost";
 
 /// Reads the standard output of one launch, line by line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decoder {
-    /// Every line is something said.
+    /// Every line is text for the reader.
     Plain,
     /// Lines of the scripted agent.
     Demo,
@@ -275,7 +275,7 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// Reads one line. One that makes no sense is something said, or kept as not understood.
+    /// Reads one line. A line that is not understood is text for the reader, or kept as not understood.
     #[must_use]
     pub fn observe(&mut self, line: &str) -> Vec<Observation> {
         match self {
@@ -285,7 +285,7 @@ impl Decoder {
         }
     }
 
-    /// Reads one line whose bytes may be no text.
+    /// Reads one line of bytes, which may not be UTF-8.
     #[must_use]
     pub fn observe_bytes(&mut self, line: &[u8]) -> Vec<Observation> {
         let mut seen = Vec::new();
@@ -297,7 +297,7 @@ impl Decoder {
         seen
     }
 
-    /// Returns what is known by now.
+    /// Returns what is known so far.
     #[must_use]
     pub fn standing(&self) -> report::Standing {
         match self {
@@ -308,14 +308,14 @@ impl Decoder {
     }
 }
 
-/// Returns whether a version is of the line of `newest`, and not newer than it.
+/// Returns whether a version belongs to the series of `newest` and is not newer.
 fn is_up_to(newest: (u32, u32, u32), text: &str) -> bool {
     version(text).is_some_and(|(major, minor, patch)| {
         (major, minor) == (newest.0, newest.1) && patch <= newest.2
     })
 }
 
-/// Returns the numbers of a version; none where it is no version.
+/// Returns the numbers of a version; `None` if it is not a version.
 fn version(text: &str) -> Option<(u32, u32, u32)> {
     let mut numbers = text.trim().splitn(3, '.').map(str::parse::<u32>);
     let mut next = || numbers.next().and_then(Result::ok);

@@ -1,11 +1,11 @@
-//! Splits an agent's output into lines of bounded length, whatever bytes it writes.
+//! Splits an agent's output into lines of bounded length. The output can be any bytes.
 
 use std::borrow::Cow;
 
-/// Buffers above this are given back after the line that needed them, so that one huge line does not keep its memory.
+/// Larger buffers are freed after the line that needed them.
 const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
-/// What a byte sequence that is no text becomes; NUL is one too, since terminals and C programs cut there.
+/// Replacement for invalid UTF-8 and for NUL, at which terminals and C programs stop.
 const REPLACEMENT: &str = "\u{FFFD}";
 
 /// One line of output, without its line ending.
@@ -17,7 +17,7 @@ pub struct Line<'a> {
     pub omitted_bytes: u64,
 }
 
-/// Cuts a stream of bytes into lines and keeps at most one line's head in memory.
+/// Splits a stream of bytes into lines and keeps at most the head of one line in memory.
 #[derive(Debug)]
 pub struct LineSplitter {
     line_bytes_max: usize,
@@ -60,7 +60,7 @@ impl LineSplitter {
         }
     }
 
-    /// Hands over the half line that stands at the end of the stream, if there is one.
+    /// Hands over the unfinished line at the end of the stream, if there is one.
     pub fn finish(&mut self, each: &mut dyn FnMut(Line<'_>)) {
         if self.begun {
             let omitted = self.omitted_bytes;
@@ -112,7 +112,7 @@ fn whole(bytes: &[u8]) -> Line<'_> {
     }
 }
 
-/// A head that was cut inside a character loses that character's bytes too: they would only be noise.
+/// A head that was cut inside a character loses the bytes of that character too.
 fn cut(head: &[u8], omitted_bytes: u64) -> Line<'_> {
     if omitted_bytes == 0 {
         return whole(head);
@@ -142,7 +142,7 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    /// Long enough for every sample; the cap has its own tests.
+    /// Long enough for every sample; the limit has its own tests.
     const ROOMY: usize = 1024;
 
     fn split(cap: usize, pieces: &[&[u8]]) -> Vec<(String, u64)> {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_at_the_end_is_a_line() {
+    fn an_unfinished_line_at_the_end_is_a_line() {
         assert_eq!(texts(ROOMY, b"a\nb"), plain(&["a", "b"]));
         assert_eq!(
             texts(ROOMY, b"b\r"),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_bounded_and_is_given_back() {
+    fn memory_stays_bounded_and_is_freed() {
         let mut splitter = LineSplitter::new(1024 * 1024);
         let chunk = vec![b'x'; 1024 * 1024];
         for _ in 0..100 {

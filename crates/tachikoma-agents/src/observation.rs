@@ -1,16 +1,16 @@
-//! What an agent can be seen to do: one vocabulary for all agents.
+//! The vocabulary for what an agent does, common to all agents.
 
 use tachikoma_core::{Context, Timestamp};
 
-/// The window of a model that nobody knows anything about.
+/// The context window that is assumed for an unknown model.
 pub const UNKNOWN_WINDOW_TOKENS: u64 = 200_000;
 
-/// Something an agent was seen to do.
+/// An event in the output of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observation {
-    /// It said something to the reader.
+    /// Text for the reader.
     Said(String),
-    /// It reported the fill of its context.
+    /// The fill of its context.
     Measured(Reading),
     /// A tool call began.
     ToolStarted {
@@ -18,7 +18,7 @@ pub enum Observation {
         id: String,
         /// The tool.
         name: String,
-        /// What it is called for, in one bounded line: a command, a path. Empty where nothing says it.
+        /// The purpose of the call in one bounded line: a command, a path. Empty if it is unknown.
         about: String,
     },
     /// A tool call ended.
@@ -32,110 +32,110 @@ pub enum Observation {
     },
     /// The turn's final result.
     Resulted(Box<TurnResult>),
-    /// The conversation is known, or another than before.
+    /// The conversation is known, or changed.
     SessionKnown(SessionInfo),
-    /// The conversation was emptied and goes on under another id; the fill of its context is unknown.
+    /// The conversation was emptied and continues under another id; the fill of its context is unknown.
     SessionReset {
-        /// The new id, where it is told.
+        /// The new id, if it is reported.
         session_id: Option<String>,
     },
-    /// The size of a model's window is known for certain.
+    /// The agent reported the context window of a model.
     WindowKnown {
         /// The model.
         model: String,
-        /// Tokens that fit.
+        /// Tokens that fit into it.
         window: u64,
     },
     /// The agent replaced its conversation by a summary. An estimated reading follows.
     Compacted {
-        /// Whether it did so by itself.
+        /// Whether the agent did so on its own.
         automatic: bool,
         /// Tokens before.
         tokens_before: u64,
     },
     /// A tool call that writes a file succeeded.
     FileTouched(String),
-    /// The agent's own list of things to do changed.
+    /// The agent's own to-do list changed.
     PlanChanged(PlanChange),
-    /// A request to the model failed and is tried again.
+    /// A request to the model failed and is retried.
     Retrying(Retry),
-    /// How much of the allowance is used.
+    /// How much of the usage limit is used.
     Allowance(Allowance),
-    /// A call of the model is over, the agent's own or that of an agent below it; it used so many tokens.
+    /// A call of the model ended, of the agent or of a sub-agent, with its number of tokens.
     CallEnded(u64),
-    /// What the conversation has cost so far, in dollars: the answer to a question of ours. None where it cannot be said.
+    /// The cost of the conversation so far in dollars: the answer to our request. `None` if the agent does not know it.
     Cost(Option<f64>),
-    /// A conversation was taken up again, which has used so much in all its turns.
+    /// A conversation was resumed, with its usage so far.
     TakenUp {
         /// In dollars.
         usd: f64,
-        /// Tokens, those from the cache included.
+        /// Tokens, with cached ones.
         tokens: u64,
     },
-    /// The agent waits for the server that it works in, and why.
+    /// The agent waits for its server; the reason.
     AwaitingServer(String),
     /// A tool call was not permitted.
     PermissionDenied {
         /// The tool.
         tool: String,
-        /// The agent's own id of the call; empty where it is not told.
+        /// The agent's own id of the call; empty if it is not reported.
         id: String,
     },
-    /// So many tasks go on in the background: a result is not the end while there are some.
+    /// Number of background tasks: a result does not end the turn while there are some.
     BackgroundTasks(usize),
-    /// Another model answers than the one that was asked for.
+    /// Another model answers than the requested one.
     ModelFellBack {
-        /// The model that was asked for; empty where it is not told.
+        /// The requested model; empty if it is not reported.
         from: String,
-        /// The model that answers; empty where it is not told.
+        /// The model that answers; empty if it is not reported.
         to: String,
     },
-    /// The agent itself says, in a message of its own making, that a request failed. It may go on.
+    /// The agent reports that a request failed. It may continue.
     RequestFailed {
-        /// The agent's word for the kind of failure.
+        /// The agent's name for the kind of failure.
         error: String,
-        /// Its sentence.
+        /// Its message.
         text: String,
     },
-    /// An answer to a request of ours.
+    /// The answer to our request.
     ControlAnswered {
         /// The id of the request.
         request_id: String,
-        /// The answer or, where it was refused, what was said, as it came.
+        /// The answer or the error, unchanged.
         answer: Result<String, String>,
     },
-    /// The agent requests something and waits for the answer.
+    /// The agent sends a request and waits for the answer.
     ControlAsked {
         /// The id of the request.
         request_id: String,
-        /// What kind of request.
+        /// The kind of the request.
         subtype: String,
-        /// The whole request as it came.
+        /// The whole request, unchanged.
         request: String,
     },
-    /// The connection is alive. A stream of these is not output.
+    /// The connection is alive. This does not count as output.
     Ping,
-    /// A line that is not understood; its beginning.
+    /// The start of a line that is not understood.
     NotUnderstood(String),
 }
 
-/// The fill of a context, as reported.
+/// The fill of a context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Tokens in the context.
     pub tokens: u64,
-    /// Tokens that fit into it, if anyone knows.
+    /// Tokens that fit into it, if known.
     pub window: Option<u64>,
-    /// The model whose context it is, if it is told.
+    /// The model, if it is reported.
     pub model: Option<String>,
-    /// Whether the agent itself only estimates it.
+    /// Whether it is an estimate of the agent.
     pub estimated: bool,
-    /// Whether the model is in the middle of the answer that the reading belongs to.
+    /// Whether the model is still answering.
     pub answering: bool,
 }
 
 impl Reading {
-    /// Returns the reading with a window, whether or not anyone knows it.
+    /// Returns the reading with a window, which is assumed if it is unknown.
     #[must_use]
     pub fn context(&self) -> Context {
         Context {
@@ -146,55 +146,55 @@ impl Reading {
     }
 }
 
-/// A conversation, as far as its agent tells.
+/// A conversation, as the agent reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionInfo {
     /// The agent's id of it.
     pub session_id: String,
-    /// The model that was asked for.
+    /// The requested model.
     pub model: Option<String>,
     /// The version of the agent.
     pub version: Option<String>,
-    /// What the agent may do unasked.
+    /// The agent's permission mode.
     pub permission_mode: Option<String>,
 }
 
 /// How a turn ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TurnResult {
-    /// Whether the agent calls it a success: the same as `outcome` being [`TurnOutcome::Ok`].
+    /// Whether it succeeded: the same as `outcome` being [`TurnOutcome::Ok`].
     pub success: bool,
-    /// Its final words, or what it says about its failure.
+    /// Its final text, or its error message.
     pub text: String,
-    /// What kind of end it was.
+    /// The kind of end.
     pub outcome: TurnOutcome,
     /// Why it failed, if it did.
     pub failure: Option<FailureClass>,
-    /// When the usage limit that was hit is lifted, if that was told as a moment. Where it is not, `text` may name
+    /// When the usage limit is reset, if a timestamp was reported. Otherwise `text` may name
     /// a time of day: [`crate::claude::resets_at`] reads it.
     pub limit_resets_at: Option<Timestamp>,
-    /// The agent's word for why the turn ended.
+    /// The agent's reason for the end of the turn.
     pub terminal_reason: Option<String>,
-    /// The agent's word for what went wrong with the model's service.
+    /// The agent's name for the error of the model's service.
     pub api_error: Option<String>,
-    /// The HTTP status of what went wrong.
+    /// The HTTP status of the error.
     pub api_error_status: Option<u64>,
     /// Requests to the model in this turn, as the agent counts them; versions count differently.
     pub num_turns: Option<u64>,
-    /// What the turn cost, in dollars. Never negative, always finite.
+    /// The cost of the turn in dollars. Never negative, always finite.
     pub cost_usd: f64,
-    /// What the conversation has cost so far, earlier processes included.
+    /// The cost of the conversation so far, with earlier processes.
     pub session_cost_usd: f64,
-    /// Tokens that its calls used, those from the cache and of agents below it included; 0 where it is not told.
+    /// Tokens of its calls, with cached ones and those of sub-agents; 0 if it is not reported.
     pub tokens: u64,
     /// Tool calls that were not permitted in this turn.
     pub permission_denials: usize,
-    /// Prompts that came too late for this turn and have one of their own.
+    /// Prompts that came too late for this turn and get their own.
     pub queued: u64,
 }
 
 impl TurnResult {
-    /// Returns a result of which nothing more is known.
+    /// Returns a result without details.
     #[must_use]
     pub fn plain(success: bool, text: String) -> Self {
         let outcome = if success {
@@ -221,20 +221,20 @@ impl TurnResult {
     }
 }
 
-/// The kinds of end.
+/// The kind of end of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnOutcome {
-    /// It went well.
+    /// It succeeded.
     Ok,
-    /// The model's service or the agent itself refused.
+    /// The model's service or the agent returned an error.
     ApiError,
-    /// The usage limit of a subscription was hit.
+    /// The usage limit of a subscription was reached.
     UsageLimit,
-    /// The agent's own limit of requests was met.
+    /// The agent's own limit of requests was reached.
     MaxTurns,
     /// The agent's own budget was spent.
     MaxBudget,
-    /// It was interrupted, or failed in a way that nobody foresaw.
+    /// It was interrupted, or failed for another reason.
     DuringExecution,
     /// It ended before any request to the model was sent.
     NoRequest,
@@ -256,30 +256,30 @@ impl TurnOutcome {
     }
 }
 
-/// Why a turn failed, as far as someone could do something about it.
+/// Why a turn failed, by what can be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureClass {
-    /// The usage limit of a subscription: wait until it is lifted.
+    /// The usage limit of a subscription: wait for its reset.
     UsageLimit,
-    /// Too many requests, or the service has too much to do: wait.
+    /// Too many requests, or the service is overloaded: wait.
     Overloaded,
-    /// The service fails or cannot be reached: wait.
+    /// The service fails or is unreachable: wait.
     Unreachable,
-    /// Log in, or mend the key.
+    /// Log in, or correct the key.
     Authentication,
     /// Pay.
     Billing,
-    /// There is no such model, or not for this user.
+    /// The model does not exist, or not for this user.
     Model,
     /// The context is full: a new session is needed.
     PromptTooLong,
-    /// There is no such conversation: a new session is needed.
+    /// The conversation does not exist: a new session is needed.
     Lost,
-    /// The service refuses this conversation.
+    /// The service rejects this conversation.
     Refused,
     /// The agent was interrupted.
     Interrupted,
-    /// A limit that was given to the agent.
+    /// A limit that was set for the agent.
     OwnLimit,
     /// Anything else.
     Other,
@@ -306,81 +306,81 @@ impl FailureClass {
     }
 }
 
-/// A change of the agent's list of things to do.
+/// A change of the agent's to-do list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanChange {
-    /// This is the whole list now.
+    /// The whole list.
     All(Vec<PlanItem>),
-    /// One was added.
+    /// An item was added.
     Added(PlanItem),
-    /// One, named by the agent's own id, has another status.
+    /// The status of an item changed.
     Updated {
-        /// The agent's id of it.
+        /// The agent's id of the item.
         id: String,
-        /// Its status now.
+        /// The new status.
         status: String,
     },
 }
 
-/// Something the agent wants to do.
+/// An item of the agent's to-do list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanItem {
-    /// What, in one bounded line.
+    /// The text in one bounded line.
     pub text: String,
-    /// `pending`, `in_progress`, `completed`, or whatever the agent calls it.
+    /// `pending`, `in_progress`, `completed`, or another word of the agent.
     pub status: String,
 }
 
-/// A request that is tried again.
+/// A request that is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Which attempt failed, from 1.
+    /// The number of the failed attempt, from 1.
     pub attempt: u64,
-    /// How many there will be at most.
+    /// The limit of attempts.
     pub attempts_max: u64,
-    /// How long the agent waits before the next, in milliseconds.
+    /// The delay before the next attempt in milliseconds.
     pub delay_ms: u64,
-    /// The HTTP status; none where there was no answer.
+    /// The HTTP status; `None` if there was no answer.
     pub status: Option<u64>,
-    /// The agent's word for what went wrong.
+    /// The agent's name for the error.
     pub error: String,
 }
 
-/// How much of a subscription's allowance is used.
+/// The state of the usage limit of a subscription.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allowance {
-    /// Whether requests are still let through.
+    /// Whether requests are accepted.
     pub status: AllowanceStatus,
-    /// Which allowance, in the service's word.
+    /// The kind of limit, as the service names it.
     pub kind: String,
-    /// When it is renewed.
+    /// When it is reset.
     pub resets_at: Option<Timestamp>,
     /// The used part, 0 to 1; finite.
     pub utilization: Option<f64>,
-    /// Every window that is told of.
+    /// All reported windows.
     pub windows: Vec<Window>,
 }
 
-/// A window of a subscription's allowance.
+/// A time window of a usage limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Its name, in the service's word.
+    /// Its name, as the service names it.
     pub name: String,
     /// The used part, in percent; finite, not negative.
     pub percent: f64,
-    /// When it begins anew.
+    /// When it is reset.
     pub resets_at: Option<Timestamp>,
 }
 
-/// Whether requests are let through.
+/// Whether requests are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowanceStatus {
-    /// They are.
+    /// Yes.
     Allowed,
-    /// They are, but not for long.
+    /// Yes, but the limit is near.
     Warning,
-    /// They are not.
+    /// No.
     Rejected,
-    /// A word that is not known.
+    /// The status is not known.
     Unknown,
 }

@@ -1,11 +1,12 @@
-//! OpenCode: how it is launched, what is said to it, and how its output reads.
+//! OpenCode: how it is launched, what is written to its stdin, and how its output is read.
 //!
-//! Usually a conversation lives in a server (`opencode serve`), and the process that the runner starts is the *bridge*, a
-//! role of our own program: it speaks lines with the runner and HTTP with the server. It hands the server's events of its
-//! conversation on as they came, one JSON object per line, between lines of its own ([`Own`]). Without a server,
+//! Usually a conversation is in a server (`opencode serve`), and the runner starts the *bridge*, a
+//! role of this program: it exchanges lines with the runner and HTTP with the server. It forwards the server's events of its
+//! conversation unchanged, one JSON object per line, between lines of its own ([`Own`]). Without a server,
 //! `opencode run --format json` is one process per turn. One [`Decoder`] reads both, and recordings of the server's
-//! stream; recorded output is below `tests/corpus/opencode/`.
+//! stream; recorded output is in `tests/corpus/opencode/`.
 
+mod conversation;
 mod decoder;
 mod failure;
 pub mod ids;
@@ -23,6 +24,6 @@ pub use own::{Order, Own, line};
 pub use permission::{DENIED, is_permitted_command, rules};
 pub use trust::{hint, is_tried};
 
-/// How much of one line is looked at. A tool's output has 50 kB at most, but what a tool is given has no bound: a file
-/// that is written is all in it. A longer line is counted as not understood.
+/// Bytes of one line that are read. The output of a tool has 50 kB at most, but its input has no limit: it can be
+/// a whole file. A longer line counts as not understood.
 pub const LINE_BYTES_MAX: usize = 8 << 20;

@@ -1,14 +1,14 @@
-//! What the whole output of one process comes to: `tachikoma agents decode`.
+//! Summary of the whole output of one process: `tachikoma agents decode`.
 
 use serde::Serialize;
 use tachikoma_core::Timestamp;
 
 use crate::{Decoder, Observation, Reading, SessionInfo, TurnResult};
 
-/// Files that are named; writes to others are only counted.
+/// Limit of files that are named; writes to others are counted.
 const FILES_NAMED_MAX: usize = 100;
 
-/// How much is shown of the final words.
+/// Bytes of the final text that are shown.
 const TEXT_BYTES_MAX: usize = 2000;
 
 /// How a process ended: its exit code, or the negated number of the signal that killed it.
@@ -16,13 +16,13 @@ const TEXT_BYTES_MAX: usize = 2000;
 pub struct Exit(pub i32);
 
 impl Exit {
-    /// Names an end without a result. `said` tells whether there was any output that made sense.
+    /// Names an end without a result. `said` is whether there was output that was understood.
     fn detail(self, said: bool) -> &'static str {
         match self.0 {
             129 | -1 => "sighup",
             143 | -15 => "sigterm",
             137 | i32::MIN..0 => "killed",
-            // That is how it answers an interrupt while it waits.
+            // The agent ends like this after an interrupt while it is idle.
             0 => "interrupted",
             _ if !said => "startup_failure",
             _ => "died",
@@ -43,11 +43,11 @@ pub struct Standing {
     pub session: SessionInfo,
     /// The window of the model that answers.
     pub window: Option<u64>,
-    /// What was spent, in dollars.
+    /// The cost in dollars.
     pub cost_usd: f64,
 }
 
-/// Sums up observations.
+/// Summarizes observations.
 #[derive(Clone, Debug)]
 pub struct Summing {
     decoder: Decoder,
@@ -57,12 +57,12 @@ pub struct Summing {
     in_turn: bool,
 }
 
-/// What is counted.
+/// Counts of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Lines that are not empty.
     pub lines: u64,
-    /// Lines that were longer than is looked at.
+    /// Lines that were longer than the limit.
     pub cut_lines: u64,
     /// Results.
     pub turns: u64,
@@ -72,62 +72,62 @@ pub struct Counts {
     pub tool_failures: u64,
     /// Tool calls that were not permitted.
     pub permission_denials: u64,
-    /// Requests that were tried again.
+    /// Requests that were retried.
     pub retries: u64,
-    /// Times that the agent replaced its context by a summary.
+    /// Compactions of the context.
     pub compactions: u64,
-    /// Tasks that were going on in the background at the end.
+    /// Background tasks at the end.
     pub background_tasks: usize,
     /// Times that a file was written.
     pub file_writes: u64,
 }
 
-/// What the output of one process comes to.
+/// The summary of the output of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// How the last turn ended, in one word; `no_result` where none did.
+    /// How the last turn ended, in one word; `no_result` if there was no result.
     pub outcome: &'static str,
-    /// More about it, where there is more.
+    /// Details, if there are any.
     pub detail: Option<String>,
-    /// Why it failed, as far as someone could do something about it.
+    /// Why it failed, by what can be done about it.
     pub failure: Option<&'static str>,
-    /// Whether a turn had begun that no result ended.
+    /// Whether a turn began and no result ended it.
     pub unfinished: bool,
-    /// Tokens in the context at the last reading; 0 where there was none.
+    /// Tokens in the context at the last reading; 0 if there was none.
     pub context_tokens: u64,
-    /// Whether that is the agent's own estimate.
+    /// Whether that is an estimate of the agent.
     pub context_estimated: bool,
     /// How many messages were measured.
     pub readings: u64,
-    /// Tokens that fit into the context, if anyone knows.
+    /// Tokens that fit into the context, if known.
     pub window: Option<u64>,
-    /// The model of the last message, else the one that was asked for.
+    /// The model of the last message, or the requested model.
     pub model: Option<String>,
     /// The agent's id of the conversation.
     pub session_id: Option<String>,
     /// The agent's version.
     pub version: Option<String>,
-    /// What the agent may do unasked.
+    /// The permission mode.
     pub permission_mode: Option<String>,
-    /// What this process cost, in dollars.
+    /// The cost of this process in dollars.
     pub cost_usd: f64,
-    /// What the conversation has cost, earlier processes included.
+    /// The cost of the conversation, with earlier processes.
     pub session_cost_usd: f64,
-    /// When the usage limit that was hit is lifted, if a moment was told.
+    /// When the usage limit is reset, if a timestamp was reported.
     pub limit_resets_at: Option<Timestamp>,
     /// Lines that were not understood.
     pub unknown_lines: u64,
-    /// What was counted.
+    /// Counts of events.
     #[serde(flatten)]
     pub counts: Counts,
     /// The first files that were written.
     pub files: Vec<String>,
-    /// The beginning of the final words.
+    /// The start of the final text.
     pub text: Option<String>,
 }
 
 impl Summing {
-    /// Sums up what a decoder reads.
+    /// Summarizes what a decoder reads.
     #[must_use]
     pub fn of(decoder: Decoder) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Summing {
         }
     }
 
-    /// Takes one line; `cut` tells that more followed that is not looked at.
+    /// Takes one line; `cut` is whether its end was cut off.
     pub fn line(&mut self, line: &[u8], cut: bool) {
         self.counts.cut_lines += u64::from(cut);
         self.counts.lines += u64::from(!line.trim_ascii().is_empty());
@@ -192,13 +192,13 @@ impl Summing {
         }
     }
 
-    /// Returns whether nothing at all made sense.
+    /// Returns whether no line was understood.
     #[must_use]
     pub fn makes_no_sense(&self) -> bool {
         self.counts.lines > 0 && self.decoder.standing().unknown_lines == self.counts.lines
     }
 
-    /// Returns what it came to. Without the exit it is not known why there is no result.
+    /// Returns the summary. Without the exit the reason for a missing result is unknown.
     #[must_use]
     pub fn report(self, exit: Option<Exit>) -> Report {
         let standing = self.decoder.standing();
@@ -239,7 +239,7 @@ impl Summing {
     }
 }
 
-/// The most telling word about a result that is not plainly good.
+/// Returns the most specific word for a result that is not a plain success.
 fn detail(result: &TurnResult) -> Option<String> {
     if result.success {
         return None;

@@ -1,4 +1,4 @@
-//! The bridge to a server of OpenCode: this program in another part, started by a runner in an agent's place.
+//! The bridge to an OpenCode server: another role of this program, which the runner starts as an agent.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -14,8 +14,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::out;
+use crate::runtime::runtime;
 
-/// What a runner says to it.
+/// Arguments of the bridge.
 #[derive(Debug, Parser)]
 struct BridgeArgs {
     #[arg(long, required_unless_present = "supervised")]
@@ -36,7 +37,7 @@ struct BridgeArgs {
     managed: bool,
 }
 
-/// Returns who we are to a server, as OpenCode's own variables say.
+/// Returns the login for a server from OpenCode's own variables.
 pub fn login() -> Option<Login> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let password = Secret::from(variable("OPENCODE_SERVER_PASSWORD")?);
@@ -44,7 +45,7 @@ pub fn login() -> Option<Login> {
     Some(Login { user, password })
 }
 
-/// Plays the bridge until nobody needs it any more.
+/// Runs the bridge until the runner or the server ends.
 pub fn play() -> ExitCode {
     let args = BridgeArgs::parse_from(std::env::args_os().skip(1));
     match serve(args) {
@@ -75,7 +76,7 @@ fn serve(args: BridgeArgs) -> Result<End, Failure> {
         managed: args.managed,
         login: login(),
     };
-    crate::commands::runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let own = |error: std::io::Error| {
             Failure::new(format!(
                 "the bridge talks to a runner through pipes: {error}"

@@ -1,5 +1,5 @@
-//! The scripted agent: a process like any other agent's. It ticks one item of `plan.md` per turn, fills its context
-//! as it goes, crashes once, and finishes when nothing is left to do.
+//! The scripted agent of the demo: it completes one item of `plan.md` per turn, fills its context,
+//! crashes once, and finishes when all items are complete.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -10,22 +10,22 @@ use tachikoma_agents::DemoLine;
 
 use crate::out;
 
-/// Its context window, in tokens.
+/// Its context window in tokens.
 const WINDOW: u64 = 200_000;
 
-/// Tokens that one item of the plan costs.
+/// Tokens that one item of the plan uses.
 const ITEM_TOKENS: u64 = 41_000;
 
-/// A pace at which a person can follow.
+/// A pace that a person can follow.
 const PACE: Duration = Duration::from_millis(350);
 
-/// A memory of the one crash, kept where the agent works.
+/// File that records the one crash, in the working directory of the agent.
 const CRASHED: &str = ".demo-crashed";
 
 /// Plays one turn.
 pub fn play() -> ExitCode {
     let mut prompt = String::new();
-    // A prompt that cannot be read is an empty one: the plan says it all.
+    // An unreadable prompt counts as empty: the plan has all that is needed.
     let _ = std::io::stdin().read_to_string(&mut prompt);
     let plan = std::fs::read_to_string("plan.md").unwrap_or_default();
     let done = plan.matches("- [x]").count() as u64;
@@ -35,7 +35,7 @@ pub fn play() -> ExitCode {
     if prompt.contains("Hand-off") {
         say("a hand-off: good, I know where we are");
     }
-    // A fresh session begins with an empty context; this one has what it did since then.
+    // A new session begins with an empty context; this one has used tokens for its items.
     let first_of_session = session_start(done);
     let spent = 9_000 + (done - first_of_session) * ITEM_TOKENS;
     context(spent);
@@ -86,7 +86,7 @@ fn finish() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns how many items were done when this session began, remembered in a file per session.
+/// Returns how many items were complete when this session began, from a file per session.
 fn session_start(done: u64) -> u64 {
     let session = std::env::var("TACHIKOMA_SESSION").unwrap_or_default();
     let memory = format!(".demo-session-{session}");

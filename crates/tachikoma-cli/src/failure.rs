@@ -1,4 +1,4 @@
-//! What is said when something cannot be done: what happened, to which object, what to do next; and the exit code.
+//! Failures of commands: what happened, to which object, what to do next, and the exit code.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,19 +15,19 @@ use tachikoma_loop_runner::{OpenError, RunError};
 
 use crate::out;
 
-/// What to do about something that is locked.
+/// What to do about a lock that another process holds.
 const KEYS_HINT: &str = "nothing was changed; keys are looked for where `state.encrypt_identity_file`, `state.encrypt_passphrase_file` and the \
      variable TACHIKOMA_STATE_PASSPHRASE say (`~` does not stand for the home directory there)";
 
-/// What is added for those who want to begin again.
+/// Added for a user who wants to start a new loop.
 const LOST_HINT: &str =
     "; where a key is lost, nobody can open what is there: move `.ralph/` away, or delete it";
 
-/// What to do about a damaged journal while somebody writes it.
+/// What to do about a damaged journal while a runner writes it.
 pub const RUN_HINT: &str = "its runner has all of it in memory, and goes on: with its next backup it begins a new segment, which has the whole state; \
      `tachikoma status` asks it";
 
-/// The exit code of everything that went wrong while doing what was asked.
+/// The exit code of a failure.
 pub const ERROR: u8 = 1;
 /// The exit code of bad usage and configuration.
 pub const USAGE: u8 = 2;
@@ -44,7 +44,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Returns a failure while doing what was asked.
+    /// Returns a failure of the command itself.
     pub fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// Returns a failure of what was asked.
+    /// Returns a failure of usage or configuration.
     pub fn usage(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -70,7 +70,7 @@ impl Failure {
         }
     }
 
-    /// The same, said to somebody who wants to be rid of what is there.
+    /// Returns the same failure for a user who wants to start a new loop.
     pub fn for_a_new_beginning(mut self) -> Self {
         if let Some(hint) = self.hint.as_mut().filter(|hint| *hint == KEYS_HINT) {
             hint.push_str(LOST_HINT);
@@ -78,7 +78,7 @@ impl Failure {
         self
     }
 
-    /// Says it, and returns the exit code.
+    /// Prints it, and returns the exit code.
     pub fn report(&self) -> ExitCode {
         out::note(&format!("error: {}", self.what));
         if let Some(hint) = &self.hint {
@@ -95,7 +95,7 @@ impl From<SettingsError> for Failure {
 }
 
 impl Failure {
-    /// Says that a file cannot be read: for want of its key, or of something else.
+    /// Returns the failure for a file that cannot be read, for lack of its key or for another reason.
     pub fn unread(path: &Path, error: &std::io::Error) -> Self {
         let what = format!("read {}: {error}", path.display());
         match is_locked(error) {
@@ -105,7 +105,7 @@ impl Failure {
     }
 }
 
-/// Returns whether the loop is run that has a file.
+/// Returns whether the loop of a file is running.
 pub fn is_run(path: &Path) -> bool {
     path.ancestors()
         .find(|dir| dir.ends_with(RALPH_DIR))
@@ -134,7 +134,7 @@ impl From<StoreError> for Failure {
                 ErrorKind::NotFound => {
                     "it is gone; `tachikoma run` goes on with what is left of the loop".to_owned()
                 }
-                // A journal, a snapshot: `.ralph` itself is in order.
+                // A journal or a snapshot: `.ralph` itself is in order.
                 _ if path.extension().is_some() => {
                     format!("look at {}: it must be a file of your own, on a disk that can be read", path.display())
                 }

@@ -1,4 +1,4 @@
-//! Questions of the loop at the terminal it runs in: one key is an answer. Without a terminal nobody reads from standard input.
+//! Answers questions of the loop with single keys, at the terminal in which it runs. Without a terminal nothing reads stdin.
 
 mod draft;
 mod lent;
@@ -23,10 +23,10 @@ use self::draft::Draft;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// How soon it is noticed that a question is over, or that the terminal is ours again.
+/// How often to check whether a question is over, or the terminal is free again.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A key sends at most this much; what is longer was pasted, and is no answer.
+/// A key sends at most this many bytes. Longer input was pasted and is not an answer.
 const KEY_BYTES_MAX: usize = 64;
 
 /// Returns the key of an answer.
@@ -44,10 +44,10 @@ fn key(choice: Choice) -> u8 {
     }
 }
 
-/// What shows the changes of the iteration, and asks again.
+/// Key that shows the changes of the iteration and asks again.
 const DIFF: u8 = b'd';
 
-/// What can be pressed while the loop is paused.
+/// Keys for a paused loop.
 const IN_A_PAUSE: [Choice; 2] = [Choice::Continue, Choice::Stop];
 
 /// Returns whether questions can be asked here.
@@ -55,7 +55,7 @@ pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Says which keys there are for a question.
+/// Lists the keys for a question.
 pub fn offers(question: &Question) -> String {
     let word = |choice: &Choice| format!("{} {choice}", char::from(key(*choice)));
     let mut words: Vec<String> = question.choices.iter().map(word).collect();
@@ -65,7 +65,7 @@ pub fn offers(question: &Question) -> String {
     words.join(" · ")
 }
 
-/// Says which keys there are while the loop is paused.
+/// Lists the keys for a paused loop.
 pub fn offers_in_a_pause() -> String {
     let word = |choice| format!("{} {choice}", char::from(key(choice)));
     IN_A_PAUSE.map(word).join(" · ")
@@ -91,7 +91,7 @@ impl Open {
         }
     }
 
-    /// The number of the question; a pause has none.
+    /// The number of the question; `None` for a pause.
     fn id(&self) -> Option<u32> {
         match self {
             Self::Question(question) => Some(question.id),
@@ -116,22 +116,22 @@ impl Open {
     }
 }
 
-/// What a key comes to.
+/// The meaning of a key.
 enum Order {
     Answer {
         id: u32,
         choice: Choice,
         prompt_file: Option<PathBuf>,
-        /// Hears whether it counted.
+        /// Receives whether the answer was accepted.
         counted: Sender<bool>,
     },
-    /// An answer is being written, or is not any more.
+    /// The operator is writing an answer, or has stopped.
     Hold { id: u32, writing: bool },
-    /// What was pressed while the loop is paused.
+    /// A key for a paused loop.
     Command(LoopCommand),
 }
 
-/// Whoever asks at the terminal.
+/// Asks questions at the terminal.
 #[derive(Debug)]
 pub struct Keys {
     task: JoinHandle<()>,
@@ -139,7 +139,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Begins to ask for as long as the loop runs; none where nobody can be asked.
+    /// Starts to ask, until the loop ends; `None` if there is no terminal.
     pub fn watch(handle: LoopHandle, config: &LoopConfig, says_questions: bool) -> Option<Self> {
         if !can_ask() {
             return None;
@@ -177,7 +177,7 @@ impl Keys {
                     },
                     Some(order) = orders.recv() => {
                         let answered = obey(&handle, order).await;
-                        // A refusal leaves the question open: it is asked again. Another one has been by now.
+                        // A rejected answer leaves the question open, so it is asked again, unless another one was asked since.
                         open = open.filter(|open| answered != Some(*open));
                     }
                 }
@@ -186,7 +186,7 @@ impl Keys {
         Some(Self { task, draft })
     }
 
-    /// Asks nothing more, and leaves the terminal as it was.
+    /// Stops asking, and restores the terminal.
     pub fn finish(self) {
         self.task.abort();
         raw::lend();
@@ -197,12 +197,12 @@ impl Keys {
     }
 }
 
-/// Does what a key came to. Returns what that was an answer to, if it was one: a question or, without a number, a pause.
+/// Acts on a key. Returns what it answered, if anything: a question or, without a number, a pause.
 async fn obey(handle: &LoopHandle, order: Order) -> Option<Option<u32>> {
     let answered;
     let (answer, counted) = match order {
         Order::Hold { id, writing } => {
-            // One that is over is not held, and what is written says so.
+            // An answer to a question that is over is not used, and the output says so.
             let _ = handle.hold(id, writing).await;
             return None;
         }
@@ -226,13 +226,13 @@ async fn obey(handle: &LoopHandle, order: Order) -> Option<Option<u32>> {
     }
     if let Some(counted) = counted {
         let accepted = matches!(answer, Ok(Answer::Accepted { .. }));
-        // Nobody waits but who has written something.
+        // Only the writer of a prompt waits for this.
         let _ = counted.send(accepted);
     }
     Some(answered)
 }
 
-/// Who reads the keys: a thread, because a terminal makes its readers wait.
+/// Reads the keys, in a thread because reading a terminal blocks.
 struct Desk {
     working_dir: PathBuf,
     prompt: PromptSource,
@@ -276,7 +276,7 @@ impl Desk {
             match pressed() {
                 Pressed::Nothing => {}
                 Pressed::Gone => {
-                    // Others may still answer it.
+                    // Another client may still answer it.
                     raw::restore();
                     open = None;
                 }
@@ -290,7 +290,7 @@ impl Desk {
         }
     }
 
-    /// Does what a key says. Returns whether that was an answer.
+    /// Acts on a key. Returns whether it was an answer.
     fn act(&mut self, open: &Open, pressed: u8) -> bool {
         if let Open::Question(question) = open
             && pressed == DIFF
@@ -304,7 +304,7 @@ impl Desk {
             remind(open);
             return false;
         };
-        // Before anybody hears of it: a key for what is asked next must not be pressed into the mode of now, and go with it.
+        // Before the answer is sent: a key for the next question must not be lost when the mode changes.
         raw::restore();
         match (open.id(), choice) {
             (Some(id), Choice::Edit) => return self.edit(id, open),
@@ -325,7 +325,7 @@ impl Desk {
         true
     }
 
-    /// Has the prompt edited, while the question waits for it. Returns whether that was an answer.
+    /// Edits the prompt while the question waits. Returns whether the result was an answer.
     fn edit(&mut self, id: u32, open: &Open) -> bool {
         let writing = true;
         self.send(Order::Hold { id, writing });
@@ -343,7 +343,7 @@ impl Desk {
             prompt_file: Some(self.draft.path().to_owned()),
             counted,
         });
-        // When nobody answers, the run is over.
+        // Without an answer the run has ended.
         if is_counted.recv().unwrap_or(false) {
             self.draft.used();
         } else {
@@ -355,7 +355,7 @@ impl Desk {
         true
     }
 
-    /// Without a reader the run is over.
+    /// Without a receiver the run has ended.
     fn send(&self, order: Order) {
         let _ = self.order.send(order);
     }
@@ -382,7 +382,7 @@ enum Pressed {
     Key(u8),
     /// A key that sends more than one byte, or pasted text.
     Other,
-    /// There is no terminal any more.
+    /// The terminal is gone.
     Gone,
 }
 

@@ -1,19 +1,21 @@
-//! `tachikoma`: leaves a coding agent working alone, and answers for it.
+//! `tachikoma`: runs a coding agent in a supervised loop. Parses arguments and prints; it decides nothing.
 
 mod args;
 mod bridge;
 mod commands;
+mod confirm;
 mod demo_agent;
 mod failure;
 mod keys;
 mod out;
-mod place;
 mod report;
+mod runtime;
 mod sanitise;
 mod sd_notify;
 mod secrets;
 mod signals;
 mod trust;
+mod workspace;
 mod zone;
 
 use std::process::ExitCode;
@@ -21,7 +23,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    // Before anything else: these are started by ourselves, and start-up counts.
+    // First, because this program starts itself in these roles and start-up time matters.
     let mut words = std::env::args_os().skip(1);
     let mut handed = 0;
     match words.next().as_deref().and_then(std::ffi::OsStr::to_str) {

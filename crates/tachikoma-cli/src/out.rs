@@ -1,13 +1,13 @@
-//! Standard output and error, for readers that may have gone. All text that this program prints goes through here, and characters that a
-//! terminal would obey are escaped.
+//! Standard output and error. Their readers may be gone. All text that this program prints goes through here, and characters that a
+//! terminal would interpret are escaped.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 
 use crate::sanitise::is_harmless;
 
-/// Escapes the characters that a terminal would obey, and those that reorder text, as `\u001b`. Line ends and tabs stay. Inside a JSON
-/// string the escape means the same character, so that JSON keeps its meaning.
+/// Escapes the characters that a terminal would interpret, and those that reorder text, as `\u001b`. Line ends and tabs stay. In a JSON
+/// string the escape means the same character.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let stays = |character: char| character == '\n' || is_harmless(character);
     if text.chars().all(stays) {
@@ -24,7 +24,7 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Prints a line. A reader that has gone (`| head`) has what it wanted: the program ends well.
+/// Prints a line. If the reader is gone (`| head`), the program ends successfully.
 pub fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{}", harmless(text)) {
@@ -32,13 +32,13 @@ pub fn line(text: &str) {
     }
 }
 
-/// Prints a line about a running loop. Whoever reads may have gone; the loop goes on without an audience.
+/// Prints a line about a running loop. The loop continues if the reader is gone.
 pub fn tell(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{}", harmless(text)).and_then(|()| out.flush());
 }
 
-/// Says something on standard error. Where nobody listens, nothing is lost.
+/// Prints a line to standard error. Errors are ignored.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", harmless(text));
 }

@@ -1,5 +1,5 @@
-//! What a person or a program sees of a running loop. The reporter has a thread of its own: a terminal that is stopped
-//! or a pipe that nobody reads holds up the report, and never the loop.
+//! Reports a running loop to a person or a program. The reporter has its own thread: a stopped terminal
+//! or a full pipe blocks the report, and never the loop.
 
 pub mod changes;
 pub mod check;
@@ -7,6 +7,7 @@ pub mod found;
 pub mod line;
 pub mod progress;
 pub mod question;
+pub mod span;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -24,20 +25,20 @@ use crate::sanitise::sanitise;
 use line::Lines;
 use progress::Screen;
 
-/// How long the end of the program, or Ctrl-Z, waits for a report that is held up.
+/// How long the end of the program, or Ctrl-Z, waits for a blocked report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the progress line is drawn anew.
+/// How often the progress line is redrawn.
 const REDRAW: Duration = Duration::from_millis(500);
 
-/// What is reported, and how.
+/// The form of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Lines for people.
     Lines,
-    /// The journal's records.
+    /// The records of the journal.
     Json,
-    /// Only how it ended.
+    /// Only the outcome.
     Quiet,
 }
 
@@ -47,15 +48,15 @@ enum Order {
     Finish(SyncSender<()>),
 }
 
-/// A handle on the reporter.
+/// A handle of the reporter.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     orders: mpsc::UnboundedSender<Order>,
 }
 
 impl Reporter {
-    /// Begins to report what happens. `dir` is the loop's own, where records that were missed can be read: those from the first after
-    /// `seen` up to `written` are there already, and notices tell of all behind them.
+    /// Starts the report. `dir` is the directory of the loop, from which missed records are read: those after
+    /// `seen` up to `written` exist already, and `notices` has all later ones.
     pub fn start(
         style: Style,
         notices: broadcast::Receiver<Notice>,
@@ -65,7 +66,7 @@ impl Reporter {
     ) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         if style == Style::Quiet {
-            // Nothing to report: no thread, and nobody for the loop to wake with every record.
+            // Nothing to report: no thread, so that the loop does not wake one for every record.
             return Self { orders };
         }
         let screen = Screen::new(style == Style::Lines);
@@ -88,7 +89,7 @@ impl Reporter {
         Self { orders }
     }
 
-    /// Takes the progress line away.
+    /// Removes the progress line.
     pub fn hide_progress(&self) {
         let (done, is_done) = sync_channel(1);
         if self.orders.send(Order::Hide(done)).is_ok() {
@@ -96,12 +97,12 @@ impl Reporter {
         }
     }
 
-    /// Draws the progress line again.
+    /// Redraws the progress line.
     pub fn show_progress(&self) {
         let _ = self.orders.send(Order::Show);
     }
 
-    /// Reports what is left and ends; does not wait for a report that is held up.
+    /// Reports the rest and ends; does not wait for a blocked report.
     pub fn finish(self) {
         let (done, is_done) = sync_channel(1);
         if self.orders.send(Order::Finish(done)).is_ok() {
@@ -126,10 +127,10 @@ impl Desk {
         mut notices: broadcast::Receiver<Notice>,
         mut orders: mpsc::UnboundedReceiver<Order>,
     ) {
-        // No further: what the agent said comes between the records of then.
+        // Not further: the agent's text comes between later records.
         self.catch_up(written);
         let mut open = true;
-        // Ends by an order, or with the last handle on the reporter.
+        // Ends by an order, or with the last handle of the reporter.
         loop {
             tokio::select! {
                 biased;
@@ -159,7 +160,7 @@ impl Desk {
         }
     }
 
-    /// Reports what has come and was not looked at yet.
+    /// Reports what was received and not yet shown.
     fn drain(&mut self, notices: &mut broadcast::Receiver<Notice>) {
         loop {
             match notices.try_recv() {
@@ -190,10 +191,10 @@ impl Desk {
         }
     }
 
-    /// Records that came faster than they could be shown are in the journal; they are shown up to one of them.
+    /// Reads records from the journal that came faster than they could be shown, up to the given one.
     fn catch_up(&mut self, up_to: Seq) {
         let mut missed = Vec::new();
-        // What is damaged is no part of it; whoever looks at the loop is told.
+        // Damaged records are skipped; other commands report them.
         let _ = hindsight::records(&self.dir, &self.vault, self.seen, |record| {
             missed.extend(Some(record).filter(|record| record.seq <= up_to));
         });
@@ -220,7 +221,7 @@ impl Desk {
     }
 }
 
-/// Returns a record as the journal has it.
+/// Returns a record as a line of the journal.
 pub fn json(plain: &impl serde::Serialize) -> String {
     serde_json::to_string(plain).expect("plain data always serialises")
 }

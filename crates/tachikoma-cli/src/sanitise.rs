@@ -1,8 +1,8 @@
-//! Agent output, made harmless for a terminal: no escape sequences, no control characters, no reordering of text.
+//! Makes agent output safe for a terminal: no escape sequences, no control characters, no reordering of text.
 
 use std::borrow::Cow;
 
-/// Returns `text` with everything removed that a terminal would obey rather than show, as one line.
+/// Returns `text` as one line, without characters that a terminal would interpret.
 pub fn sanitise(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
@@ -19,7 +19,7 @@ pub fn sanitise(text: &str) -> Cow<'_, str> {
 
 /// Returns whether a terminal shows a character as it is.
 pub fn is_harmless(character: char) -> bool {
-    // Marks that reorder what follows could make a line read as something it is not.
+    // Marks that reorder the following text could change how a line reads.
     let reorders = matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_left() {
+    fn no_character_that_a_terminal_interprets_is_left() {
         for (text, expected) in [
             ("plain\ttext, ünïcode ✓", "plain\ttext, ünïcode ✓"),
             ("\u{1b}[31mred\u{1b}[0m", "red"),

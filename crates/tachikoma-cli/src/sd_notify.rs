@@ -1,14 +1,14 @@
-//! What systemd is told of a service (`man 3 sd_notify`): a datagram with lines of text, to a socket that the environment
-//! names. Without one, nothing.
+//! Notifies systemd of the state of a service (`man 3 sd_notify`): datagrams to a socket that the environment
+//! names. Without a socket it does nothing.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// Whoever listens for us, if somebody does.
+/// The socket of systemd, if there is one.
 #[derive(Debug)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
-    /// When systemd wants to hear that we live.
+    /// The interval of the watchdog, if systemd wants one.
     ticks: Option<tokio::time::Interval>,
     is_ready: bool,
 }
@@ -32,7 +32,7 @@ impl Notifier {
         }
     }
 
-    /// The service does what it is for. Said once.
+    /// Reports once that the service is ready.
     pub fn ready(&mut self) {
         if !self.is_ready {
             self.is_ready = true;
@@ -40,17 +40,17 @@ impl Notifier {
         }
     }
 
-    /// How it is, in a line.
+    /// Reports the status in one line.
     pub fn status(&self, line: &str) {
         self.send(&format!("STATUS={}", line.replace('\n', " ")));
     }
 
-    /// It is about to end.
+    /// Reports that the service stops.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// Returns when it has said that it lives; does not return if nobody wants to know.
+    /// Returns after each watchdog message; never returns without a watchdog.
     pub async fn alive(&mut self) {
         match &mut self.ticks {
             Some(ticks) => ticks.tick().await,
@@ -61,13 +61,13 @@ impl Notifier {
 
     fn send(&self, text: &str) {
         if let Some(socket) = &self.socket {
-            // One that does not listen is not waited for.
+            // A receiver that does not read is not waited for.
             let _ = socket.send(text.as_bytes());
         }
     }
 }
 
-/// A path, or with `@` a name that is no file.
+/// A path, or an abstract name with `@`.
 fn connect(name: &std::ffi::OsStr) -> Option<UnixDatagram> {
     let socket = UnixDatagram::unbound().ok()?;
     socket.set_nonblocking(true).ok()?;

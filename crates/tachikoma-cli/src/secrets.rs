@@ -1,5 +1,5 @@
-//! The variables that are for messages and for our own state alone: taken out of our own environment before anything is started, since whoever is
-//! started reads in `/proc` what those above it were started with.
+//! Removes secret variables (of notifications, and the passphrase of the state) from the environment before this program starts others: on Linux
+//! a process can read in `/proc` the environment of its ancestors.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,28 +12,33 @@ use std::sync::OnceLock;
 use rustix::io::{FdFlags, fcntl_setfd};
 use tachikoma_core::PASSPHRASE_VARIABLE;
 use tachikoma_loop_runner::process::handed;
-use tachikoma_loop_runner::settings::Secret;
+use tachikoma_loop_runner::settings::{Notify, Secret, Settings};
 
-use crate::commands::launch::secret_names;
 use crate::failure::Failure;
-use crate::place::Place;
 
-/// The first word that says that secrets are handed over; the number of a descriptor and the other words follow.
+/// First argument that announces secrets; the number of a descriptor and the user's arguments follow.
 pub const WITH_SECRETS: &str = "with-secrets";
 
-/// All of them together: less than a pipe holds that nobody reads yet.
+/// Limit of all secrets together: less than a pipe buffer holds.
 const BYTES_MAX: usize = 32 << 10;
 
-/// What was handed over.
+/// The secrets that were handed over.
 static HANDED: OnceLock<BTreeMap<String, Secret>> = OnceLock::new();
 
-/// Returns the value of a variable: as it was handed over, else from the environment.
+/// Returns the value of a variable: a handed-over one, or one of the environment.
 pub fn value(name: &str) -> Option<Secret> {
     let handed = HANDED.get().and_then(|handed| handed.get(name).cloned());
     handed.or_else(|| std::env::var(name).ok().map(Secret::from))
 }
 
-/// Takes over what this program has handed to itself.
+/// Returns the names of secret variables: those of notifications, and the passphrase of the state.
+pub fn secret_names(settings: &Settings) -> Vec<OsString> {
+    let names = settings.notify.iter().flat_map(Notify::variables);
+    let names = names.map(Into::into);
+    names.chain([PASSPHRASE_VARIABLE.into()]).collect()
+}
+
+/// Reads the secrets that this program handed to itself.
 pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
     let failed = || Failure::usage(format!("`{WITH_SECRETS}` is for this program itself"));
     let number = descriptor.and_then(OsStr::to_str);
@@ -42,36 +47,25 @@ pub fn take_over(descriptor: Option<&OsStr>) -> Result<(), Failure> {
     let secrets: BTreeMap<String, String> = serde_json::from_slice(&bytes).map_err(|_| failed())?;
     let secrets = secrets.into_iter();
     let secrets = secrets.map(|(name, value)| (name, Secret::from(value)));
-    // Nobody else sets it.
+    // It is set only here.
     let _ = HANDED.set(secrets.collect());
     Ok(())
 }
 
-/// Gets rid of the passphrase of the state.
+/// Removes the passphrase of the state from the environment.
 pub fn shed_passphrase() -> Result<(), Failure> {
     shed_but_passphrase(&[PASSPHRASE_VARIABLE.into()])
 }
 
-/// Gets rid of all variables that are for us alone, in a command that runs git: what git runs may be the agent's.
-pub fn shed_all(place: &Place) -> Result<(), Failure> {
-    let loaded = place.layers().and_then(|layers| Ok(layers.load()?));
-    // Settings that cannot be read are said by whoever needs them.
-    let names = loaded.map_or_else(
-        |_| vec![PASSPHRASE_VARIABLE.into()],
-        |loaded| secret_names(&loaded.settings),
-    );
-    shed_but_passphrase(&names)
-}
-
-/// Gets rid of variables of which only the passphrase is still needed.
-fn shed_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
+/// Removes variables of which only the passphrase is still needed.
+pub fn shed_but_passphrase(names: &[OsString]) -> Result<(), Failure> {
     let passphrase = value(PASSPHRASE_VARIABLE);
     let needed = passphrase.map(|value| (PASSPHRASE_VARIABLE.to_owned(), value));
     shed(names, &needed.into_iter().collect())
 }
 
-/// Gets rid of variables: becomes this program anew, with the same words and the same process, and hands what is still needed of
-/// them over. Returns when none of them is in the environment.
+/// Removes variables from the environment: executes this program again, with the same arguments in the same process, and hands over the
+/// needed values. Returns if none of them is in the environment.
 pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(), Failure> {
     if !names.iter().any(|name| std::env::var_os(name).is_some()) {
         return Ok(());
@@ -95,7 +89,7 @@ pub fn shed(names: &[OsString], needed: &BTreeMap<String, Secret>) -> Result<(),
     writer.write_all(&bytes).map_err(failed)?;
     fcntl_setfd(&reader, FdFlags::empty()).map_err(|errno| failed(errno.into()))?;
     let program = std::env::current_exe().map_err(failed)?;
-    // The program's name, and what an earlier call of this function put after it.
+    // The name of the program, and the arguments that an earlier call of this function added.
     let not_the_users = if HANDED.get().is_some() { 3 } else { 1 };
     let mut ourselves = Command::new(program);
     ourselves

@@ -1,4 +1,4 @@
-//! Signals to the runner, as the loop understands them.
+//! Signals to the runner, and what they mean for the loop.
 
 use std::time::Duration;
 
@@ -13,34 +13,34 @@ use tokio::task::JoinHandle;
 use crate::keys::raw;
 use crate::report::Reporter;
 
-/// Whether a loop has a terminal that may go away.
+/// Whether a loop has a terminal that can hang up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminal {
     /// It runs in the foreground: a hang-up ends it.
     Foreground,
-    /// It was detached: a hang-up has it read its configuration again.
+    /// It was detached: a hang-up reloads its configuration.
     Detached,
 }
 
 /// What a signal asks of a supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To end, because of this signal.
+    /// Stop, because of this signal.
     Stop(i32),
-    /// To read its configuration again.
+    /// Reload the configuration.
     Reload,
 }
 
-/// The signals that a supervisor understands.
+/// The signals of a supervisor.
 #[derive(Debug)]
 pub struct Requests {
     signals: process::Signals,
-    /// What a hang-up means: at a terminal, its end.
+    /// The meaning of a hang-up: at a terminal, the end.
     hangup: Asked,
 }
 
 impl Requests {
-    /// Begins to listen.
+    /// Starts to listen.
     pub fn listen(detached: bool) -> std::io::Result<Self> {
         let at_terminal = !detached && std::io::IsTerminal::is_terminal(&std::io::stdin());
         Ok(Self {
@@ -52,8 +52,8 @@ impl Requests {
         })
     }
 
-    /// Returns what the operator asks. What agents and tools of the server send is recorded. As with a run, who is gone may end it
-    /// and may not choose its rules.
+    /// Returns the operator's request. Signals of agents and tools are recorded. A sender that is gone may end the server, as with a run,
+    /// but may not reload its configuration.
     pub fn of(self, handle: SupervisorHandle) -> Receiver<Asked> {
         let (ask, asked) = channel(SLOW_MAX);
         let Self { signals, hangup } = self;
@@ -64,7 +64,7 @@ impl Requests {
                     false => Asked::Stop(signal),
                 };
                 if handle.is_operators(signal, sender, wanted != Asked::Reload) {
-                    // When the queue is full, it was asked often enough.
+                    // A full queue has enough requests.
                     let _ = ask.try_send(wanted);
                 }
             });
@@ -73,7 +73,7 @@ impl Requests {
     }
 }
 
-/// Listens to signals, but for those that whoever started us had ignored.
+/// Listens to signals, except those that were ignored at the start of this program.
 fn listen(wanted: &[Signal]) -> std::io::Result<process::Signals> {
     let ignored = ignored();
     let wanted = wanted.iter().filter(|wanted| !ignored.contains(**wanted));
@@ -81,34 +81,34 @@ fn listen(wanted: &[Signal]) -> std::io::Result<process::Signals> {
     process::Signals::listen(&wanted)
 }
 
-/// With so many presses of Ctrl-C everything is said.
+/// More presses of Ctrl-C have no further meaning.
 const PRESSES_MAX: u32 = 3;
 
-/// After the third Ctrl-C a run that does not end in order ends all the same, and the guard ends its processes.
+/// After the third Ctrl-C a run that does not end in time exits, and the guard ends its processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The signals that a run understands; none where whoever started us had it ignored (`nohup`, a job in the background of
-/// a script): then it is not meant for us.
+/// The signals of a run. A signal that was ignored at the start (`nohup`, a background job of
+/// a script) is `None`, because it is not meant for this program.
 #[derive(Debug)]
 pub struct Signals(process::Signals);
 
-/// What a signal asks of a run that takes a while.
+/// A request to a run that takes some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slow {
     Reload,
     Suspend,
 }
 
-/// Whoever asks more often than that is answered already.
+/// Limit of pending requests. More would not change the answer.
 const SLOW_MAX: usize = 8;
 
 impl Signals {
-    /// Begins to listen: from here on none of them ends the program by itself.
+    /// Starts to listen: from here on none of them ends the program by default.
     pub fn listen() -> std::io::Result<Self> {
         listen(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP]).map(Self)
     }
 
-    /// Passes signals on for as long as the loop runs: those of the operator. What the agent sends is recorded.
+    /// Forwards signals of the operator until the loop ends. Signals of the agent are recorded.
     pub fn watch(
         self,
         handle: LoopHandle,
@@ -123,8 +123,8 @@ impl Signals {
             presses: 0,
             slow,
         };
-        // A thread of its own, which ends with the program: it looks at who sent a signal before they are gone, and the third press
-        // counts also when the loop's is stuck.
+        // A thread that ends with the program: it identifies the sender of a signal before it exits, and the third press
+        // counts even if the thread of the loop is blocked.
         std::thread::spawn(move || self.0.hear(|signal, sender| heard.take(signal, sender)));
         tokio::spawn(async move {
             // Ends when it is aborted with the run.
@@ -133,7 +133,7 @@ impl Signals {
                     Slow::Suspend => suspend(&handle, &reporter).await,
                     Slow::Reload => {
                         let handle = handle.clone();
-                        // What came of it is in the journal, and other signals do not wait for it.
+                        // The journal has the result, and other signals do not wait for it.
                         tokio::spawn(async move { drop(handle.reload().await) });
                     }
                 }
@@ -142,12 +142,12 @@ impl Signals {
     }
 }
 
-/// Who hears the signals of a run.
+/// Receives the signals of a run.
 struct Heard {
     handle: LoopHandle,
     reporter: Reporter,
     terminal: Terminal,
-    /// Of Ctrl-C.
+    /// Presses of Ctrl-C.
     presses: u32,
     slow: Sender<Slow>,
 }
@@ -155,8 +155,8 @@ struct Heard {
 impl Heard {
     fn take(&mut self, signal: i32, sender: process::Sender) {
         let reloads = signal == Signal::HUP.as_raw() && self.terminal == Terminal::Detached;
-        // Who is gone cannot be told from the agent. To have it end the loop is no more than it could do with SIGKILL; to have it
-        // choose its rules is.
+        // A sender that is gone could be the agent. Ending the loop gives it no more power than SIGKILL; reloading
+        // the configuration would.
         if !self.handle.is_operators(signal, sender, !reloads) {
             return;
         }
@@ -175,7 +175,7 @@ impl Heard {
     }
 
     fn later(&self, slow: Slow) {
-        // When the queue is full, it was asked often enough.
+        // A full queue has enough requests.
         let _ = self.slow.try_send(slow);
     }
 
@@ -195,7 +195,7 @@ impl Heard {
     }
 }
 
-/// A set of signals, as the kernel writes it.
+/// A set of signals in the format of the kernel.
 #[derive(Clone, Copy)]
 struct Mask(u64);
 
@@ -205,8 +205,8 @@ impl Mask {
     }
 }
 
-/// Returns the signals that were ignored when this program was started. Must be asked before anybody listens. Without
-/// `/proc` there are none.
+/// Returns the signals that were ignored when this program was started. Must be called before handlers are installed. Without
+/// `/proc` the set is empty.
 fn ignored() -> Mask {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
@@ -224,7 +224,7 @@ fn urgency_of(presses: u32) -> Urgency {
     }
 }
 
-/// Ctrl-Z: the agent stops, the terminal is left clean, then we stop; and all of it backwards on SIGCONT.
+/// Ctrl-Z: the agent is stopped, the terminal is restored, then this process stops; SIGCONT reverses this.
 async fn suspend(handle: &LoopHandle, reporter: &Reporter) {
     handle.suspend().await;
     reporter.hide_progress();

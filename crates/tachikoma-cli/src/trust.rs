@@ -1,63 +1,62 @@
-//! Trust: whether the user agreed to the programs and permissions that a project's configuration names, and to the loop that
-//! is found in a directory. Both may have come with a clone.
+//! Trust: whether the user agreed to the programs and permissions that a project's configuration names, and to the loop
+//! in a directory. Both may come from a clone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use tachikoma_core::TRUST_VARIABLE;
 use tachikoma_core::{LoopId, Override};
 use tachikoma_loop_runner::process::is_below_a_guard;
 use tachikoma_loop_runner::settings::{Loaded, is_guarded};
 use tachikoma_loop_runner::store::trust::{Added, Agreement, Agreements};
 
-use crate::commands::confirm::{agree, can_ask};
+use crate::confirm::{agree, can_ask};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// A setting that is longer is shown in part; its place says where the rest is.
+/// A longer setting is shown in part; its origin is shown too.
 const SHOWN_CHARS_MAX: usize = 2000;
 
 /// What to do about something that the user has not agreed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untrusted {
-    /// Ask, if a person is there; else refuse.
+    /// Ask, if there is a terminal; otherwise refuse.
     Ask,
     /// Refuse.
     Refuse,
-    /// Say so, and go on: nothing is run.
+    /// Warn and continue: no program is started.
     Warn,
-    /// Go on, because `--trust` was given. That is not recorded.
+    /// Continue, because `--trust` was given. That is not recorded.
     Accept,
 }
 
 /// What the user agreed to.
 #[derive(Clone, Debug)]
 pub struct Trust {
-    /// The user's state directory; `None` where there is neither HOME nor `XDG_STATE_HOME`.
+    /// The user's state directory; `None` if neither HOME nor `XDG_STATE_HOME` is set.
     state_dir: Option<PathBuf>,
     untrusted: Untrusted,
     /// Whether `TACHIKOMA_TRUST` switches the checks off.
     is_off: bool,
-    /// What holds for this process only.
+    /// Agreements for this process only.
     for_now: Arc<Mutex<Vec<Agreement>>>,
 }
 
 impl Trust {
-    /// Reads where agreements are kept.
-    pub fn new(place: &Place, untrusted: Untrusted) -> Self {
+    /// Reads the environment.
+    pub fn new(workspace: &Workspace, untrusted: Untrusted) -> Self {
         Self {
-            state_dir: place.state_dir(),
+            state_dir: workspace.state_dir(),
             untrusted,
-            is_off: is_off(place),
+            is_off: workspace.is_trust_off(),
             for_now: Arc::default(),
         }
     }
 
-    /// Returns the same for settings that are read again during a run: no question is asked, and `--trust` covers what it covered
+    /// Returns the same for settings that are reloaded during a run: no question is asked, and `--trust` covers what it covered
     /// at the start.
     pub fn for_reload(&self) -> Self {
         Self {
@@ -90,7 +89,7 @@ impl Trust {
         )
     }
 
-    /// Checks that a loop that is about to go on was started here by the user, with the programs and permissions of its launch.
+    /// Checks that the user started a loop here, with the programs and permissions of its launch, before it continues.
     pub fn check_loop(
         &self,
         working_dir: &Path,
@@ -125,8 +124,8 @@ impl Trust {
         )
     }
 
-    /// Writes down that this run begins a loop, or goes on with one by other settings. Below a guard that holds for this process only.
-    /// The record is made durable by a thread, because the loop need not wait for that.
+    /// Records that this run begins a loop, or continues one with other settings. Below a guard this holds for this process only.
+    /// A thread makes the record durable, because the loop need not wait for that.
     pub fn register(
         &self,
         working_dir: &Path,
@@ -135,7 +134,7 @@ impl Trust {
         is_new: bool,
     ) -> Result<Option<JoinHandle<()>>, Failure> {
         let mut new = agreements_of(loop_id, overrides);
-        // What `--trust` let pass is not recorded by this either.
+        // Agreements by `--trust` are not recorded here either.
         let is_known = is_new || self.have_recorded(working_dir, &Agreement::Loop(loop_id));
         new.retain(|agreement| is_known && !self.have(working_dir, agreement));
         if new.is_empty() {
@@ -159,19 +158,19 @@ impl Trust {
         }
     }
 
-    /// Records that the user agreed to what is here, durably. Refused below a guard: an agent must not agree in the user's place.
+    /// Records the user's agreement durably. Refused below a guard: an agent must not agree for the user.
     pub fn record(&self, working_dir: &Path, agreements: &[Agreement]) -> Result<(), Failure> {
         refuse_below_a_guard()?;
         Ok(self.add(working_dir, agreements)?.sync()?)
     }
 
-    /// Forgets what the user agreed to here. Returns whether there was anything.
+    /// Deletes the user's agreements for this directory. Returns whether there were any.
     pub fn forget(&self, working_dir: &Path) -> Result<bool, Failure> {
         refuse_below_a_guard()?;
         Ok(self.kept(working_dir)?.forget()?)
     }
 
-    /// Returns whether the user agreed to something, or `--trust` did for this process.
+    /// Returns whether the user agreed, or `--trust` was given for this process.
     pub fn have(&self, working_dir: &Path, agreement: &Agreement) -> bool {
         self.now().contains(agreement) || self.have_recorded(working_dir, agreement)
     }
@@ -237,13 +236,6 @@ impl Trust {
     }
 }
 
-/// Returns whether the checks are switched off.
-pub fn is_off(place: &Place) -> bool {
-    place
-        .variable(TRUST_VARIABLE)
-        .is_some_and(|value| value == "1" || value == "true")
-}
-
 /// Refuses a command of an agent, a hook or a gate.
 fn refuse_below_a_guard() -> Result<(), Failure> {
     if !is_below_a_guard() {
@@ -255,7 +247,7 @@ fn refuse_below_a_guard() -> Result<(), Failure> {
     .hint("call it in a shell of your own"))
 }
 
-/// Returns what the user agrees to by starting a loop.
+/// Returns the agreements of a user who starts a loop.
 pub fn agreements_of(loop_id: LoopId, overrides: &BTreeMap<String, Override>) -> Vec<Agreement> {
     let guarded = overrides.iter().filter(|(key, _)| is_guarded(key));
     let guarded = guarded.map(|(key, given)| Agreement::to_override(loop_id, key, &given.value));
@@ -264,7 +256,7 @@ pub fn agreements_of(loop_id: LoopId, overrides: &BTreeMap<String, Override>) ->
         .collect()
 }
 
-/// Returns the settings of a launch that name programs or loosen permissions, one to a line.
+/// Returns the settings of a launch that name programs or loosen permissions, one per line.
 pub fn guarded_lines(overrides: &BTreeMap<String, Override>) -> Vec<String> {
     let guarded = overrides.iter().filter(|(key, _)| is_guarded(key));
     guarded

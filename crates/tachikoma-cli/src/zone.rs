@@ -1,9 +1,9 @@
-//! Time zones: those that agents name, and the one of the person who reads.
+//! Time zones: those that agents name, and that of this machine.
 
 use jiff::tz::TimeZone;
 use tachikoma_core::Timestamp;
 
-/// Answers how far a time zone is east of UTC now, in seconds; asked for none, the zone of this machine.
+/// Returns the current offset of a time zone from UTC in seconds, to the east; without a name, that of this machine.
 pub fn seconds_east(zone: Option<&str>) -> Option<i32> {
     let zone = match zone {
         Some(name) => TimeZone::get(name).ok()?,
@@ -12,7 +12,7 @@ pub fn seconds_east(zone: Option<&str>) -> Option<i32> {
     Some(zone.to_offset(jiff::Timestamp::now()).seconds())
 }
 
-/// Writes a moment as a clock on the wall of this machine shows it, with the day where it is not today.
+/// Formats a time in the zone of this machine, with the day if it is not today.
 pub fn local(moment: Timestamp) -> String {
     let Ok(moment) = jiff::Timestamp::from_millisecond(moment.as_millis()) else {
         return moment.to_string();

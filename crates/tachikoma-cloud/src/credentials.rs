@@ -1,7 +1,7 @@
-//! Who we are to a store: the variables of its own tools, or the files that they share.
+//! Credentials for a store: from the variables of its own tools, or from the files that these tools share.
 //!
-//! The library reads variables only. The files are read here: `~/.aws/credentials` and `~/.aws/config`, with keys that stand in them.
-//! Profiles that get their keys elsewhere (`sso_*`, `role_arn`, `credential_process`) are refused with a word.
+//! The library reads variables only. This module reads `~/.aws/credentials` and `~/.aws/config`, with the keys that are written in them.
+//! Profiles that get their keys elsewhere (`sso_*`, `role_arn`, `credential_process`) are rejected with an error.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,11 +9,12 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::CloudError;
+use crate::proxies::Proxies;
 
 /// A file of credentials has a few hundred bytes for each profile.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a profile may have instead of keys, which we do not do.
+/// Settings of a profile that get the keys elsewhere. They are not supported.
 const ELSEWHERE: [&str; 5] = [
     "role_arn",
     "source_profile",
@@ -22,21 +23,21 @@ const ELSEWHERE: [&str; 5] = [
     "sso_start_url",
 ];
 
-/// The keys, in files and, in small letters, as variables.
+/// The names of the keys in files and, in upper case, as variables.
 const ID: &str = "aws_access_key_id";
 const SECRET: &str = "aws_secret_access_key";
 const TOKEN: &str = "aws_session_token";
 
-/// What of the environment a store may need.
+/// The variables and the home directory that network clients use: credentials of object stores, and proxies.
 #[derive(Clone, Default)]
 pub struct Surroundings {
-    /// Variables, by name. Those that have nothing to do with stores are ignored.
+    /// Variables, by name. Other variables are ignored.
     pub variables: BTreeMap<String, String>,
-    /// The user's directory.
+    /// The user's home directory.
     pub home: Option<PathBuf>,
 }
 
-/// Nobody prints it by accident.
+/// Keeps credentials out of debug output.
 impl std::fmt::Debug for Surroundings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Surroundings")
@@ -44,6 +45,12 @@ impl std::fmt::Debug for Surroundings {
 }
 
 impl Surroundings {
+    /// Returns the proxies that the variables name.
+    #[must_use]
+    pub fn proxies(&self) -> Proxies {
+        Proxies::from_variables(&self.variables)
+    }
+
     fn variable(&self, name: &str) -> Option<&str> {
         let value = self.variables.get(name).map(String::as_str);
         value.filter(|value| !value.is_empty())
@@ -54,7 +61,7 @@ impl Surroundings {
         named.or_else(|| Some(self.home.as_ref()?.join(".aws").join(name)))
     }
 
-    /// Returns what the library is told for S3: the variables, and what files add to them.
+    /// Returns the settings of the library for S3: the variables, completed from the files.
     pub(crate) fn aws(&self) -> Result<BTreeMap<String, String>, CloudError> {
         let mut told: BTreeMap<String, String> = self
             .variables
@@ -91,7 +98,7 @@ impl Surroundings {
             let what = format!("AWS_PROFILE is `{profile}`, and no such profile is in the files");
             return Err(CloudError::Credentials(what));
         }
-        // One source for all of it: a token fits only the keys that it came with.
+        // All keys come from one source: a token is valid only with the keys that it was issued with.
         let mut sources = [keys.unwrap_or_default(), config];
         let found = sources
             .iter_mut()
@@ -118,7 +125,7 @@ impl Surroundings {
     }
 }
 
-/// Whether variables say who we are, in one of the ways of the library.
+/// Returns whether variables hold credentials, in one of the ways of the library.
 fn has_its_own(told: &BTreeMap<String, String>) -> bool {
     [
         "aws_access_key_id",
@@ -131,7 +138,7 @@ fn has_its_own(told: &BTreeMap<String, String>) -> bool {
     .any(|name| told.contains_key(*name))
 }
 
-/// Reads one section of a file; none where it or the file is not there.
+/// Reads one section of a file; `None` if the file or the section does not exist.
 fn section_of(
     path: Option<&Path>,
     section: &str,
@@ -200,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn files_say_who_we_are_and_variables_say_it_louder() {
+    fn credentials_come_from_files_and_variables_override_them() {
         let home = home();
         let told = surroundings(home.path(), &[]).aws().unwrap();
         let of = |told: &BTreeMap<String, String>, key: &str| told.get(key).cloned();
@@ -216,7 +223,7 @@ mod tests {
         let endpoint = of(&told, "aws_endpoint_url");
         assert_eq!(endpoint.as_deref(), Some("http://127.0.0.1:9"));
 
-        // What is only in the other file does not mix in, nor does a token of nobody's.
+        // Keys of the other file do not mix in, nor does a token without its keys.
         let both =
             "[default]\naws_access_key_id=C\naws_secret_access_key=D\naws_session_token=OLD\n";
         let path = home.path().join("both");
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_said() {
+    fn unsupported_profiles_are_rejected_with_the_reason() {
         let home = home();
         let role = surroundings(home.path(), &[("AWS_PROFILE", "role")]);
         let error = role.aws().unwrap_err().to_string();
@@ -256,8 +263,8 @@ mod tests {
             error.contains("`role_arn`, which is not supported"),
             "{error}"
         );
-        let nobody = surroundings(home.path(), &[("AWS_PROFILE", "nobody")]);
-        let error = nobody.aws().unwrap_err().to_string();
+        let missing = surroundings(home.path(), &[("AWS_PROFILE", "missing")]);
+        let error = missing.aws().unwrap_err().to_string();
         assert!(error.contains("no such profile"), "{error}");
         let nothing = surroundings(&home.path().join("elsewhere"), &[]);
         assert!(nothing.aws().unwrap().is_empty());

@@ -1,23 +1,23 @@
-//! What is in a file, in 64 digits.
+//! SHA-256 digests of files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 
 use sha2::{Digest as _, Sha256};
 
-/// What is read at a time.
+/// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// SHA-256 of a file, in hexadecimal, and its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// 64 digits.
+    /// 64 hexadecimal digits.
     pub hex: String,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// Sums up what goes by.
+/// Computes a digest piece by piece.
 #[derive(Default)]
 pub(crate) struct Sum {
     hash: Sha256,
@@ -42,7 +42,7 @@ impl Sum {
 /// Reads a file to its end.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn digest_of(file: &mut File) -> io::Result<Digest> {
     let mut sum = Sum::default();
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_others_say_of_the_same_bytes() {
+    fn the_digest_is_that_of_other_implementations() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
         file.rewind().unwrap();

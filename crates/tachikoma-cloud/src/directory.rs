@@ -1,5 +1,5 @@
-//! Files in a directory: put there for their owner alone, which the library cannot do, whole, synced, and never over another; and
-//! listed without a look into the directories beside them, one of which may be closed to us.
+//! A directory as a store. Files are private to their owner, which the library cannot do, complete, synced, and never overwritten.
+//! A listing does not look into subdirectories, which may be unreadable.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -9,18 +9,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
-use crate::store::{LISTED_MAX, Object, Put, part, same, too_many};
+use crate::object::{LISTED_MAX, Object, Put, part, same, too_many};
 
-/// A copy has what a backup has, and is as private.
+/// A remote backup has the content of a backup, and is as private.
 const MODE: u32 = 0o600;
 
-/// Nobody writes for that long without writing something.
+/// A writer makes progress more often than this; an older temporary file was left by a killed writer.
 const STALE: Duration = Duration::from_hours(1);
 
 /// Puts a file into a directory. Blocks.
 ///
 /// # Errors
-/// It cannot be read or written, or is not what `digest` says: then nothing is left of it.
+/// A file cannot be read or written, or its content does not match `digest`. Then no file is left.
 pub(crate) fn put(
     dir: &Path,
     name: &str,
@@ -36,7 +36,7 @@ pub(crate) fn put(
     let staged = staged(&path);
     let put = write(&staged, file, from, digest, name)
         .and_then(|()| place(&staged, &path).map_err(CloudError::io("create", &path)));
-    // It has another name by now, or is of no use.
+    // The file was renamed, or is useless.
     let _ = std::fs::remove_file(&staged);
     let put = put?;
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
@@ -47,7 +47,7 @@ pub(crate) fn put(
 /// Lists the files of a directory. Blocks.
 ///
 /// # Errors
-/// It cannot be read.
+/// The directory cannot be read.
 pub(crate) fn list(dir: &Path, shown: &str) -> Result<Vec<Object>, CloudError> {
     let mut listed = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(CloudError::io("list", dir))? {
@@ -55,7 +55,7 @@ pub(crate) fn list(dir: &Path, shown: &str) -> Result<Vec<Object>, CloudError> {
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
-        // Somebody may have removed it in between.
+        // Another process may have removed the file in the meantime.
         let Some(there) = entry.metadata().ok().filter(std::fs::Metadata::is_file) else {
             continue;
         };
@@ -73,7 +73,7 @@ pub(crate) fn list(dir: &Path, shown: &str) -> Result<Vec<Object>, CloudError> {
     Ok(listed)
 }
 
-/// Whether it is a name of [`staged`], of a file that has its digest in its name.
+/// Returns whether a name was made by [`staged`].
 fn is_staged(name: &str) -> bool {
     let parts = name.rsplit_once('#');
     parts.is_some_and(|(of, rest)| {
@@ -83,7 +83,7 @@ fn is_staged(name: &str) -> bool {
     })
 }
 
-/// Removes what writers left that were killed.
+/// Removes temporary files of killed writers.
 fn remove_stale(dir: &Path) {
     let now = SystemTime::now();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -92,13 +92,13 @@ fn remove_stale(dir: &Path) {
             written.is_ok_and(|written| now.duration_since(written).is_ok_and(|age| age > STALE))
         };
         if entry.file_name().to_str().is_some_and(is_staged) && is_old() {
-            // Whoever may not must leave it.
+            // A file that cannot be deleted stays.
             let _ = std::fs::remove_file(entry.path());
         }
     }
 }
 
-/// Returns a name that nobody else has.
+/// Returns a unique temporary path for `path`.
 fn staged(path: &Path) -> PathBuf {
     let time = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = time.unwrap_or_default().as_nanos();
@@ -130,12 +130,12 @@ fn write(
     file.sync_all().map_err(CloudError::io("sync", path))
 }
 
-/// Gives a file its name, unless somebody has it.
+/// Gives a temporary file its final name, unless the name is taken.
 fn place(staged: &Path, path: &Path) -> io::Result<Put> {
     match std::fs::hard_link(staged, path) {
         Ok(()) => Ok(Put::Created),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::WasThere),
-        // A file system without links. The name has the digest of the file in it: whoever else has it, has the same.
+        // A file system without links. The name contains the digest, so a file with this name has the same content.
         Err(_) if std::fs::symlink_metadata(path).is_err() => {
             std::fs::rename(staged, path).map(|()| Put::Created)
         }

@@ -1,87 +1,87 @@
-//! Why a store could not be used, in words that hold no secret.
+//! Why a store could not be used. Messages contain no secret.
 
 use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a store says may be a page; this much tells why.
+/// A store can answer with a page of text; this much of it shows the cause.
 const WORDS_CHARS_MAX: usize = 300;
 
-/// Of what is longer, its beginning and its end.
+/// How much of a longer text is kept from its start; the rest is its end.
 const BEGIN_CHARS: usize = 100;
 const END_CHARS: usize = 195;
 
-/// Where the library asks for the role of a machine or a container, when nobody has told it who we are.
-const NOBODYS: [&str; 2] = ["http://169.254.169.254/", "http://169.254.170.2/"];
+/// Addresses at which the library asks for the role of a machine or a container, if it has no credentials.
+const ROLE_ADDRESSES: [&str; 2] = ["http://169.254.169.254/", "http://169.254.170.2/"];
 
-/// Why something could not be done with a store.
+/// Why an operation on a store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudError {
-    /// The address is none, or one of a kind that cannot be used.
+    /// The address is not valid, or its kind is not supported.
     #[error("{0}")]
     Address(String),
     /// There are credentials, but they cannot be read or used.
     #[error("{0}")]
     Credentials(String),
-    /// The store refuses us, whatever we send: trying again changes nothing.
+    /// The store rejects the request. A retry cannot help.
     #[error("{store} refuses it: {words}")]
     Refused {
-        /// Which store.
+        /// The store.
         store: String,
-        /// What it said.
+        /// The store's message.
         words: String,
     },
-    /// There is no such object, or no such place.
+    /// The object or its container does not exist.
     #[error("{what} is not in {store}")]
     Missing {
-        /// Which store.
+        /// The store.
         store: String,
         /// The object.
         what: String,
     },
-    /// The store did not answer as it should.
+    /// The store did not answer, or not correctly.
     #[error("{store}: {words}")]
     Failed {
-        /// Which store.
+        /// The store.
         store: String,
-        /// Why.
+        /// The cause.
         words: String,
     },
-    /// Under a name that is ours lies something else.
+    /// The store has another object with the same name.
     #[error("{name} is in {store} already and has {there} bytes instead of {ours}")]
     Other {
-        /// Which store.
+        /// The store.
         store: String,
         /// The object.
         name: String,
-        /// Its size.
+        /// The size of the object in the store.
         there: u64,
         /// The size that it should have.
         ours: u64,
     },
-    /// What was read is not what the name says.
+    /// The content does not match the digest in the name.
     #[error("{name} is not what its name says: its SHA-256 is {found}")]
     Changed {
         /// The object or file.
         name: String,
-        /// What was found.
+        /// The digest of the content.
         found: String,
     },
-    /// A file here could not be used.
+    /// A local file could not be used.
     #[error("{action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
 impl CloudError {
-    /// Returns whether trying again may help.
+    /// Returns whether a retry can help.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -96,7 +96,7 @@ impl CloudError {
         }
     }
 
-    /// Returns whether what was asked for is not there.
+    /// Returns whether the object does not exist.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
@@ -110,7 +110,7 @@ impl CloudError {
         }
     }
 
-    /// Says what the library said. `secrets` are taken out of it: a store may repeat what it was sent.
+    /// Turns an error of the library into ours. `secrets` are removed from its text: a store may repeat what it was sent.
     pub(crate) fn of(
         store: &str,
         name: &str,
@@ -119,7 +119,7 @@ impl CloudError {
     ) -> Self {
         let words = words(error, name, secrets);
         let store = store.to_owned();
-        if NOBODYS.iter().any(|address| words.contains(address)) {
+        if ROLE_ADDRESSES.iter().any(|address| words.contains(address)) {
             return Self::Credentials(format!(
                 "{store}: no credentials were found, neither in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) nor in \
                  ~/.aws/credentials, and this machine has no role of its own"
@@ -144,13 +144,13 @@ impl CloudError {
             | object_store::Error::NotFound { .. }
             | object_store::Error::NotSupported { .. }
             | object_store::Error::InvalidPath { .. } => Self::Refused { store, words },
-            // The list is not complete by design.
+            // The library may add kinds of errors.
             _ => Self::Failed { store, words },
         }
     }
 }
 
-/// Whether a disk will say the same the next time.
+/// Returns whether a retry on a disk would fail the same way.
 fn is_for_good(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -158,7 +158,7 @@ fn is_for_good(error: &io::Error) -> bool {
     )
 }
 
-/// All causes, the innermost last, and of a page of XML what it means.
+/// Returns all causes, the innermost last. A page of XML is reduced to its message.
 fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -179,7 +179,7 @@ fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String 
     for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
         text = text.replace(secret.as_str(), "***");
     }
-    // It is long, and whoever reads this knows it.
+    // The address is long, and the reader of the message knows it.
     let text = text.replace(name, "...");
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let plain: String = plain.collect();
@@ -192,7 +192,7 @@ fn words(error: &object_store::Error, name: &str, secrets: &[String]) -> String 
     if words.len() <= WORDS_CHARS_MAX {
         return words.into_iter().collect();
     }
-    // The end says why.
+    // The end has the cause.
     let (begin, end) = (&words[..BEGIN_CHARS], &words[words.len() - END_CHARS..]);
     begin
         .iter()
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_becomes_a_sentence_and_secrets_are_left_out() {
+    fn an_xml_page_becomes_one_sentence_without_secrets() {
         let page = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>later</Message>\
                     <StringToSign>x</StringToSign></Error>";
         assert_eq!(said(page, &[]), "s3://bucket: SlowDown: later");
@@ -233,17 +233,20 @@ mod tests {
             long.len() < 400 && long.ends_with("hence: refused"),
             "{long}"
         );
-        let nobody = said(
+        let no_credentials = said(
             "Error performing PUT http://169.254.169.254/latest/api/token",
             &[],
         );
-        assert!(nobody.contains("no credentials were found"), "{nobody}");
+        assert!(
+            no_credentials.contains("no credentials were found"),
+            "{no_credentials}"
+        );
         let red = said("\u{1b}[31mred\u{7}", &[]);
         assert!(!red.contains(char::is_control), "{red:?}");
     }
 
     #[test]
-    fn a_bucket_that_is_missing_is_no_missing_object() {
+    fn a_missing_bucket_is_not_a_missing_object() {
         let of = |code: &str| {
             let path = "a/name".to_owned();
             let source = format!("<Error><Code>{code}</Code><Message>no</Message></Error>").into();
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_will_say_the_same_again_refuses() {
+    fn permanent_disk_errors_are_not_retried() {
         let of = |kind: io::ErrorKind| {
             let source = Box::new(io::Error::from(kind));
             let store = "LocalFileSystem";

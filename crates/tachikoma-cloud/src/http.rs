@@ -17,36 +17,49 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions, HeaderValue};
 use reqwest::redirect::Policy;
 
-/// A machine that is there answers within it.
+use crate::proxies::Proxies;
+
+/// A reachable server answers within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Within it a part is sent and answered, or another piece of an object comes: 43 KiB a second.
+/// Within this time a part is sent and answered, or the next piece of an object arrives: 43 KiB per second.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The query of the request that completes an object begins with it. One that begins an upload has `uploads` instead.
+/// Start of the query of the request that completes an upload. The request that begins an upload has `uploads` instead.
 const COMPLETES: &str = "uploadId=";
 
 /// A page of a listing has at most 1,000 names of at most 1 KiB each.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Makes the clients.
-#[derive(Debug, Default)]
-pub(crate) struct Connector;
+/// Makes the HTTP clients of the library.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    proxies: Proxies,
+}
+
+impl Connector {
+    pub fn new(proxies: Proxies) -> Self {
+        Self { proxies }
+    }
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let allows_http = options.get_config_value(&ClientConfigKey::AllowHttp);
-        let client = reqwest::Client::builder()
+        let failed = |error| object_store::Error::Generic {
+            store: "HTTP client",
+            source: Box::new(error),
+        };
+        let builder = self.proxies.apply(reqwest::Client::builder());
+        let client = builder
+            .map_err(failed)?
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             .https_only(allows_http.as_deref() != Some("true"))
             .http1_only()
-            .build();
-        let client = client.map_err(|error| object_store::Error::Generic {
-            store: "HTTP client",
-            source: Box::new(error),
-        })?;
+            .build()
+            .map_err(failed)?;
         Ok(HttpClient::new(Client(HttpClient::new(client))))
     }
 }
@@ -70,7 +83,7 @@ impl HttpService for Client {
         }
         Box::pin(async move {
             let response = self.0.execute(request).await?;
-            // The content of an object is read piece by piece, and its reader has a bound of its own.
+            // The content of an object is read piece by piece, and its reader has its own limit.
             let is_content = method == "GET" && query.is_empty() && response.status().is_success();
             Ok(match is_content {
                 true => response,

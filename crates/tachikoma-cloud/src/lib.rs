@@ -1,14 +1,16 @@
-//! Copies of files in an object store. `docs/backups.md` says what for, `docs/decisions/0013` why with this library.
+//! Object stores: opens a store, and puts, lists, gets and deletes objects. Knows nothing of loops and reads no environment.
 //!
-//! Small on purpose, so that the library and all that it brings stay behind it: open, put, list, get, delete. Nothing here reads
-//! the environment: whoever opens a store says what is in it.
+//! The only crate that uses the `object_store` library (`docs/decisions/0013`), and the one that configures HTTP clients: TLS and proxies.
+//! The caller hands in the variables of the environment.
 
 mod credentials;
 mod digest;
 mod directory;
 mod error;
 mod http;
+mod object;
 mod open;
+mod proxies;
 mod store;
 mod tls;
 mod upload;
@@ -16,6 +18,8 @@ mod upload;
 pub use credentials::Surroundings;
 pub use digest::{Digest, digest_of};
 pub use error::CloudError;
+pub use object::{Object, PART_BYTES, Put};
 pub use open::{check, open};
-pub use store::{Object, PART_BYTES, Put, Store};
-pub use tls::plain_http;
+pub use proxies::Proxies;
+pub use store::Store;
+pub use tls::{install_provider, plain_http};

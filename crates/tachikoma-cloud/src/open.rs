@@ -1,4 +1,4 @@
-//! From an address to a store.
+//! Opens a store from its address.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,25 +14,25 @@ use reqwest::Url;
 use crate::http::Connector;
 use crate::{CloudError, Store, Surroundings, tls};
 
-/// How often the library repeats one request, for a connection that broke or a server that is busy. Whoever calls repeats the whole.
+/// Retries of one request by the library, after a broken connection or if the server is busy. The caller retries the whole operation.
 const REQUEST_RETRIES: usize = 2;
 
-/// How long it repeats it.
+/// How long the library retries one request.
 const REQUEST_RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What kind of store it is.
+/// The kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     S3,
     Directory,
-    /// The library knows it; nobody here has tried it.
+    /// The library supports it, but it was never tested here.
     Unproven,
 }
 
 /// Checks an address without using it.
 ///
 /// # Errors
-/// It is no address, one of a kind that is not known, or one with something in it that must not be in a configuration.
+/// The address is not valid, its kind is not supported, or it contains a part that must not be in a configuration.
 pub fn check(url: &str) -> Result<(), CloudError> {
     parse(url).map(drop)
 }
@@ -42,14 +42,14 @@ fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
     let Ok(url) = Url::parse(text) else {
         return wrong("it must be an address such as `s3://bucket/prefix` or `file:///directory`");
     };
-    // First, so that no other message has it.
+    // This check comes first, so that no other message contains the password.
     if !url.username().is_empty() || url.password().is_some() {
         return wrong(
             "it must not hold a user or a password; credentials come from the environment or from `~/.aws/credentials`",
         );
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return wrong("it must not have anything behind `?` or `#`");
+        return wrong("it must not have a query (`?`) or a fragment (`#`)");
     }
     let kind = match url.scheme() {
         "s3" | "s3a" => Kind::S3,
@@ -70,10 +70,10 @@ fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
     }
 }
 
-/// Opens a store. Nothing is sent yet.
+/// Opens a store. Sends nothing yet.
 ///
 /// # Errors
-/// The address cannot be used, credentials that are there cannot be read, or the directory is missing.
+/// The address cannot be used, the credentials cannot be read, or the directory does not exist.
 pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError> {
     let shown = url.to_owned();
     let (url, kind) = parse(url)?;
@@ -85,9 +85,9 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
     match kind {
         Kind::Directory => {
             let path = url.to_file_path().unwrap_or_else(|()| PathBuf::new());
-            // It is not made: where a disk is not mounted, another one would be filled.
+            // The directory is not created: if its disk is not mounted, another disk would fill up.
             if !path.is_dir() {
-                let what = format!("{} is no directory", path.display());
+                let what = format!("{} is not a directory", path.display());
                 return Err(CloudError::Address(what));
             }
             let store = LocalFileSystem::new_with_prefix(&path)
@@ -97,7 +97,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             Ok(store.in_directory(path))
         }
         Kind::S3 => {
-            tls::provide();
+            tls::install_provider();
             let told = surroundings.aws()?;
             check_endpoint(&told)?;
             let secrets: Vec<String> = [
@@ -110,10 +110,10 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             .collect();
             let failed = |error| CloudError::of(&shown, &shown, &secrets, &error);
             let mut builder = AmazonS3Builder::new()
-                .with_http_connector(Connector)
+                .with_http_connector(Connector::new(surroundings.proxies()))
                 .with_retry(retry);
             for (key, value) in &told {
-                // Not all of them are the library's.
+                // Some of the variables are not for the library.
                 if let Ok(key) = key.parse() {
                     builder = builder.with_config(key, value);
                 }
@@ -124,7 +124,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             Ok(Store::new(Arc::new(store), prefix, shown, secrets))
         }
         Kind::Unproven => {
-            tls::provide();
+            tls::install_provider();
             let told = surroundings.variables.iter();
             let told = told.map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
             let secrets = surroundings.variables.iter().filter(|(name, _)| {
@@ -139,7 +139,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
     }
 }
 
-/// The library would say so only when something is sent, and not by which variable it is allowed.
+/// The library would report this at the first request, and without the variable that allows it.
 fn check_endpoint(told: &BTreeMap<String, String>) -> Result<(), CloudError> {
     let endpoint = ["aws_endpoint_url", "aws_endpoint"]
         .iter()
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_refused_for_what_is_wrong_with_it() {
+    fn an_invalid_address_is_rejected_with_the_reason() {
         for good in [
             "s3://bucket",
             "s3://bucket/a/b",
@@ -182,7 +182,7 @@ mod tests {
                 "it must not hold a user or a password",
             ),
             ("s3://id@bucket/x", "it must not hold a user or a password"),
-            ("s3://bucket/x?key=hunter2", "anything behind `?`"),
+            ("s3://bucket/x?key=hunter2", "a query (`?`)"),
             ("s3:///x", "it names no bucket"),
             ("file://tmp/x", "with three slashes"),
         ] {
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_missing_is_not_made() {
+    fn a_missing_directory_is_not_created() {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("file://{}/missing", dir.path().display());
         let error = open(&url, &Surroundings::default()).unwrap_err();
         assert!(
-            error.to_string().ends_with("missing is no directory"),
+            error.to_string().ends_with("missing is not a directory"),
             "{error}"
         );
         assert!(!dir.path().join("missing").exists());

@@ -1,7 +1,7 @@
-//! A store, and what is done with it. Every call is bounded in memory; whoever calls bounds it in time.
+//! A store and its operations. Each operation is bounded in memory; the caller bounds it in time.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,50 +12,27 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPay
 use crate::CloudError;
 use crate::digest::{Digest, Sum};
 use crate::directory;
+use crate::object::{LISTED_MAX, Object, PART_BYTES, Put, part, same, too_many};
 use crate::upload::Upload;
 
-/// What is sent at a time, and held in memory for it. A store wants at least 5 MiB of each part but the last.
-pub const PART_BYTES: usize = 5 << 20;
-
-/// A store takes this many parts.
+/// Limit of S3 for the parts of one object.
 const PARTS_MAX: u64 = 10_000;
 
-/// What a listing may have. A store that has more is not ours alone.
-pub(crate) const LISTED_MAX: usize = 100_000;
-
-/// A place for copies.
+/// An object store, or a directory that is used as one.
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
     prefix: ObjectPath,
-    /// The directory that it is, if it is one.
+    /// The directory, if the store is one.
     directory: Option<PathBuf>,
     shown: String,
     secrets: Vec<String>,
 }
 
-/// Secrets are no part of it.
+/// Debug output shows no secret.
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Store").field(&self.shown).finish()
     }
-}
-
-/// What is in a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
-    /// Its name, without the place.
-    pub name: String,
-    /// Its size.
-    pub bytes: u64,
-}
-
-/// What came of putting something into a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// It is there now.
-    Created,
-    /// It was there.
-    WasThere,
 }
 
 impl Store {
@@ -79,7 +56,7 @@ impl Store {
         self
     }
 
-    /// Returns the address, which has no secret in it.
+    /// Returns the address. It contains no secret.
     #[must_use]
     pub fn shown(&self) -> &str {
         &self.shown
@@ -93,11 +70,11 @@ impl Store {
         move |error| CloudError::of(&self.shown, name, &self.secrets, &error)
     }
 
-    /// Puts a file into the store, under a name that says what is in it; the one that is there under it stays. At most
-    /// [`PART_BYTES`] of it are held in memory, and once more what is on its way.
+    /// Uploads a file under a name that contains its digest. An object with the same name is never overwritten. At most
+    /// two times [`PART_BYTES`] are held in memory.
     ///
     /// # Errors
-    /// The file cannot be read or is not what `digest` says, or the store does not take it. What was sent of it is called off.
+    /// The file cannot be read, it does not match `digest`, or the store rejects it. The parts that were sent are deleted.
     pub async fn put(
         &self,
         name: &str,
@@ -128,7 +105,7 @@ impl Store {
                 Err(error) => Err(self.failed(name)(error)),
             };
         }
-        // Nobody sends 64 MiB to be told that they are there.
+        // Checked before the upload: 64 MiB need not be sent if they exist already.
         match self.was_there(name, digest).await {
             Err(error) if error.is_missing() => {}
             known => return known,
@@ -185,7 +162,7 @@ impl Store {
         let mut file = file.try_clone().map_err(CloudError::io("read", from))?;
         let (directory, name_, from) = (directory.to_owned(), name.to_owned(), from.to_owned());
         let digest_ = digest.clone();
-        // A disk may hang, and whoever calls must not.
+        // A disk can hang, and the caller must not.
         let put = tokio::task::spawn_blocking(move || {
             directory::put(&directory, &name_, &mut file, &from, &digest_)
         });
@@ -196,7 +173,7 @@ impl Store {
         }
     }
 
-    /// Of a thread that panicked.
+    /// Returns the error for a thread that panicked.
     fn broken(&self, error: &tokio::task::JoinError) -> CloudError {
         CloudError::Failed {
             store: self.shown.clone(),
@@ -204,7 +181,7 @@ impl Store {
         }
     }
 
-    /// Looks at what lies under a name.
+    /// Checks that an existing object has the right size.
     async fn was_there(&self, name: &str, digest: &Digest) -> Result<Put, CloudError> {
         let there = self.inner.head(&self.path(name)).await;
         let there = there.map_err(self.failed(name))?;
@@ -219,7 +196,7 @@ impl Store {
         Ok(Put::WasThere)
     }
 
-    /// Lists what lies right at the place.
+    /// Lists the objects directly below the prefix of the store.
     ///
     /// # Errors
     /// The store does not answer.
@@ -252,10 +229,10 @@ impl Store {
         Ok(listed)
     }
 
-    /// Brings an object of at most so many bytes here, and returns what was in it.
+    /// Downloads an object of at most `bytes_max` bytes. Returns its digest.
     ///
     /// # Errors
-    /// It is not there, does not come, has more, or cannot be written.
+    /// The object does not exist, cannot be read, is larger, or cannot be written.
     pub async fn get(
         &self,
         name: &str,
@@ -281,10 +258,10 @@ impl Store {
         Ok(sum.finish())
     }
 
-    /// Removes an object; somebody else may have done so already.
+    /// Deletes an object. An object that does not exist is not an error.
     ///
     /// # Errors
-    /// The store does not do it.
+    /// The store does not delete it.
     pub async fn delete(&self, name: &str) -> Result<(), CloudError> {
         match self.inner.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -293,39 +270,11 @@ impl Store {
     }
 }
 
-/// What is said where others have their things, too.
-pub(crate) fn too_many(shown: &str) -> CloudError {
-    CloudError::Refused {
-        store: shown.to_owned(),
-        words: format!(
-            "more than {LISTED_MAX} objects lie there; give backups a place of their own"
-        ),
-    }
-}
-
 const fn is_there(error: &object_store::Error) -> bool {
     matches!(
         error,
         object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }
     )
-}
-
-pub(crate) fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
-    if found == *wanted {
-        return Ok(());
-    }
-    Err(CloudError::Changed {
-        name: name.to_owned(),
-        found: found.hex,
-    })
-}
-
-/// Reads the next part; a short one is the last, and nothing is the end.
-pub(crate) fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(PART_BYTES);
-    file.take(PART_BYTES as u64).read_to_end(&mut bytes)?;
-    sum.add(&bytes);
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! Who does the cryptography of TLS. One provider for the whole program, so that one library of C is built, not two.
+//! The TLS provider. The whole program has one, so that only one C library is built.
 
 use reqwest::ClientBuilder;
 
-/// Makes ring the provider of this process, unless it has one.
-pub(crate) fn provide() {
-    // Somebody was first: then there is one.
+/// Makes ring the TLS provider of this process, unless it already has a provider.
+pub fn install_provider() {
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Makes a client one that speaks plain HTTP, and does not read the certificates of the system for it.
+/// Configures a client for plain HTTP. It does not read the certificates of the system.
 ///
-/// The features of a crate are those that anyone in the program wants of it: a client that never uses TLS is built with it.
+/// Cargo builds one reqwest with the features of all crates, so a client that never uses TLS has it too.
 pub fn plain_http(builder: ClientBuilder) -> ClientBuilder {
-    provide();
+    install_provider();
     builder.tls_certs_only([]).http1_only()
 }

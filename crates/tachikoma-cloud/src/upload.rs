@@ -1,10 +1,10 @@
-//! An upload in parts. One that does not come to its end is taken back: its parts would be paid for.
+//! An upload in parts. An unfinished upload is aborted, because the provider charges for its parts.
 
 use std::time::Duration;
 
 use object_store::MultipartUpload;
 
-/// A store that does not answer in this time forgets the parts by its own rules.
+/// If the store does not answer in this time, it deletes the parts by its own rules.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Upload(Option<Box<dyn MultipartUpload>>);
@@ -18,7 +18,7 @@ impl Upload {
         self.0.as_deref_mut().expect("it is not over")
     }
 
-    /// Nothing of it is to be taken back.
+    /// Marks the upload as finished: nothing is aborted.
     pub fn keep(mut self) {
         self.0 = None;
     }
@@ -30,7 +30,7 @@ impl Upload {
     }
 }
 
-/// Whoever waited for it does not any more: it took too long.
+/// The caller has dropped the upload, for example after a timeout.
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(parts) = self.0.take()

@@ -26,20 +26,20 @@ pub enum FsError {
     /// The operating system refused.
     #[error("{action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A sync failed. It is never retried: after a failed sync the content on disk is unknown.
     #[error("sync {}", path.display())]
     Sync {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -64,7 +64,7 @@ impl FsError {
 }
 
 /// Makes a directory and its parents, for the owner alone. One that is there already must not be a symbolic link: what
-/// we write would go wherever that points.
+/// is written would go to its target.
 pub fn make_dir(path: &Path) -> Result<(), FsError> {
     DirBuilder::new()
         .recursive(true)
@@ -74,9 +74,9 @@ pub fn make_dir(path: &Path) -> Result<(), FsError> {
     refuse_link(path)
 }
 
-/// Checks a directory of ours that may be there already: no part of its path from `.ralph` on is a symbolic link, and
-/// it is for the owner alone. `.ralph` itself keeps its mode, since other tools may use it; what does not lie below it
-/// is the user's to arrange.
+/// Checks a directory of ours that may exist already: no part of its path from `.ralph` on is a symbolic link, and
+/// only the owner can access it. `.ralph` itself keeps its mode, because other tools may use it. Directories outside of it
+/// are the user's responsibility.
 pub fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), FsError> {
     let ralph = working_dir.join(RALPH_DIR);
     let Ok(below) = dir.strip_prefix(&ralph) else {
@@ -118,7 +118,7 @@ fn refuse_link(path: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Takes a directory away from all but its owner, if that is us.
+/// Removes the permissions of all but the owner, if this user owns the directory.
 fn make_private(dir: &Path) -> Result<(), FsError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let failed = |errno: rustix::io::Errno| FsError::io("use directory", dir)(errno.into());

@@ -61,7 +61,7 @@ pub fn make_private_dir(dir: &Path) -> Result<(), FsError> {
         if mode & OTHERS_WRITE != 0 && mode & forgiven == 0 {
             let mode = mode & 0o7777;
             let mut cause = format!("other users can write to it (mode {mode:04o})");
-            // A shared directory of the system is not for us to close.
+            // A shared directory of the system keeps its mode.
             if there.uid() == rustix::process::geteuid().as_raw() && path != Path::new("/tmp") {
                 cause.push_str(&format!("; `chmod go-w {}` closes it", path.display()));
             }

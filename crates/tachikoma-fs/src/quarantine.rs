@@ -9,16 +9,16 @@ use crate::{FsError, RALPH_DIR, make_dir, private, sync_dir, whole};
 /// The name of the quarantine in `.ralph`.
 const NAME: &str = "quarantine";
 
-/// More things than a person would look through.
+/// More files than a person would look through.
 const THINGS_MAX: usize = 100;
 
 /// Room for several full segments of a journal. An agent that damages files again and again must not fill the disk.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// A directory with more than this in it is as large as can be: counting on takes longer than it is worth.
+/// A directory with more entries counts as too large. Counting further would take too long.
 const ENTRIES_MAX: u32 = 10_000;
 
-/// Things that are named when they are deleted; the others are counted.
+/// Deleted files that a message names; the others are counted.
 const NAMED_MAX: usize = 3;
 
 /// Returns the quarantine of a working directory.
@@ -26,7 +26,7 @@ pub fn dir(working_dir: &Path) -> PathBuf {
     working_dir.join(RALPH_DIR).join(NAME)
 }
 
-/// Makes the quarantine. What stands in its place moves to a name beside it.
+/// Makes the quarantine. A file in its place is renamed.
 fn make(working_dir: &Path) -> Result<PathBuf, FsError> {
     let dir = dir(working_dir);
     if in_the_way(&dir) {
@@ -62,7 +62,7 @@ pub fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), FsError> {
     sync_dir(&dir)
 }
 
-/// Copies what stands behind the first `len` bytes of a file into the quarantine of the working directory.
+/// Copies the bytes of a file after the first `len` bytes into the quarantine of the working directory.
 pub fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), FsError> {
     let mut source = private()
         .read(true)
@@ -83,9 +83,9 @@ pub fn keep_tail(working_dir: &Path, path: &Path, len: u64) -> Result<(), FsErro
     sync_dir(&dir)
 }
 
-/// A thing in quarantine.
+/// A file or directory in quarantine.
 struct Thing {
-    /// When it was put there, and its number among those of its name: the order in which they came.
+    /// When it was put there, and its number among files of the same name: together they give the order.
     came: ((i64, i64), u32),
     name: String,
     bytes: u64,
@@ -136,7 +136,7 @@ pub fn bound(working_dir: &Path) -> Option<String> {
     ))
 }
 
-/// Lists what we have put there, in no order.
+/// Lists the files that were moved here, in no order.
 fn things(dir: &Path) -> Vec<Thing> {
     if in_the_way(dir) {
         return Vec::new();
@@ -155,13 +155,13 @@ fn things(dir: &Path) -> Vec<Thing> {
     entries.filter_map(thing).collect()
 }
 
-/// Returns the number at the end of a name that we have given.
+/// Returns the number at the end of a name that this module made.
 pub fn number_of(name: &str) -> Option<u32> {
     let (_, number) = name.rsplit_once('.')?;
     number.parse().ok()
 }
 
-/// Returns how many bytes there are in a thing, all below it included. Links are not followed.
+/// Returns the size in bytes, with everything below it. Links are not followed.
 pub fn size(path: &Path) -> u64 {
     let mut bytes = 0_u64;
     let mut entries = 0_u32;
@@ -185,8 +185,8 @@ pub fn size(path: &Path) -> u64 {
     bytes
 }
 
-/// Makes the directories from `.ralph` down to `dir`, for the owner alone. What stands in their place moves away: into
-/// the quarantine, and what stands in the place of `.ralph` itself to a name beside it.
+/// Makes the directories from `.ralph` down to `dir`, for the owner alone. A file in the place of one of them is moved to
+/// the quarantine; a file in the place of `.ralph` is renamed.
 pub fn remake_dirs(working_dir: &Path, dir: &Path) -> Result<(), FsError> {
     let ralph = working_dir.join(RALPH_DIR);
     let below = dir.strip_prefix(&ralph).unwrap_or(Path::new(""));
@@ -215,8 +215,8 @@ fn move_to_free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
     Ok(place)
 }
 
-/// Returns a name that is free, with a number above all that were given: names say in which order things came. The working
-/// directory is locked: none of us takes the name in between.
+/// Returns a free name with a number above all others, so that names sort by age. The working
+/// directory is locked, so no other process of ours takes the name.
 fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -236,7 +236,7 @@ fn free_name(path: &Path, dir: &Path) -> Result<PathBuf, FsError> {
 mod tests {
     use super::*;
 
-    /// Puts a file of that many bytes in quarantine; on disk it takes no room.
+    /// Puts a sparse file of that many bytes in quarantine.
     fn put(working_dir: &Path, bytes: u64) -> PathBuf {
         let path = working_dir.join("thing");
         let file = std::fs::File::create(&path).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_too_many_things_and_the_oldest_go() {
+    fn the_oldest_files_are_deleted_when_there_are_too_many() {
         let place = tempfile::tempdir().unwrap();
         for _ in 0..THINGS_MAX {
             put(place.path(), 1);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn things_are_never_too_large_together_and_the_last_one_stays() {
+    fn files_are_deleted_when_they_are_too_large_together_but_the_newest_stays() {
         let place = tempfile::tempdir().unwrap();
         let inner = place.path().join("directory/inner");
         std::fs::create_dir_all(&inner).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_place_of_the_quarantine_moves_beside_it() {
+    fn a_file_in_the_place_of_the_quarantine_is_renamed() {
         let place = tempfile::tempdir().unwrap();
         let ralph = place.path().join(RALPH_DIR);
         std::fs::create_dir(&ralph).unwrap();

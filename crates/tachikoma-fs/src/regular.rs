@@ -10,9 +10,9 @@ use rustix::fs::{Mode, OFlags};
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// It cannot be opened. What is no regular file is [`ErrorKind::InvalidData`].
+/// It cannot be opened. [`ErrorKind::InvalidData`] if it is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Opening some things does something, or is refused without a reason that helps: a look goes first.
+    // Opening a device can have an effect, or fail with a useless error, so the kind is checked first.
     check(&std::fs::symlink_metadata(path)?)?;
     // NONBLOCK: the file may have been replaced by a named pipe since.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -34,7 +34,7 @@ pub fn open_own(path: &Path) -> io::Result<File> {
 /// Reads a regular file of at most `max` bytes.
 ///
 /// # Errors
-/// It cannot be read. What is no regular file, or is larger, is [`ErrorKind::InvalidData`].
+/// It cannot be read. [`ErrorKind::InvalidData`] if it is not a regular file, or is larger.
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     read_all(open(path)?, max)
 }
@@ -60,10 +60,10 @@ pub fn read_secret(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     read_all(file, max)
 }
 
-/// Reads at most `max` bytes, and no more may be there.
+/// Reads at most `max` bytes. More bytes are an error.
 ///
 /// # Errors
-/// They cannot be read. More of them is [`ErrorKind::InvalidData`].
+/// They cannot be read. [`ErrorKind::InvalidData`] if there are more.
 pub fn read_all(source: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = source.take(max + 1).read_to_end(&mut bytes)?;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_regular_file_of_bounded_size_is_read_and_nothing_is_waited_for() {
+    fn only_regular_files_of_bounded_size_are_read_and_a_pipe_does_not_block() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("file"), "1234").unwrap();

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use crate::{FsError, make_dir, private, regular, sync_dir};
 
-/// What a file under way is called.
+/// Prefix and suffix of the name of a temporary file.
 const TEMP_PREFIX: &str = ".state-";
 const TEMP_SUFFIX: &str = ".tmp";
 
 /// Whether a file must be on disk when its writing returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// It need not: the journal is the truth.
+    /// No: the content can be restored from the journal.
     Lazy,
-    /// It must: a person may look next, or the machine may be switched off.
+    /// Yes: a person may read it next, or the machine may be switched off.
     Synced,
 }
 
@@ -45,7 +45,7 @@ pub fn temporary(dir: &Path) -> PathBuf {
     dir.join(temporary_name(&unique.to_string()))
 }
 
-/// Returns the name of a file under way, from the 32 digits that are its own.
+/// Returns the name of a temporary file with the given 32 digits.
 pub fn temporary_name(unique: &str) -> String {
     format!("{TEMP_PREFIX}{unique}{TEMP_SUFFIX}")
 }
@@ -64,11 +64,11 @@ fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMar
     Ok(FileMark::from(&there))
 }
 
-/// How many copies of one file are kept under one name; more are no accident.
+/// Limit of copies of one file under one name. More are not an accident.
 const COPIES_MAX: u32 = 100;
 
-/// Keeps a copy of a file beside it, with `suffix` behind its name. What is there already stays: then it has that content, or
-/// the copy gets a number besides.
+/// Keeps a copy of a file beside it, with `suffix` after its name. An existing file stays: if its content differs,
+/// the copy gets a number.
 pub fn keep_beside(path: &Path, suffix: &str) -> Result<(), FsError> {
     for number in 0..COPIES_MAX {
         let mut kept = path.as_os_str().to_owned();
@@ -123,7 +123,7 @@ pub fn copy_new(from: &Path, to: &Path) -> Result<(), FsError> {
     copied
 }
 
-/// By what a file is known again without being read: device, number, size, time of the last change.
+/// Identifies a version of a file without reading it: device, inode, size, time of the last change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileMark(u64, u64, u64, (i64, i64));
 
@@ -142,18 +142,18 @@ impl From<&std::fs::Metadata> for FileMark {
     }
 }
 
-/// Returns whether a file of that name is a file under way, or was when its writer died.
+/// Returns whether a name is that of a temporary file, which may be a leftover.
 pub fn is_temporary(name: &str) -> bool {
     unique_of(name).is_some()
 }
 
-/// Returns the digits that are its own from the name of a file under way.
+/// Returns the 32 digits of the name of a temporary file.
 pub fn unique_of(name: &str) -> Option<&str> {
     let unique = name.strip_prefix(TEMP_PREFIX)?.strip_suffix(TEMP_SUFFIX)?;
     (unique.len() == 32 && uuid::Uuid::try_parse(unique).is_ok()).then_some(unique)
 }
 
-/// Removes what writers of the file at `path` left that died. The lock of the working directory must be held.
+/// Removes temporary files for `path` that killed writers left. The lock of the working directory must be held.
 pub fn remove_remains(path: &Path) {
     let entries = path.parent().and_then(|dir| std::fs::read_dir(dir).ok());
     for entry in entries.into_iter().flatten().flatten() {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_beside_a_file_replaces_nothing_and_follows_no_link() {
+    fn a_copy_beside_a_file_replaces_nothing_and_follows_no_link() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();

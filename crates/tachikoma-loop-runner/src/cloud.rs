@@ -11,7 +11,7 @@ use tachikoma_fs::{make_dir, private, whole};
 use crate::store::backup::{Listed, by_name};
 use crate::store::{StoreError, vault};
 
-pub use tachikoma_cloud::{CloudError as Error, Surroundings, check};
+pub use tachikoma_cloud::{CloudError as Error, Proxies, Surroundings, check};
 
 /// What stands between the name of a backup and its digest.
 const DIGEST: &str = ".sha256-";

@@ -1,10 +1,12 @@
-//! Messages to people: what is told, to whom, and how often. They go beside the loop, and never hold it up.
+//! Notifications: queues messages for each `[[notify]]` and delivers them without ever blocking the loop.
 //!
-//! Each `[[notify]]` has a queue of its own and delivers one message after another, in a task of its own, through a program that
-//! runs under a guard as a hook does: `curl` for services and mail, `notify-send` for the desktop, or a command of the operator's.
+//! Each target has a queue and one background task, which delivers one message after another: over HTTP, by mail, or with a program
+//! that runs under a guard as a hook does (`notify-send` for the desktop, or the operator's command).
 
 mod deliver;
 mod format;
+mod http;
+mod mail;
 mod send;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use tachikoma_cloud::Proxies;
 use tachikoma_core::{HookPoint, Incident, TestsReport, Timestamp};
 
 use crate::clock;
@@ -21,46 +24,37 @@ use crate::shell::{CancellableTask, Shell, TaskResult};
 
 pub use send::{Sent, test};
 
-/// Messages that may wait for one target. A service that is down for long is not to be told all of it later. Of those that matter the
-/// end of the loop comes once, and takes the place of another.
+/// Messages that may wait for one target. A service that was down for hours should not get all of them later. The end of the loop
+/// happens once; when the queue is full, it replaces another message.
 const WAITING_MAX: usize = 64;
 
-/// The time in which `max_per_hour` counts.
+/// The time over which `max_per_hour` counts.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What the task is called when it fails.
+/// The name of the task in messages about a panic.
 const DELIVERY: &str = "delivery of a message";
 
-/// A message.
+/// A message about one event.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    /// What happened.
+    /// The event, as hooks get it.
     pub event: HookEvent,
-    /// When.
+    /// When the event happened.
     pub time: Timestamp,
-    /// How many before it were left out.
+    /// How many messages before it were left out.
     pub left_out: u32,
 }
 
 impl Message {
-    /// Returns whether it is told whatever else is.
+    /// Returns whether the message is sent even beyond `max_per_hour`.
     fn is_critical(&self) -> bool {
-        match self.event.point {
-            HookPoint::LoopEnd | HookPoint::Error | HookPoint::Question => true,
-            HookPoint::LoopStart
-            | HookPoint::IterationStart
-            | HookPoint::IterationEnd
-            | HookPoint::SessionStart
-            | HookPoint::SessionEnd
-            | HookPoint::BeforeReboot
-            | HookPoint::AfterReboot
-            | HookPoint::TestsChanged
-            | HookPoint::NoProgress
-            | HookPoint::LimitWait => false,
-        }
+        matches!(
+            self.event.point,
+            HookPoint::LoopEnd | HookPoint::Error | HookPoint::Question
+        )
     }
 
-    /// Returns what a person reads.
+    /// Returns the message as one line of text for a person.
     fn text(&self) -> String {
         let dir = &self.event.working_dir;
         let name = dir.file_name().unwrap_or(dir.as_os_str());
@@ -70,17 +64,7 @@ impl Message {
             HookPoint::AfterReboot => {
                 format!("session {} took over: {what}", self.event.session.number)
             }
-            HookPoint::LoopStart
-            | HookPoint::LoopEnd
-            | HookPoint::IterationStart
-            | HookPoint::IterationEnd
-            | HookPoint::SessionStart
-            | HookPoint::SessionEnd
-            | HookPoint::TestsChanged
-            | HookPoint::NoProgress
-            | HookPoint::Error
-            | HookPoint::Question
-            | HookPoint::LimitWait => what.clone(),
+            _ => what.clone(),
         };
         let text = format!("{}: {what}", name.to_string_lossy());
         match self.left_out {
@@ -91,7 +75,7 @@ impl Message {
     }
 }
 
-/// Where messages go, with what has to be known for it.
+/// One target of messages: its settings, with its secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     pub settings: Notify,
@@ -99,11 +83,16 @@ pub(crate) struct Address {
     pub number: usize,
     pub url: Option<Secret>,
     pub secret: Option<Secret>,
+    pub proxies: Proxies,
 }
 
 impl Address {
-    /// Returns all that are configured. `secrets` has the values of the variables that they name.
-    pub fn all(settings: &[Notify], secrets: &BTreeMap<String, Secret>) -> Vec<Self> {
+    /// Returns all configured targets. `secrets` has the values of the variables that the settings name.
+    pub fn all(
+        settings: &[Notify],
+        secrets: &BTreeMap<String, Secret>,
+        proxies: &Proxies,
+    ) -> Vec<Self> {
         let variable =
             |name: &Option<String>| name.as_ref().and_then(|name| secrets.get(name).cloned());
         let addresses = settings.iter().zip(1..).map(|(notify, number)| Self {
@@ -111,11 +100,12 @@ impl Address {
             secret: variable(&notify.secret_env),
             settings: notify.clone(),
             number,
+            proxies: proxies.clone(),
         });
         addresses.collect()
     }
 
-    /// Returns what it is called in records. No address is part of it.
+    /// Returns the name of the target in records. It does not contain the address, which can be a secret.
     pub fn name(&self) -> String {
         format!("{} (notify {})", self.settings.to.word(), self.number)
     }
@@ -125,39 +115,49 @@ impl Address {
     }
 }
 
-/// One target: what waits for it, and what is under way.
+/// The messages for one target.
 #[derive(Debug)]
 struct Queue {
     address: Address,
     waiting: VecDeque<Message>,
     running: Option<Running>,
-    /// When messages were taken, within the last hour.
+    /// The times at which messages were queued, within the last hour.
     taken: VecDeque<Instant>,
     left_out: u32,
 }
 
-/// A message on its way.
+/// A message that is being delivered.
 #[derive(Debug)]
 struct Running {
     point: HookPoint,
     task: CancellableTask<Delivered>,
-    /// How often it was tried so far.
+    /// Attempts so far.
     tried: Arc<AtomicU32>,
 }
 
-/// How a delivery went.
+/// The result of one attempt to deliver a message. The reasons never contain an address, nor text of a service or a program.
+#[derive(Debug, PartialEq, Eq)]
+enum Attempt {
+    Delivered,
+    /// It failed, and a retry can help.
+    Retry(String),
+    /// It failed, and a retry cannot help.
+    Failed(String),
+}
+
+/// The result of a delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Delivered {
     pub attempts: u32,
-    /// Why it failed, if it did. Never an address, nor a word of what a service or a program said.
+    /// Why it failed; `None` if the message was delivered.
     pub error: Option<String>,
 }
 
-/// All targets.
+/// All targets with their queues.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     queues: Vec<Queue>,
-    /// What tests came to when they last ran.
+    /// The results of the last test run.
     pub tests: Option<TestsReport>,
 }
 
@@ -180,12 +180,13 @@ impl Notices {
         self.queues.is_empty()
     }
 
-    /// Returns whether somebody hears of a point.
+    /// Returns whether a target wants messages about a point.
     pub fn hear(&self, point: HookPoint) -> bool {
         self.queues.iter().any(|queue| queue.address.hears(point))
     }
 
-    /// Takes a message for everyone who hears of one of its points; of several the first counts. Returns what had to go for it.
+    /// Queues a message for each target: the first of `messages` that the target wants. Returns the critical messages that were dropped
+    /// to make room.
     pub fn take(&mut self, messages: &[Message], shell: impl Fn() -> Shell) -> Vec<Incident> {
         let mut dropped = Vec::new();
         for queue in &mut self.queues {
@@ -197,7 +198,7 @@ impl Notices {
                 dropped.extend(gone.map(|point| Incident::NotifyFailed {
                     target: queue.address.name(),
                     point,
-                    error: format!("{WAITING_MAX} messages wait for it, and this was the oldest that could be spared"),
+                    error: format!("{WAITING_MAX} messages wait for this target, and this was the oldest that could be dropped"),
                     attempts: 0,
                 }));
                 queue.go_on(&shell);
@@ -206,7 +207,7 @@ impl Notices {
         dropped
     }
 
-    /// Returns what failed, once something did or one was delivered. Cancel-safe.
+    /// Returns the next delivery that ends, with the index of its target. Cancel-safe.
     pub async fn next(&mut self) -> (usize, TaskResult<Delivered>) {
         std::future::poll_fn(|context| {
             for (index, queue) in self.queues.iter_mut().enumerate() {
@@ -222,7 +223,7 @@ impl Notices {
         .await
     }
 
-    /// Notes the end of a delivery, and begins the next. Returns what is to be recorded of it.
+    /// Starts the next delivery to a target after one has ended. Returns the incident to record if the ended one failed.
     pub fn ended(
         &mut self,
         index: usize,
@@ -247,7 +248,7 @@ impl Notices {
         })
     }
 
-    /// The loop has ended: what hangs must not take the message of that along.
+    /// After the end of the loop: cancels a delivery that hangs if the message about the end waits for it.
     pub fn make_way_for_the_end(&mut self) {
         for queue in &mut self.queues {
             let mut waiting = queue.waiting.iter();
@@ -264,10 +265,10 @@ impl Notices {
         self.queues.iter().all(|queue| queue.running.is_none())
     }
 
-    /// Ends what is under way; returns what was not delivered.
+    /// Cancels all deliveries. Returns an incident for each message that was not delivered.
     pub async fn end(&mut self) -> Vec<Incident> {
         let mut undelivered = Vec::new();
-        // All at once: each may take its time.
+        // All are canceled before the first is waited for: each can take some seconds.
         for task in self.running() {
             task.cancel();
         }
@@ -282,7 +283,7 @@ impl Notices {
                 Incident::NotifyFailed {
                     target: queue.address.name(),
                     point,
-                    error: "the loop had ended, and did not wait longer for it".to_owned(),
+                    error: "the loop ended before the message was delivered".to_owned(),
                     attempts,
                 }
             }));
@@ -290,7 +291,7 @@ impl Notices {
         undelivered
     }
 
-    /// What runs, to be stopped and gone on with.
+    /// Returns the deliveries that run, to be suspended and resumed.
     pub fn running(&self) -> impl Iterator<Item = &CancellableTask<Delivered>> {
         let running = self
             .queues
@@ -301,7 +302,7 @@ impl Notices {
 }
 
 impl Queue {
-    /// Takes a message. Returns one that matters and had to go for it.
+    /// Queues a message. Returns the point of a critical message that was dropped to make room.
     fn take(&mut self, mut message: Message, now: Instant) -> Option<HookPoint> {
         while self
             .taken
@@ -319,8 +320,8 @@ impl Queue {
         }
         let mut gone = None;
         if full {
-            // What does not matter goes first, then the oldest error, then the oldest question, which is over by now. The end of the
-            // loop never does.
+            // The oldest message that is not critical is dropped first, then the oldest error, then the oldest question, which is over
+            // by now. The end of the loop is never dropped.
             let oldest = |spare: fn(&Message) -> bool| self.waiting.iter().position(spare);
             let index = oldest(|waiting| !waiting.is_critical())
                 .or_else(|| oldest(|waiting| waiting.event.point == HookPoint::Error))

@@ -1,4 +1,4 @@
-//! Where results are gathered: one entry for each name, within bounds, and what could not be read.
+//! Collects the results of one run: one entry for each name, within limits, and the problems.
 
 use std::collections::HashMap;
 
@@ -9,25 +9,25 @@ use super::{Counts, Format, Problem, Results, TestResult};
 /// Tests that are kept by name. Ten times what the largest projects have in one run.
 pub const TESTS_MAX: usize = 200_000;
 
-/// Of these, those that are kept free for tests that did not pass: they are what one looks for.
+/// Slots of these that are reserved for tests that did not pass, because a reader looks for those.
 const FREE_FOR_FAILURES: usize = 50_000;
 
-/// A name may have as many bytes. Longer ones are cut and end with a hash of the whole, so that they stay apart.
+/// Limit for one name in bytes. A longer name is cut and ends with a hash of the whole name, so that names stay unique.
 pub const NAME_BYTES_MAX: usize = 512;
 
-/// All names together may have as many bytes.
+/// Limit for all names together in bytes.
 pub const NAMES_BYTES_MAX: usize = 32 << 20;
 
-/// Of these, those that are kept free for tests that did not pass.
+/// Bytes of these that are reserved for tests that did not pass.
 const BYTES_FREE_FOR_FAILURES: usize = 8 << 20;
 
-/// Problems that are kept. What comes later says nothing new.
+/// Limit of problems. Later ones say nothing new.
 pub const PROBLEMS_MAX: usize = 20;
 
-/// A problem quotes at most as much.
+/// Limit of a quotation in a problem.
 const PROBLEM_BYTES_MAX: usize = 300;
 
-/// Gathers the results of one run.
+/// Collects the results of one run.
 #[derive(Debug)]
 pub(super) struct Collector {
     results: Results,
@@ -60,7 +60,7 @@ impl Collector {
         }
     }
 
-    /// Takes the result of one test, whose parts are named from the outside in. Of two results with one name the graver
+    /// Adds the result of one test. `parts` are the parts of its name, from the outside in. Of two results with one name the worse
     /// counts.
     pub fn add(&mut self, line: u64, parts: &[&str], verdict: Verdict) {
         let name = join(parts);
@@ -90,19 +90,19 @@ impl Collector {
         self.results.tests.push(TestResult { name, verdict });
     }
 
-    /// What is known of a test so far.
+    /// Returns the result of a test so far.
     pub fn verdict(&self, parts: &[&str]) -> Option<Verdict> {
         let at = self.index.get(&TestId::of(&join(parts)))?;
         self.results.tests.get(*at).map(|test| test.verdict)
     }
 
-    /// Takes tests that were counted but not named.
+    /// Adds tests that were counted but not named.
     pub fn unnamed(&mut self, verdict: Verdict, count: u64) {
         let sum = self.unnamed.of(verdict);
         *sum = sum.saturating_add(count);
     }
 
-    /// Tests that are known by name, and those that were left out.
+    /// Returns the number of tests with names and of those that were left out.
     pub fn named(&self) -> Counts {
         let mut counts = self.left_out;
         for test in &self.results.tests {
@@ -111,12 +111,12 @@ impl Collector {
         counts
     }
 
-    /// Whether nothing was found yet.
+    /// Returns whether there is no result yet.
     pub const fn is_empty(&self) -> bool {
         self.results.tests.is_empty()
     }
 
-    /// Says that something is missing or may be wrong.
+    /// Adds a problem: something is missing or may be wrong.
     pub fn problem(&mut self, line: u64, text: impl Into<String>) {
         if self.results.problems.len() >= PROBLEMS_MAX {
             self.results.problems_left_out += 1;
@@ -136,7 +136,7 @@ impl Collector {
             let count = self.left_out.total();
             let text =
                 format!("{count} tests were counted without their names: there are too many");
-            // This one matters more than the last of many others.
+            // This problem matters more than the last of many others.
             self.results.problems.truncate(PROBLEMS_MAX - 1);
             self.problem(line, text);
         }
@@ -146,14 +146,14 @@ impl Collector {
     }
 }
 
-/// Names that wait for what will decide about them, within a bound: those beyond it are forgotten.
+/// Names whose result is not known yet, within a limit: names beyond it are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     names: Vec<String>,
     bytes: usize,
 }
 
-/// What waiting names may take.
+/// Limit of pending names in bytes.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
 impl Waiting {
@@ -179,7 +179,7 @@ impl Waiting {
     }
 }
 
-/// The parts of a name, as one. What a part repeats of the one before it is left out.
+/// Joins the parts of a name. A part does not repeat the part before it.
 fn join(parts: &[&str]) -> String {
     let mut name = String::new();
     let mut before = "";
@@ -199,7 +199,7 @@ fn join(parts: &[&str]) -> String {
     clean(&name, NAME_BYTES_MAX)
 }
 
-/// A text that can be shown and written down: no control characters, no reordering, bounded.
+/// Makes a text safe to show and to record: no control characters, no reordering, bounded.
 fn clean(text: &str, bytes_max: usize) -> String {
     let obeyed = |character: char| {
         character.is_control()
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_graver_of_two_results_counts_once() {
+    fn the_worse_of_two_results_counts_once() {
         let mut into = collector();
         into.add(1, &["a"], Verdict::Failed);
         into.add(2, &["a"], Verdict::Passed);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_tests_are_counted_and_room_is_kept_for_failures() {
+    fn too_many_tests_are_counted_and_slots_are_reserved_for_failures() {
         let mut into = collector();
         for number in 0..240_000_u64 {
             let verdict = match number < 180_000 {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_and_problems_have_a_bound_together() {
+    fn long_names_and_problems_share_a_limit() {
         let mut into = collector();
         let long = "x".repeat(600);
         for number in 0..60_000 {

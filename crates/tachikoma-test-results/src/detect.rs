@@ -1,4 +1,4 @@
-//! Recognizes the format of test results by how they begin.
+//! Recognizes the format of test results by their start.
 
 use std::io::{BufRead as _, Read};
 
@@ -6,7 +6,7 @@ use super::lines::plain;
 use super::source::Source;
 use super::{Format, ResultsError, go, libtest, nextest, pytest, tap};
 
-/// Looks for the first line that is a sign of a format, and stops before it.
+/// Finds the first line that shows a format, and stops before it.
 pub(super) fn detect(source: &mut Source<impl Read>) -> Result<Option<Format>, ResultsError> {
     let mut nothing_before = true;
     loop {
@@ -31,7 +31,7 @@ pub(super) fn detect(source: &mut Source<impl Read>) -> Result<Option<Format>, R
     }
 }
 
-/// Goes on to where a JSON document begins, or to the end.
+/// Skips to the start of a JSON document, or to the end.
 pub(super) fn skip_to_document(source: &mut Source<impl Read>) -> Result<(), ResultsError> {
     let begins = |ahead: &[u8]| {
         let first = without_mark(ahead)
@@ -39,7 +39,7 @@ pub(super) fn skip_to_document(source: &mut Source<impl Read>) -> Result<(), Res
             .find(|byte| !byte.is_ascii_whitespace());
         first == Some(&b'{')
     };
-    // Its own words, or npm's, may come first. Without any document the first line is as good as another.
+    // Output of the runner or of npm may come first. Without a document the first line is as good as another.
     if begins(source.peek()?) {
         return Ok(());
     }
@@ -67,14 +67,14 @@ fn skip_line(source: &mut Source<impl Read>) -> Result<(), ResultsError> {
     }
 }
 
-/// Leaves out the mark that Windows puts before UTF-8.
+/// Skips the byte order mark that Windows puts before UTF-8.
 fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
-/// Formats that are one document, which may begin here.
+/// Returns the format of a document that may begin here.
 fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
-    // What stands further in is quoted by someone.
+    // An indented line is a quotation.
     let ahead = match nothing_before {
         true => without_mark(ahead).trim_ascii_start(),
         false => ahead,
@@ -83,7 +83,7 @@ fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
     if xml.iter().any(|begin| ahead.starts_with(begin)) {
         return Some(Format::Junit);
     }
-    // A page or a message of an error is better refused as XML of another kind than not known at all.
+    // An HTML page or an error message is better rejected as other XML than as unknown.
     if nothing_before && matches!(ahead, [b'<', b'!' | b'a'..=b'z' | b'A'..=b'Z', ..]) {
         return Some(Format::Junit);
     }
@@ -94,7 +94,7 @@ fn document(ahead: &[u8], nothing_before: bool) -> Option<Format> {
         .then_some(Format::Jest)
 }
 
-/// The format that a line is a sign of. Those that quote the others' words come first.
+/// Returns the format that a line shows. Formats that quote others come first.
 fn sign(line: &str) -> Option<Format> {
     type Sign = fn(&str) -> bool;
     let signs: [(Sign, Format); 5] = [

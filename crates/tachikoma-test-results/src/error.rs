@@ -3,23 +3,23 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why nothing can be said of a run of tests.
+/// Why a run of tests has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
-    /// The bytes could not be had.
+    /// The bytes cannot be read.
     #[error("cannot be read")]
     Io(#[from] io::Error),
-    /// There are none.
+    /// There are no bytes.
     #[error("it is empty; did the tests run?")]
     Empty,
-    /// There is nothing in them that looks like results.
+    /// There is nothing that looks like results.
     #[error(
         "no test results are in it: JUnit XML, `go test -json`, Jest or Vitest JSON, TAP and the text of `cargo test`, \
          `cargo nextest` and pytest are known"
     )]
     Unknown,
-    /// They are no XML.
-    #[error("it is no XML: line {line}, column {column}: {reason}")]
+    /// It is not XML.
+    #[error("it is not XML: line {line}, column {column}: {reason}")]
     NotXml {
         /// Counted from 1.
         line: u64,
@@ -28,30 +28,30 @@ pub enum ResultsError {
         /// What is wrong.
         reason: String,
     },
-    /// They are XML of another kind.
+    /// It is XML of another kind.
     #[error(
-        "it is no JUnit XML: line {line}: it begins with <{root}>, not with <testsuites> or <testsuite>"
+        "it is not JUnit XML: line {line}: it begins with <{root}>, not with <testsuites> or <testsuite>"
     )]
     NotJunit {
         /// Counted from 1.
         line: u64,
-        /// The first element.
+        /// The root element.
         root: String,
     },
-    /// They are no JSON, or JSON of another kind.
-    #[error("it is no JSON of Jest or Vitest: line {line}: {reason}")]
+    /// It is not JSON, or JSON of another kind.
+    #[error("it is not JSON of Jest or Vitest: line {line}: {reason}")]
     NotJest {
         /// Counted from 1.
         line: u64,
         /// What is wrong.
         reason: String,
     },
-    /// Any of these, in a file.
+    /// One of these errors, in a file.
     #[error("read test results from {}", path.display())]
     File {
-        /// Its name.
+        /// The name of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: Box<Self>,
     },
 }

@@ -26,12 +26,12 @@ struct Event<'a> {
 
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Tests that began and did not end, with their packages. Older versions of Go take lines that a test printed for
-    /// results: what did not begin cannot end.
+    /// Tests that began and did not end, with their packages. Older versions of Go report lines that a test printed as
+    /// results, so a test that did not begin cannot end.
     running: HashMap<TestId, TestId>,
-    /// Packages that are under way.
+    /// Packages that have not ended.
     open: HashSet<TestId>,
-    /// Packages of which a test failed.
+    /// Packages with a failed test.
     failed: HashSet<TestId>,
     ended: bool,
 }
@@ -44,7 +44,7 @@ impl LineReader for Reader {
         if !line.text.starts_with('{') {
             return;
         }
-        // Output says nothing of results, and is the only thing that is ever long.
+        // Output is not needed, and is the only long field.
         if line.text.contains("\"Action\":\"output\"")
             || (line.cut && line.text.contains("\"Output\":"))
         {
@@ -94,7 +94,7 @@ impl Reader {
                 self.begin(package_id);
                 return;
             }
-            // pause, cont, output, and what later versions may add.
+            // pause, cont, output, and events of later versions.
             _ => return,
         };
         match &event.test {
@@ -130,7 +130,7 @@ impl Reader {
                 format!("{cut} tests of {package} began and did not end"),
             );
         }
-        // It does not compile, or it died outside of a test.
+        // The package does not compile, or crashed outside of a test.
         if verdict.is_failure() && !self.failed.remove(&package_id) {
             into.add(line, &[package], Verdict::Errored);
         }
@@ -138,11 +138,11 @@ impl Reader {
 }
 
 fn id(package: &str, test: &str) -> TestId {
-    // A line end is in neither.
+    // Neither contains a line end.
     TestId::of(&format!("{package}\n{test}"))
 }
 
-/// The package that did not build. Go before 1.24 says it outside of its events.
+/// Returns the package that did not build. Go before 1.24 reports it outside of its events.
 fn not_built(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("FAIL\t")?;
     let failed = [" [build failed]", " [setup failed]"];

@@ -1,4 +1,4 @@
-//! The JSON of Jest, which Vitest writes as well: one document, read as it comes and never held as a whole.
+//! The JSON of Jest, which Vitest writes too: one document that is read as a stream and never held as a whole.
 
 use std::fmt;
 use std::io::Read;
@@ -13,13 +13,13 @@ use super::json::Shortened;
 use super::source::Source;
 use super::{Counts, ResultsError};
 
-/// What the tests of one file may take while its name, which comes last, is awaited.
+/// Limit of the tests of one file in bytes. The name of the file comes last, so they are held until then.
 const FILE_BYTES_MAX: usize = 16 << 20;
 
-/// What one takes beside its name.
+/// Bytes that one test takes beside its name.
 const RESULT_BYTES: usize = 32;
 
-/// Groups in groups that become part of a name.
+/// Nested groups that become part of a name.
 const ANCESTORS_MAX: usize = 32;
 
 pub(super) fn read(
@@ -43,12 +43,12 @@ pub(super) fn read(
         Ok(()) => (first_line, "it has no testResults".to_owned()),
         Err(error) => {
             let line = first_line + error.line().saturating_sub(1) as u64;
-            // Its own place counts what was left out.
+            // The collector counts the tests that were left out.
             let text = error.to_string();
             let reason = text.split(" at line ").next().unwrap_or(&text).to_owned();
             match error.classify() {
                 Category::Eof => {
-                    // Their file's name would have come later.
+                    // The name of their file was not read.
                     file.left_out(into);
                     into.problem(line, "it ends in the middle");
                     return Ok(());
@@ -83,7 +83,7 @@ struct File {
     failed: bool,
     tests: Vec<(Vec<String>, Verdict)>,
     bytes: usize,
-    /// Tests beyond the bound.
+    /// Tests beyond the limit.
     beyond: Counts,
 }
 
@@ -107,7 +107,7 @@ impl File {
                 .collect();
             into.add(line, &parts, verdict);
         }
-        // It could not be loaded, or what is around its tests failed.
+        // The file could not be loaded, or its set-up failed.
         if self.failed && !explained {
             into.add(line, &[&self.name], Verdict::Errored);
         }
@@ -123,7 +123,7 @@ impl File {
     }
 }
 
-/// A string, whatever bytes it has.
+/// A string of any bytes.
 #[derive(Default)]
 struct Text(String);
 
@@ -157,7 +157,7 @@ impl<'de> Deserialize<'de> for Texts {
     }
 }
 
-/// Whether a list has anything in it.
+/// Returns whether a list has elements.
 #[derive(Default)]
 struct Any(bool);
 
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Any {
     }
 }
 
-/// Goes over a list, or null, without holding it.
+/// Reads a list, or null, without holding it.
 fn each<'de, D: Deserializer<'de>, T: Deserialize<'de>, S: Default>(
     from: D,
     take: fn(&mut S, T),
@@ -200,10 +200,10 @@ struct Assertion {
     #[serde(default)]
     title: Text,
     status: Text,
-    /// Jest's: how often it was tried.
+    /// Jest: the number of attempts.
     #[serde(default)]
     invocations: Option<f64>,
-    /// Vitest keeps those of earlier tries.
+    /// Vitest: the messages of earlier attempts.
     #[serde(default)]
     failure_messages: Any,
 }
@@ -222,7 +222,7 @@ impl Assertion {
     }
 }
 
-/// Says that a type of ours reads one kind of thing.
+/// Implements `Deserialize` for a type that reads one kind of value.
 macro_rules! seed {
     ($name:ident, $what:literal, $how:ident, $visit:ident: $access:ident, |$reading:ident, $from:ident| $body:block) => {
         struct $name<'a, 'b>(&'a mut Reading<'b>);

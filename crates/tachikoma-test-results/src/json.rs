@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, Read};
 
 use super::source::Source;
 
-/// What is kept of a string: names are shorter, messages are not looked at.
+/// Bytes of a string that are kept: names are shorter, and messages are not used.
 const STRING_BYTES_MAX: usize = 16 << 10;
 
 /// Levels of arrays and objects. Results have four or five.
@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 128;
 /// The longest escape, `\u0000`.
 const ESCAPE_BYTES: usize = 6;
 
-/// One document, shortened. It ends where the document does.
+/// One document with shortened strings. It ends where the document ends.
 pub(super) struct Shortened<'a, R> {
     source: &'a mut Source<R>,
     ready: Vec<u8>,
@@ -35,9 +35,9 @@ struct Text {
 enum Escape {
     #[default]
     None,
-    /// The letter follows, which says how long it is.
+    /// The next letter says how long the escape is.
     Letter,
-    /// So many digits follow.
+    /// This many digits follow.
     Digits(u8),
 }
 
@@ -101,7 +101,7 @@ impl<'a, R: Read> Shortened<'a, R> {
 }
 
 impl Text {
-    /// Whether this byte is kept. An escape is kept as a whole or not at all.
+    /// Returns whether this byte is kept. An escape is kept as a whole or not at all.
     fn takes(&mut self, byte: u8) -> bool {
         self.escape = match self.escape {
             Escape::None => {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_stays_as_it_is() {
+    fn short_documents_stay_unchanged() {
         for text in [
             r#"{"a":["b\"",{"c":"\u00e9\\"}],"d":1}"#,
             "{}",
@@ -165,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn long_strings_are_cut_between_characters_of_json() {
-        // Each offset of an escape to the bound.
+    fn long_strings_are_cut_between_escapes() {
+        // Each offset of an escape to the limit.
         for lead in 0..8 {
             for unit in ["x", "\\u00e9", "\\\"", "\\\\"] {
                 let long = format!("{}{}", "y".repeat(lead), unit.repeat(40_000));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_has_a_bound() {
+    fn depth_is_limited() {
         assert!(shortened("[".repeat(DEPTH_MAX).as_bytes()).is_ok());
         let error = shortened("[".repeat(DEPTH_MAX + 1).as_bytes()).unwrap_err();
         assert_eq!(error.to_string(), "more than 128 levels");

@@ -1,5 +1,5 @@
-//! JUnit's XML, in the dialects of pytest, nextest, Vitest, node, Jest, Maven, Gradle and googletest: suites in suites, with
-//! cases that have children when they did not just pass.
+//! JUnit XML, in the dialects of pytest, nextest, Vitest, node, Jest, Maven, Gradle and googletest: nested suites with
+//! cases. A case has child elements if it did not pass.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -14,7 +14,7 @@ use super::collector::Collector;
 use super::source::Source;
 use super::xml::{Next, Place, Tags};
 
-/// Elements inside of elements. Results have a handful.
+/// Nested elements. Results have a handful.
 const DEPTH_MAX: usize = 64;
 
 pub(super) fn read(
@@ -54,7 +54,7 @@ pub(super) fn read(
             }
             Next::End => Wrong::Xml("there is no element in it".into()),
             Next::Torn => Wrong::Xml("it ends in the middle of its first tag".into()),
-            Next::Stray => Wrong::Xml("text stands where a tag should".into()),
+            Next::Stray => Wrong::Xml("text where a tag should be".into()),
             Next::Large => Wrong::Xml("a tag has too many attributes".into()),
         };
         let Place { line, .. } = tags.begin;
@@ -81,18 +81,18 @@ fn not_xml(place: Place, reason: &str) -> ResultsError {
 }
 
 enum Wrong {
-    /// The first element is another one.
+    /// The root element is another one.
     Root(String),
     Xml(String),
 }
 
-/// Where we are.
+/// The open element.
 #[derive(Default)]
 struct Report {
     open: Vec<Element>,
     case: Option<Case>,
     began: bool,
-    /// Whether it was said that tests are missing; a suite around one says the same again.
+    /// Whether missing tests were reported; an outer suite would report the same again.
     said: bool,
 }
 
@@ -100,13 +100,13 @@ struct Element {
     name: String,
     /// The title of a suite.
     suite: Option<String>,
-    /// What it says it has.
+    /// The counts that it announces.
     announced: Tally,
-    /// What it has, suites inside of it included.
+    /// The counts that it has, with nested suites.
     found: Tally,
 }
 
-/// Tests, and those of them that failed.
+/// Tests, and how many of them failed.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     tests: u64,
@@ -118,7 +118,7 @@ struct Case {
     name: String,
     verdict: Verdict,
     skipped: bool,
-    /// How many elements are around its children.
+    /// The depth of its children.
     depth: usize,
 }
 
@@ -127,7 +127,7 @@ impl Report {
         let tag = String::from_utf8_lossy(tag);
         let mut reader = Reader::from_str(&tag);
         let config = reader.config_mut();
-        // A tag by itself has no partner; ours are matched below.
+        // A self-closing tag has no end tag; the others are matched below.
         config.check_end_names = false;
         config.allow_unmatched_ends = true;
         match reader.read_event() {
@@ -150,7 +150,7 @@ impl Report {
                     None => Err(Wrong::Xml(format!("</{name}> closes nothing"))),
                 }
             }
-            Ok(_) => Err(Wrong::Xml("there is something that is no tag".into())),
+            Ok(_) => Err(Wrong::Xml("there is something that is not a tag".into())),
             Err(error) => Err(Wrong::Xml(error.to_string())),
         }
     }
@@ -196,9 +196,9 @@ impl Report {
             ("flakyFailure" | "flakyError", Some(case)) if inside_case => {
                 case.verdict = case.verdict.max(Verdict::Flaky);
             }
-            // What is skipped or still to be done may fail.
+            // A test that is skipped or expected to fail may fail.
             ("skipped", Some(case)) if inside_case => case.skipped = true,
-            // A suite whose own set-up failed.
+            // The set-up of a suite failed.
             ("failure" | "error", None) => {
                 into.add(place.line, &self.suites(), Verdict::Errored);
                 self.found(0, true);
@@ -229,7 +229,7 @@ impl Report {
         }
     }
 
-    /// Less than was announced is not all; more is what some runners write.
+    /// Fewer tests than announced are a problem. Some runners write more.
     fn missing(&mut self, element: &Element, place: Place, into: &mut Collector) {
         let Element {
             announced, found, ..
@@ -290,7 +290,7 @@ impl Attributes {
             let wanted = match attribute.key.as_ref() {
                 "name" => &mut found.name,
                 "classname" => &mut found.class,
-                // googletest's `result` says it where `status` does not.
+                // googletest has it in `result` if `status` does not say it.
                 "status" | "result" => &mut found.status,
                 "tests" => {
                     found.announced.tests = number();
@@ -303,7 +303,7 @@ impl Attributes {
                 _ => continue,
             };
             let raw = &*attribute.value;
-            // What is no entity of XML itself stays as it is written.
+            // An entity that XML does not define stays as it is written.
             let value = unescape(raw).map_or_else(|_| raw.to_owned(), Cow::into_owned);
             let not_told = wanted.is_empty() || value == "suppressed" || value == "skipped";
             if not_told {

@@ -1,7 +1,7 @@
-//! What a run of tests came to, test by test, read from what the runner of the tests wrote.
+//! Reads the output of test runners: bytes in, a report out. Starts no process and writes no file.
 //!
-//! [`read`] takes any bytes and never more memory than its bounds say ([`TESTS_MAX`], [`NAME_BYTES_MAX`],
-//! [`LINE_BYTES_MAX`]); what it could not read it says ([`Results::problems`]). One file for each format.
+//! [`read`] takes any bytes and bounded memory ([`TESTS_MAX`], [`NAME_BYTES_MAX`], [`LINE_BYTES_MAX`]).
+//! It reports what it could not read as [`Results::problems`]. Each format has its own file.
 
 mod collector;
 mod detect;
@@ -34,10 +34,10 @@ pub use source::INPUT_BYTES_MAX;
 use collector::Collector;
 use source::Source;
 
-/// How a runner of tests writes down what it did.
+/// The output format of a test runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// JUnit's XML, as pytest, nextest, Vitest, node, Maven and most others write it.
+    /// JUnit XML, as pytest, nextest, Vitest, node, Maven and most others write it.
     Junit,
     /// The text of `cargo test`.
     Libtest,
@@ -70,29 +70,29 @@ impl std::fmt::Display for Format {
 /// One test of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestResult {
-    /// Its name with what it is in, from the outside in: `file > group > test`.
+    /// Its name with its file and groups, from the outside in: `file > group > test`.
     pub name: String,
     /// How it ended.
     pub verdict: Verdict,
 }
 
-/// How many tests ended in which way.
+/// The number of tests for each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Those that passed.
+    /// Tests that passed.
     pub passed: u64,
-    /// Those that failed and passed.
+    /// Tests that failed and then passed.
     pub flaky: u64,
-    /// Those that failed.
+    /// Tests that failed.
     pub failed: u64,
-    /// Those that could not be run.
+    /// Tests that could not be run.
     pub errored: u64,
-    /// Those that were skipped.
+    /// Tests that were skipped.
     pub skipped: u64,
 }
 
 impl Counts {
-    /// All of them.
+    /// Returns the sum.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.passed + self.flaky + self.failed + self.errored + self.skipped
@@ -112,9 +112,9 @@ impl Counts {
 /// Something that is missing from the results, or may be wrong in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The line at which it was seen, counted from 1.
+    /// The line where it was found, counted from 1.
     pub line: u64,
-    /// What it is.
+    /// The problem.
     pub text: String,
 }
 
@@ -124,31 +124,31 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// What a run of tests came to.
+/// The results of a run of tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Results {
-    /// How it was written down.
+    /// The format.
     pub format: Format,
-    /// Tests whose names are known, one entry for each name, in the order in which they were met. At most [`TESTS_MAX`].
+    /// Tests with names, one entry for each name, in the order of the output. At most [`TESTS_MAX`].
     pub tests: Vec<TestResult>,
     /// All tests, with those that the runner counted without naming them.
     pub counts: Counts,
     /// Tests that the runner counted without naming them, as `cargo test -q` and pytest do.
     pub unnamed: u64,
-    /// What could not be read, at most [`PROBLEMS_MAX`].
+    /// Problems, at most [`PROBLEMS_MAX`].
     pub problems: Vec<Problem>,
-    /// Problems beyond those.
+    /// Further problems.
     pub problems_left_out: u64,
 }
 
 impl Results {
-    /// Whether nothing is missing, as far as can be told.
+    /// Returns whether no test is missing, as far as this can be known.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// Makes names shorter that begin with the path of `root`: Jest and Vitest write whole paths.
+    /// Shortens names that begin with the path of `root`: Jest and Vitest write absolute paths.
     pub fn relative_to(&mut self, root: &Path) {
         let Some(root) = root.to_str().map(|root| root.trim_end_matches('/')) else {
             return;
@@ -162,14 +162,14 @@ impl Results {
     }
 }
 
-/// Reads results from `reader`, in the format that is given, or the one that they seem to have.
+/// Reads results from `reader`, in the given format or in the format that is detected.
 ///
-/// What a runner writes to both of its outputs should come in the order in which it was written: for `cargo test` the names of
-/// the binaries are on one and their tests on the other.
+/// Both outputs of a runner should come in the order in which they were written: `cargo test` writes the names of
+/// the binaries to one and the tests to the other.
 ///
 /// # Errors
-/// It cannot be read, there is nothing in it, it has none of the formats, or not the one that is given. What is only damaged, or cut
-/// off, is no error but a problem of the results.
+/// The bytes cannot be read, there are none, or they have another format. Damaged or incomplete results
+/// are not an error but a problem of the results.
 pub fn read(reader: impl Read, hint: Option<Format>) -> Result<Results, ResultsError> {
     let mut source = Source::new(reader);
     if source.peek()?.is_empty() {
@@ -207,7 +207,7 @@ pub fn read(reader: impl Read, hint: Option<Format>) -> Result<Results, ResultsE
 /// Reads results from a file.
 ///
 /// # Errors
-/// It is no regular file, it cannot be opened, or what [`read`] says, with the file's name.
+/// The file cannot be opened, it is not a regular file, or an error of [`read`], with the name of the file.
 pub fn read_file(path: &Path, hint: Option<Format>) -> Result<Results, ResultsError> {
     let named = |source| ResultsError::File {
         path: path.to_owned(),

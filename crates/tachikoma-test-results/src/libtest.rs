@@ -1,14 +1,14 @@
 //! The text of `cargo test`.
 //!
-//! What tests print comes in between, and with `--nocapture` even between a test's name and its verdict. So the names of the
-//! failures and the sums at the end of each binary decide, and a line of sums only counts if it adds up to what was announced.
+//! The output of tests comes in between, with `--nocapture` even between the name of a test and its result. So the list of
+//! failures and the totals of each binary decide, and totals count only if they match the announced number.
 
 use tachikoma_core::Verdict;
 
 use super::collector::{Collector, Waiting};
 use super::lines::{Line, LineReader};
 
-/// What rustdoc and libtest say of a test behind its name.
+/// Suffixes that rustdoc and libtest add to the name of a test.
 const REMARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
 
 pub(super) fn is_sign(line: &str) -> bool {
@@ -18,10 +18,10 @@ pub(super) fn is_sign(line: &str) -> bool {
         || not_compiled(line).is_some()
 }
 
-/// Which binary runs, and which tests it has told of.
+/// The binary that runs, with its tests so far.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// The package whose binaries run, as far as it can be told.
+    /// The package of the binary, if it is known.
     package: String,
     binary: String,
     run: Option<Run>,
@@ -33,9 +33,9 @@ struct Run {
     line: u64,
     announced: u64,
     named: Sums,
-    /// Tests whose verdict is lost between lines of output.
+    /// Tests whose result is lost between lines of output.
     waiting: Waiting,
-    /// Whether the last of them has not ended, as far as can be told.
+    /// Whether the last of them has not ended.
     last_waits: bool,
     section: Section,
     /// The names below the last `failures:`.
@@ -46,7 +46,7 @@ struct Run {
 enum Section {
     #[default]
     Tests,
-    /// What the tests said.
+    /// The results of the tests.
     Output,
 }
 
@@ -119,7 +119,7 @@ impl LineReader for Reader {
 }
 
 impl Reader {
-    /// The binary is over. If its sums are missing, it died.
+    /// The binary has ended. If its totals are missing, it crashed.
     fn died(&mut self, line: u64, into: &mut Collector) {
         let Some(run) = self.run.take() else { return };
         if run.last_waits
@@ -129,7 +129,7 @@ impl Reader {
         }
         let (told, announced) = (run.named.total(), run.announced);
         let binary = shown(&self.binary);
-        let text = format!("{binary} ended without its sums, after {told} of {announced} tests");
+        let text = format!("{binary} ended without its totals, after {told} of {announced} tests");
         into.problem(run.line, text);
     }
 }
@@ -197,7 +197,7 @@ impl Run {
             };
             self.add(binary, &name, verdict, line, into);
         }
-        // Sums of passed and measured are one to us.
+        // Passed and measured tests count as one kind.
         let passed = sums.passed.saturating_add(sums.measured);
         into.unnamed(Verdict::Passed, passed.saturating_sub(self.named.passed));
         into.unnamed(
@@ -227,12 +227,12 @@ fn shown(binary: &str) -> &str {
 }
 
 enum Binary<'a> {
-    /// The package itself, with what tells its binaries apart.
+    /// Returns the package, with the kind of binary.
     Package(&'a str),
     Other(&'a str),
 }
 
-/// The binary that runs next, and its package if it says so.
+/// Returns the binary that runs next, and its package if the line names it.
 fn header(line: &str) -> Option<(Option<&str>, Binary<'_>)> {
     let line = line.trim_start();
     if let Some(package) = line.strip_prefix("Doc-tests ") {
@@ -299,8 +299,8 @@ fn verdict_of(text: &str) -> Option<Verdict> {
     }
 }
 
-/// A name without what is said behind it, and without the line of an example: the next edit would make it another test.
-/// Several examples of one item are one test, with the gravest verdict.
+/// Returns a name without its suffix, and without the line of a documentation example, which changes with the next edit.
+/// Several examples of one item are one test, with the worst result.
 fn without_remarks(name: &str) -> &str {
     let mut name = name;
     for remark in REMARKS {
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn binaries_are_told_apart() {
+    fn binaries_are_distinguished() {
         let seen = |line| {
             header(line).map(|(package, binary)| match binary {
                 Binary::Package(suffix) => format!("{}{suffix}", package.unwrap_or("?")),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn words_behind_a_name_are_no_part_of_it() {
+    fn a_suffix_is_not_part_of_a_name() {
         for (name, expected) in [
             ("tests::a", "tests::a"),
             ("tests::a - should panic", "tests::a"),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts() {
+    fn results_are_read_from_lines() {
         for (text, expected) in [
             ("ok", Some(Verdict::Passed)),
             ("ok <0.003s>", Some(Verdict::Passed)),

@@ -9,24 +9,24 @@ use super::ResultsError;
 use super::collector::Collector;
 use super::source::Source;
 
-/// What is kept of a line. Lines that tell of a test are shorter; the output of tests is not.
+/// Bytes of a line that are kept. Lines about a test are shorter; the output of tests is not.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// One line of output, without colours.
+/// One line of output, without colors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
     pub text: &'a str,
     /// Counted from 1.
     pub number: u64,
-    /// Whether its end is missing because it is too long.
+    /// Whether its end was cut off.
     pub cut: bool,
 }
 
-/// A format whose lines come one after the other.
+/// A format that is read line by line.
 pub(super) trait LineReader {
     /// Takes the next line.
     fn line(&mut self, line: Line<'_>, into: &mut Collector);
-    /// Says what is missing, now that there is no more. `line` is the number of the last.
+    /// Reports missing parts at the end. `line` is the number of the last line.
     fn end(&mut self, line: u64, into: &mut Collector);
 }
 
@@ -63,14 +63,14 @@ pub(super) fn read(
     splitter.finish(&mut each);
     let number = number.max(1);
     reader.end(number, into);
-    // Half a line can read as a whole one, of a test with half a name.
+    // A part of a line can look like a whole one, for a test with a part of a name.
     if last != b'\n' {
         into.problem(number, "its last line has no end, so it may be cut off");
     }
     Ok(())
 }
 
-/// Removes colours.
+/// Removes colors.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     match text.contains('\u{1b}') {
         true => Cow::Owned(anstream::adapter::strip_str(text).to_string()),

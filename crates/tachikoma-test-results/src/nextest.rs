@@ -1,22 +1,22 @@
-//! The text of `cargo nextest run`: one line for each test, with its state in a column of its own, and a summary.
+//! The text of `cargo nextest run`: one line for each test with its state in a fixed column, and a summary.
 
 use tachikoma_core::Verdict;
 
 use super::collector::Collector;
 use super::lines::{Line, LineReader};
 
-/// States are written up to this column, and end there. What tests print is indented by less or more.
+/// States are right-aligned to this column. The output of tests is indented by less or more.
 const STATE_COLUMNS: usize = 12;
 
 pub(super) fn is_sign(line: &str) -> bool {
     line.starts_with(" Nextest run ID ") || started(line).is_some() || state_line(line).is_some()
 }
 
-/// What the summary has to add up to.
+/// The totals that the summary must match.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     summed_up: bool,
-    /// Tests that failed at a try that may not be the last: the summary or a later try says.
+    /// Tests that failed in an attempt that may not be the last. The summary or a later attempt decides.
     ran: bool,
 }
 
@@ -36,7 +36,7 @@ impl LineReader for Reader {
         };
         let verdict = match state_line.state {
             State::Ended(verdict) => verdict,
-            // Older versions do not number what has ended; there the list below the summary says it.
+            // Older versions do not number tests that have ended; there the list below the summary decides.
             State::Tried if state_line.counted || self.summed_up => Verdict::Failed,
             State::Tried | State::TriedAgain => Verdict::Flaky,
         };
@@ -99,7 +99,7 @@ fn sum_up(summary: &str, line: u64, into: &mut Collector) {
             _ => failed += count,
         }
     }
-    // With retries and an old version some of them still count as flaky here; the list that follows mends it.
+    // With retries and an old version some of them count as flaky here; the list that follows corrects it.
     if failed > named.failed + named.errored + named.flaky {
         let missing = failed - named.failed - named.errored;
         into.problem(
@@ -111,7 +111,7 @@ fn sum_up(summary: &str, line: u64, into: &mut Collector) {
 
 struct StateLine<'a> {
     state: State,
-    /// Whether it has a number among those that ended.
+    /// Returns whether the line has a number, which only tests that have ended have.
     counted: bool,
     binary: &'a str,
     test: &'a str,
@@ -119,9 +119,9 @@ struct StateLine<'a> {
 
 enum State {
     Ended(Verdict),
-    /// It failed at a try that may be its last.
+    /// It failed in an attempt that may be the last.
     Tried,
-    /// It passed at a later try.
+    /// It passed in a later attempt.
     TriedAgain,
 }
 
@@ -170,7 +170,7 @@ fn state_of(text: &str) -> Option<State> {
 
 fn ended(state: &str) -> Option<Verdict> {
     match state {
-        // One that leaves a process behind passes, unless it is configured to fail.
+        // A test that leaves a process running passes, unless it is configured to fail.
         "PASS" | "LEAK" | "PASS + LEAK" | "TMPASS" => Some(Verdict::Passed),
         "SKIP" => Some(Verdict::Skipped),
         "FAIL" | "TIMEOUT" | "TMT" | "ABORT" | "LEAK-FAIL" | "LKFAIL" | "FAIL + LEAK" | "FL+LK" => {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_has_its_column() {
+    fn a_state_is_read_only_in_its_column() {
         let seen = |line| {
             state_line(line).map(|found| match found.state {
                 State::Ended(verdict) => format!("{verdict}: {} {}", found.binary, found.test),

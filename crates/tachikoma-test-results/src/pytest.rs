@@ -1,8 +1,8 @@
-//! The text of pytest: lines with `-v`, the short summary (`-rA` has all tests in it, else it has the failures), and the
-//! sums at the end.
+//! The text of pytest: lines with `-v`, the short summary (all tests with `-rA`, otherwise the failures), and the
+//! totals at the end.
 //!
-//! What tests print is quoted between rules (`=== FAILURES ===`). Rules of one run are all as wide as its first, so a quoted
-//! one of another width is none.
+//! The output of tests is quoted between rules (`=== FAILURES ===`). All rules of one run have the same width, so a quoted
+//! rule of another width does not count.
 
 use tachikoma_core::Verdict;
 
@@ -32,18 +32,18 @@ pub(super) fn is_sign(line: &str) -> bool {
 
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// How wide the rules of this run are.
+    /// The width of the rules of this run.
     width: Option<usize>,
     section: Section,
-    /// Runs that are quoted and have not ended.
+    /// Quoted runs that have not ended.
     nested: u32,
-    /// A test whose verdict is still to come.
+    /// A test whose result is not known yet.
     pending: Option<String>,
-    /// Several workers: what is begun in one line is not ended in the next.
+    /// Several workers: a line does not end the test of the line before it.
     workers: bool,
     /// What was known when the run began.
     before: Counts,
-    /// Tests that passed and whose teardown failed: they are in two of the sums.
+    /// Tests that passed with a failed teardown: they are in two of the totals.
     torn: u64,
     summed_up: bool,
 }
@@ -70,7 +70,7 @@ impl LineReader for Reader {
             into.problem(line.number, format!("it was ended early: {reason}"));
             return;
         }
-        // With `-q` it has no rule around it.
+        // With `-q` there is no rule around it.
         if let Some(sums) = sums(line.text) {
             self.sum_up(sums, line.number, into);
             return;
@@ -101,7 +101,7 @@ impl Reader {
     fn rule<'a>(&self, line: &'a str, of: char) -> Option<&'a str> {
         let title = rule(line, of)?;
         let width = line.chars().count();
-        // A title that is too long for the width has one sign at each end.
+        // A title that is too long for the width has one character at each end.
         let fits = |own: usize| width == own || (width > own && line.get(1..2) == Some(" "));
         let begins = title == BEGIN && self.section != Section::Quoted;
         (begins || self.width.is_none_or(fits)).then_some(title)
@@ -114,7 +114,7 @@ impl Reader {
         } else if self.nested > 0 {
             self.nested -= u32::from(sums.is_some());
         } else if title == BEGIN {
-            // The line before this one may be of another run, which had another width.
+            // The line before this one may belong to another run with another width.
             *self = Self {
                 before: into.named(),
                 ..Self::default()
@@ -184,7 +184,7 @@ impl Reader {
     }
 }
 
-/// The title of a rule: `=== FAILURES ===`.
+/// Returns the title of a rule: `=== FAILURES ===`.
 fn rule(line: &str, of: char) -> Option<&str> {
     let title = line.strip_prefix(of)?.strip_suffix(of)?.trim_matches(of);
     let title = title.strip_prefix(' ')?.strip_suffix(' ')?;
@@ -217,7 +217,7 @@ fn sums(text: &str) -> Option<Sums> {
             "failed" => &mut found.failed,
             "skipped" | "xfailed" => &mut found.skipped,
             "error" | "errors" => &mut found.errors,
-            // Plugins have their own.
+            // Plugins add other words.
             _ => {
                 known |= matches!(what, "deselected" | "warning" | "warnings" | "rerun");
                 continue;
@@ -240,13 +240,13 @@ fn of_worker(line: &str) -> Option<(&str, Verdict)> {
     Some((name.trim_end(), word_of(word)?))
 }
 
-/// A line that begins with a test's name: the name and what follows it.
+/// Splits a line that begins with the name of a test.
 fn named(line: &str) -> Option<(&str, &str)> {
     let (file, _) = line.split_once("::")?;
     if file.is_empty() || file.contains(char::is_whitespace) {
         return None;
     }
-    // Names of parameters have spaces; the first verdict ends the name.
+    // Names of parameters can have spaces; the first result ends the name.
     let ends = line.match_indices(' ').map(|(at, _)| at);
     let mut found = ends.filter(|at| {
         line.get(at + 1..)
@@ -258,7 +258,7 @@ fn named(line: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// A name that something else follows.
+/// Returns a name that other text follows.
 fn first_word(line: &str) -> &str {
     let space = line.find(' ').unwrap_or(line.len());
     let end = match line.find('[').filter(|bracket| *bracket < space) {
@@ -283,7 +283,7 @@ fn word_of(word: &str) -> Option<Verdict> {
         "FAILED" => Some(Verdict::Failed),
         "ERROR" => Some(Verdict::Errored),
         "SKIPPED" | "XFAIL" => Some(Verdict::Skipped),
-        // It failed and is tried again: if it passes then, it was both.
+        // It failed and is retried: if it passes, it is flaky.
         "RERUN" => Some(Verdict::Flaky),
         _ => None,
     }
@@ -293,7 +293,7 @@ fn word_of(word: &str) -> Option<Verdict> {
 fn summarised(line: &str) -> Option<(&str, Verdict)> {
     let (word, rest) = line.split_once(' ')?;
     let verdict = word_of(word)?;
-    // Skipped ones are folded there and have no names.
+    // Skipped tests are grouped there without names.
     if rest.starts_with('[') {
         return None;
     }
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_told_from_other_lines() {
+    fn totals_are_distinguished_from_other_lines() {
         let sum = |passed, failed, skipped, errors| {
             Some(Sums {
                 passed,
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_where_the_verdict_begins() {
+    fn names_end_where_the_result_begins() {
         for (line, name, expected) in [
             (
                 "t.py::test_a PASSED        [  6%]",

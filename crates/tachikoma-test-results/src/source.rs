@@ -1,16 +1,16 @@
-//! Bytes from anywhere, with a look at what comes next and a bound on all of it.
+//! A bounded byte stream with lookahead.
 
 use std::io::{self, BufRead, Read};
 
-/// Number of bytes that are read of the results of one run. More input is ignored, and reported as a problem.
+/// Bytes of the results of one run that are read. More input is ignored, and reported as a problem.
 pub const INPUT_BYTES_MAX: u64 = 4 << 30;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What one can look at before it is taken: enough to tell formats apart.
+/// Bytes of lookahead: enough to recognize a format.
 pub(super) const PEEK_BYTES: usize = 512;
 
-/// A reader that can be looked into.
+/// A reader with lookahead.
 pub(super) struct Source<R> {
     reader: R,
     buffer: Box<[u8]>,
@@ -18,7 +18,7 @@ pub(super) struct Source<R> {
     end: usize,
     left: u64,
     ended: bool,
-    /// Lines that were taken.
+    /// Lines that were read.
     lines: u64,
 }
 
@@ -41,7 +41,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// What comes next, at least [`PEEK_BYTES`] unless the end is nearer.
+    /// Returns the next bytes, at least [`PEEK_BYTES`] unless the end is nearer.
     pub fn peek(&mut self) -> io::Result<&[u8]> {
         while self.end - self.start < PEEK_BYTES && !self.ended {
             self.fill()?;
@@ -79,12 +79,12 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Whether there was more than is read.
+    /// Returns whether the input was longer than the limit.
     pub const fn is_beyond(&self) -> bool {
         self.left == 0
     }
 
-    /// The number of the next line, counted from 1.
+    /// Returns the number of the next line, counted from 1.
     pub const fn line_number(&self) -> u64 {
         self.lines + 1
     }
@@ -122,7 +122,7 @@ impl<R: Read> BufRead for Source<R> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time.
+    /// A reader that gives one byte at a time.
     struct Drip<'a>(&'a [u8]);
 
     impl Read for Drip<'_> {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn one_can_look_far_enough_however_the_bytes_come() {
+    fn lookahead_works_for_any_size_of_reads() {
         let bytes = vec![b'x'; 3 * BUFFER_BYTES];
         let mut source = Source::new(Drip(&bytes));
         assert_eq!(source.peek().unwrap().len(), PEEK_BYTES);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_and_the_whole_is_bounded() {
+    fn lines_are_counted_and_the_input_is_bounded() {
         let mut source = Source::bounded(&b"a\nb\nc\nd\n"[..], 5);
         let mut rest = Vec::new();
         source.read_to_end(&mut rest).unwrap();

@@ -1,23 +1,23 @@
-//! The Test Anything Protocol, 12 to 14: with and without its first line, with subtests in their three shapes (named before by a
+//! The Test Anything Protocol, 12 to 14: with and without its first line, with subtests in their three forms (named before by a
 //! comment, named after by their parent, in braces), and as `prove -v` prints it.
 //!
-//! A test with subtests is no result of its own, unless it failed and none of them did.
+//! A test with subtests does not count itself, unless it failed and none of its subtests did.
 
 use tachikoma_core::Verdict;
 
 use super::collector::{Collector, NAMES_BYTES_MAX};
 use super::lines::{Line, LineReader};
 
-/// Spaces by which a subtest is indented.
+/// Indentation of a subtest in spaces.
 const INDENT: usize = 4;
 
-/// Levels of subtests. What is deeper belongs to the last.
+/// Levels of subtests. Deeper subtests belong to the last level.
 const LEVELS_MAX: usize = 16;
 
-/// What results of subtests may take while they wait for the names of their parents. Those beyond it do without.
+/// Limit in bytes of results of subtests that wait for the name of their parent. Results beyond it have no parent in their name.
 const WAITING_BYTES_MAX: usize = NAMES_BYTES_MAX;
 
-/// What one takes beside its name.
+/// Bytes that one result takes beside its name.
 const RESULT_BYTES: usize = 32;
 
 pub(super) fn is_sign(line: &str) -> bool {
@@ -27,7 +27,7 @@ pub(super) fn is_sign(line: &str) -> bool {
 
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// The file, where `prove` names it.
+    /// The file, if `prove` names it.
     file: String,
     levels: Vec<Level>,
     /// Bytes of results of subtests whose parents have not ended.
@@ -44,9 +44,9 @@ struct Level {
     seen: u64,
     /// The last comment that names a subtest to come.
     announced: String,
-    /// Results, with names that lack those of their parents.
+    /// Results, with names that lack their parents.
     results: Vec<(String, Verdict)>,
-    /// What opened it, if that came first.
+    /// The line that opened the subtest, if it came first.
     opened_by: Option<(String, Verdict)>,
 }
 
@@ -56,7 +56,7 @@ impl LineReader for Reader {
         let indent = line.text.len() - text.len();
         if let Some(yaml) = self.yaml {
             let over = text == "..." && indent <= yaml;
-            // A block that is never closed must not hide the rest.
+            // An unclosed block must not hide the rest.
             let outside = indent < yaml && (point(text).is_some() || plan(text).is_some());
             if over || outside {
                 self.yaml = None;
@@ -101,7 +101,7 @@ impl Reader {
                 ..Level::default()
             });
         }
-        // It was just made long enough.
+        // The list was just extended.
         let last = self.levels.len() - 1;
         &mut self.levels[level.min(last)]
     }
@@ -122,7 +122,7 @@ impl Reader {
         self.group(level, name, found.verdict, children, line, into);
     }
 
-    /// A test is over, with the results of its subtests.
+    /// A test has ended, with the results of its subtests.
     fn group(
         &mut self,
         level: usize,
@@ -160,7 +160,7 @@ impl Reader {
     }
 
     fn plan(&mut self, level: usize, count: u64, line: u64, into: &mut Collector) {
-        // A second plan is another stream, unless it stands at the end of its own.
+        // A second plan begins another stream, unless it is at the end of its own.
         let another = level == 0
             && self
                 .levels
@@ -172,7 +172,7 @@ impl Reader {
         self.level(level, line).plan = Some(count);
     }
 
-    /// Closes the levels above this one and returns the results that belong to its next test.
+    /// Closes the deeper levels and returns the results for the next test of this level.
     fn close_above(
         &mut self,
         level: usize,
@@ -191,7 +191,7 @@ impl Reader {
         children.check_plan(into);
         self.no_longer_wait(&children);
         match children.opened_by {
-            // Its brace is missing.
+            // The closing brace is missing.
             Some((name, verdict)) => {
                 self.group(level, name, verdict, children.results, line, into);
                 Vec::new()
@@ -208,7 +208,7 @@ impl Reader {
         self.waiting = self.waiting.saturating_sub(bytes.sum());
     }
 
-    /// Closes the deepest level, whose parent has not been seen to end: the comment before it may name it.
+    /// Closes the deepest level without its parent. The comment before it may name it.
     fn close_last(&mut self, line: u64, into: &mut Collector) {
         let Some(last) = self.levels.pop() else {
             return;
@@ -245,7 +245,7 @@ impl Reader {
         }
     }
 
-    /// A line that is no TAP; `prove -v` names the file whose stream follows.
+    /// A line that is not TAP; `prove -v` names the file of the stream that follows.
     fn other(&mut self, text: &str, line: u64, into: &mut Collector) {
         if text.starts_with("TAP version ") {
             self.stream_ended(line, into);
@@ -284,9 +284,12 @@ impl Level {
                 let text = format!("{plan} tests were planned and {} were seen", self.seen);
                 into.problem(self.line, text);
             }
-            // Vitest counts groups that break as tests of their own, and a stream without its plan may have been cut.
+            // Vitest counts failed groups as tests, and a stream without a plan may be incomplete.
             Some(_) => {}
-            None => into.problem(self.line, "there is no plan, so tests may be missing"),
+            None => into.problem(
+                self.line,
+                "the plan is missing, so tests may be missing too",
+            ),
         }
     }
 }
@@ -294,7 +297,7 @@ impl Level {
 struct Point<'a> {
     verdict: Verdict,
     name: &'a str,
-    /// Whether its subtests follow, in braces.
+    /// Whether its subtests follow in braces.
     opens: bool,
 }
 
@@ -313,7 +316,7 @@ fn point(text: &str) -> Option<Point<'_>> {
             .trim_start_matches(|digit: char| digit.is_ascii_digit())
             .len();
     let (_, rest) = rest.split_at(digits);
-    // Words of people begin with "ok", too.
+    // Prose can begin with "ok" too.
     if digits == 0 && !(rest.is_empty() || rest.starts_with("- ") || rest.starts_with('#')) {
         return None;
     }
@@ -323,7 +326,7 @@ fn point(text: &str) -> Option<Point<'_>> {
     };
     let (name, directive) = directive(rest);
     let verdict = match (directive, ok) {
-        // Whether it passes does not count.
+        // Its result does not count.
         (true, _) => Verdict::Skipped,
         (false, true) => Verdict::Passed,
         (false, false) => Verdict::Failed,
@@ -337,7 +340,7 @@ fn point(text: &str) -> Option<Point<'_>> {
     })
 }
 
-/// The name, and whether it is skipped or to be done.
+/// Returns the name, and whether the test is skipped or to do.
 fn directive(rest: &str) -> (&str, bool) {
     let marks = rest.match_indices('#').filter(|(at, _)| {
         let before = rest.get(..*at).unwrap_or_default();
@@ -359,7 +362,7 @@ fn directive(rest: &str) -> (&str, bool) {
     (rest, false)
 }
 
-/// `t/calc.t ..... `: the file whose stream follows, and what is said of it already.
+/// Returns the file of the stream that follows, and the text after it: `t/calc.t ..... `.
 fn of_prove(text: &str) -> Option<(&str, &str)> {
     let (file, rest) = text.split_once(" ..")?;
     let named = !file.contains(char::is_whitespace) && file.contains('.');

@@ -1,42 +1,42 @@
-//! The tags of an XML document, one at a time. Text, comments, declarations and document types are passed over without being
-//! held, and no entity is ever defined: nothing that a document says can make it larger than it is.
+//! The tags of an XML document, one at a time. Text, comments, declarations and document types are skipped without being
+//! held, and no entity is defined, so a document cannot expand.
 
 use std::io::{self, BufRead as _, Read};
 
 use super::source::Source;
 
-/// What is kept of a tag. Long attributes are cut before, so this many names of attributes are needed to reach it.
+/// Bytes of a tag that are kept. Long attributes are cut before, so only very many attributes reach this limit.
 const TAG_BYTES_MAX: usize = 64 << 10;
 
-/// What is kept of an attribute: names are shorter, messages are not looked at.
+/// Bytes of an attribute that are kept: names are shorter, and messages are not used.
 const VALUE_BYTES_MAX: usize = 4 << 10;
 
-/// A place in the document, counted from 1.
+/// A position in the document, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub line: u64,
     pub column: u64,
 }
 
-/// What comes next.
+/// The next item.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// A tag, from `<` to `>`, in [`Tags::tag`].
     Tag,
-    /// Text that is not only space, where no text should be.
+    /// Text where no text should be.
     Stray,
-    /// A tag that ends with the document.
+    /// A tag that the end of the document cuts off.
     Torn,
     /// A tag that is too large.
     Large,
     End,
 }
 
-/// Goes from tag to tag.
+/// Reads tags one by one.
 pub(super) struct Tags<'a, R> {
     source: &'a mut Source<R>,
     at: Place,
-    /// Where the tag begins, or whatever was met instead.
+    /// The position of the tag, or of the other item.
     pub begin: Place,
     pub tag: Vec<u8>,
 }
@@ -55,7 +55,7 @@ impl<'a, R: Read> Tags<'a, R> {
         }
     }
 
-    /// What comes first, before anything is taken.
+    /// Returns the first item without reading it.
     pub fn peek(&mut self) -> io::Result<&[u8]> {
         self.source.peek()
     }
@@ -64,7 +64,7 @@ impl<'a, R: Read> Tags<'a, R> {
         self.source.consume(count);
     }
 
-    /// Goes to the next tag. With `strict`, text on the way is stray.
+    /// Reads the next tag. With `strict`, text before it is an error.
     pub fn advance(&mut self, strict: bool) -> io::Result<Next> {
         loop {
             if !self.pass_text(strict)? {
@@ -92,8 +92,8 @@ impl<'a, R: Read> Tags<'a, R> {
         }
     }
 
-    /// Looks at bytes until `over` says so, or there are no more. True if it did; the byte at which it did is taken if
-    /// `taking`.
+    /// Reads bytes until `over` returns true, or the input ends. Returns whether it did; the last byte is consumed
+    /// if `taking`.
     fn scan(&mut self, taking: bool, mut over: impl FnMut(u8) -> bool) -> io::Result<bool> {
         loop {
             let bytes = self.source.fill_buf()?;
@@ -118,7 +118,7 @@ impl<'a, R: Read> Tags<'a, R> {
         }
     }
 
-    /// Stops before the next `<`, or at text that is stray.
+    /// Stops before the next `<`, or at unexpected text.
     fn pass_text(&mut self, strict: bool) -> io::Result<bool> {
         let mut stray = false;
         self.scan(false, |byte| {
@@ -129,7 +129,7 @@ impl<'a, R: Read> Tags<'a, R> {
         Ok(!stray)
     }
 
-    /// Goes behind the next `end`; false if there is none.
+    /// Skips to after the next `end`; false if there is none.
     fn pass_until(&mut self, end: &[u8]) -> io::Result<bool> {
         let mut last = [0; 3];
         self.scan(true, |byte| {
@@ -138,7 +138,7 @@ impl<'a, R: Read> Tags<'a, R> {
         })
     }
 
-    /// Goes behind a document type, with all it declares.
+    /// Skips a document type with its declarations.
     fn pass_declaration(&mut self) -> io::Result<bool> {
         let (mut quote, mut depth) = (None, 0_u32);
         self.scan(true, |byte| {

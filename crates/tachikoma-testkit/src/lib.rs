@@ -2,6 +2,7 @@
 //! were left behind, a scripted model for real agents, and a fake agent and a fake server for everything else.
 
 mod awaiting;
+mod behavior;
 pub mod fake_agent;
 pub mod fake_opencode;
 mod marker;

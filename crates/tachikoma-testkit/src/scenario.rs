@@ -335,7 +335,7 @@ pub struct Scenario {
     /// For requests without tools, which are the client's own errands.
     pub helper: Option<Turn>,
     /// Fake agent only: how it behaves.
-    pub agent: crate::fake_agent::Behaviour,
+    pub agent: crate::behavior::Behaviour,
 }
 
 impl Scenario {

@@ -12,8 +12,8 @@ use super::driven::Driven;
 use super::record::quiet_run;
 use super::report::{Row, Unit};
 use super::sample::Sample;
+use crate::encryption::{KEY, KEY_FILE, vault_of};
 use crate::product::{Ground, text};
-use crate::soak::sealed::{KEY, KEY_FILE, vault_of};
 
 /// Each makes two steps, and each step is compared.
 const ITERATIONS: usize = 400;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tachikoma_testkit::{Ended, ScriptedModel, Talk, await_until};
 
 use super::ground::{Ground, MODEL, expect_sent, usages};
-use super::opencode;
+use super::opencode_environment::surround;
 
 /// The exit code of a loop that met its limit.
 pub const LIMIT_REACHED: i32 = 3;
@@ -156,7 +156,7 @@ fn tachikoma(
     }
     let (claude, set) = (ground.claude_path(), USUAL.iter().chain(settings));
     command.env("TACHIKOMA_SESSION__CLAUDE_COMMAND", claude);
-    opencode::surround(&mut command, ground, model);
+    surround(&mut command, ground, model);
     command.envs(set.map(|(name, value)| (format!("TACHIKOMA_{name}"), value)));
     command
 }

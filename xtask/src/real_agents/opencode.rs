@@ -1,7 +1,5 @@
 //! `tachikoma run --agent opencode` around the real server: conversation, permissions, a full context, limits, and deaths.
 
-use std::process::Command;
-
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tachikoma_testkit::{Fault, Kind, Request, Scenario, ScriptedModel, Turn, Usage, await_until};
@@ -11,6 +9,7 @@ use super::looping::{
     LIMIT_REACHED, Looping, PROMPT, Settings, all_events, attempts, names, of_type, only, outcomes,
     told,
 };
+use super::opencode_environment::WINDOW;
 use super::{Row, USUAL};
 
 pub const CHECKS: &[Row] = &[
@@ -30,36 +29,8 @@ pub const CHECKS: &[Row] = &[
     Row("opencode-once", once, USUAL),
 ];
 
-/// What the scripted model is called there, and how much it holds.
-const MODEL: &str = "fake/fake-1";
-const WINDOW: u64 = 100_000;
-
 /// A tool that ends when it may.
 const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
-
-/// The agent's environment: the scripted model as its only one, and nothing that leaves the machine.
-pub fn surround(command: &mut Command, ground: &Ground, model: &ScriptedModel) {
-    let models =
-        json!({"fake-1": {"name": "fake-1", "limit": {"context": WINDOW, "output": 8192}}});
-    let options = json!({"baseURL": format!("{}/v1", model.url()), "apiKey": "dummy"});
-    let provider = json!({
-        "npm": "@ai-sdk/openai-compatible", "name": "fake", "options": options, "models": models,
-    });
-    let config = json!({
-        "provider": {"fake": provider}, "enabled_providers": ["fake"], "model": MODEL, "small_model": MODEL,
-    });
-    let program = &ground.programs().opencode;
-    command
-        .env("OPENCODE_CONFIG_CONTENT", config.to_string())
-        .env("OPENCODE_DISABLE_MODELS_FETCH", "1")
-        .env("OPENCODE_DISABLE_LSP_DOWNLOAD", "1")
-        .env("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1")
-        .env("OPENCODE_DISABLE_SHARE", "1")
-        .env("TACHIKOMA_OPENCODE__SERVE_COMMAND", program)
-        .env("TACHIKOMA_OPENCODE__RESTART_DELAY_MS", "0")
-        .env("TACHIKOMA_AGENTS__OPENCODE__MODEL", MODEL)
-        .env("TACHIKOMA_AGENTS__OPENCODE__PERMISSION", "bypass");
-}
 
 pub(super) fn start<'a>(
     ground: &'a Ground,

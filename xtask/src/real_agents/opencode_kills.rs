@@ -12,7 +12,8 @@ use tachikoma_testkit::{Kind, Request, Scenario, ScriptedModel, Turn, await_unti
 use super::ground::{Ground, Programs};
 use super::isolation;
 use super::looping::{LIMIT_REACHED, names, of_type, outcomes, told};
-use super::opencode::{kill_server, start, surround};
+use super::opencode::{kill_server, start};
+use super::opencode_environment::surround;
 use super::{Row, USUAL};
 
 pub const CHECKS: &[Row] = &[Row("opencode-kills", sample, USUAL)];

@@ -12,7 +12,7 @@ use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::vault::Vault;
 use tachikoma_loop_runner::store::{backup, journal, loops};
 
-use super::sealed::vault_of;
+use crate::encryption::vault_of;
 
 /// The snapshot of a loop, relative to its working directory.
 pub const SNAPSHOT: &str = ".ralph/state.json";

@@ -15,8 +15,9 @@ use tempfile::TempDir;
 
 use super::audit::SNAPSHOT;
 use super::dice::Dice;
-use super::sealed::{self, vault_of};
+use super::sealed;
 use super::victim::{PATIENCE, Victim};
+use crate::encryption::vault_of;
 use crate::product::{self, text};
 
 /// Iterations of the journal that is damaged: several hundred records.

@@ -13,6 +13,7 @@ use super::kill_boundary::{CALLS, FAULTS, calls_in, is_on_memory};
 use super::sealed;
 use super::tracer::{self, Call, trace_of};
 use super::victim::{PATIENCE, Victim};
+use crate::encryption;
 use crate::product::{self, Live, text};
 
 /// The iteration of the backup, that of the loop when it is restored, and that of another one that was begun since.
@@ -129,7 +130,7 @@ fn current(dir: &Path) -> Result<(LoopId, u32), String> {
     let copies = Copies {
         snapshot: dir.join(".ralph/state.json"),
         backups: dir.join(".ralph/backups"),
-        vault: sealed::vault_of(dir),
+        vault: encryption::vault_of(dir),
     };
     let found = loops::current(dir, &copies.snapshot, &copies.vault).map_err(text)?;
     let loop_id = found.ok_or("the loop is gone")?;

@@ -11,6 +11,7 @@ use super::dice::Dice;
 use super::disk::{Disk, Fault, Mounted, Unsynced};
 use super::sealed;
 use super::victim::Victim;
+use crate::encryption;
 use crate::product::{self, PROMPT, text};
 
 /// The power lasts at most so long.
@@ -57,7 +58,7 @@ pub fn furnish(victim: &Victim, disk: &Arc<Mutex<Disk>>, settings: &str) -> Resu
     let dir = victim.ground().path();
     fs::write(dir.join(PROMPT), "do the next thing\n").map_err(text)?;
     victim.ground().configure(settings)?;
-    sealed::lay_key(dir, settings)?;
+    encryption::lay_key(dir, settings)?;
     mounted.disk().sync_all();
     mounted.unmount()
 }

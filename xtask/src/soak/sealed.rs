@@ -1,21 +1,12 @@
 //! Loops whose memory is encrypted: their settings, their key, and the proof that the `age` of everyone opens it.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tachikoma_loop_runner::store::vault::{KeySource, Vault};
-
 use super::audit::SNAPSHOT;
 use super::victim::{PATIENCE, Victim};
+use crate::encryption::KEY_FILE;
 use crate::product::{self, text};
-
-/// The file with the key, in the working directory.
-pub const KEY_FILE: &str = "key.txt";
-
-/// A key that guards nothing.
-pub const KEY: &str =
-    "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
 
 /// The settings of a loop whose memory is encrypted.
 pub const SETTINGS: &str = "[state]\nencrypt = true\nencrypt_identity_file = \"key.txt\"\n";
@@ -30,19 +21,6 @@ pub fn in_turn(number: u32, plain: &str) -> &str {
         1 => Victim::PACKED,
         _ => PACKED,
     }
-}
-
-/// Returns what opens the memory of a loop.
-pub fn vault_of(working_dir: &Path) -> Vault {
-    let key = working_dir.join(KEY_FILE);
-    if !key.exists() {
-        return Vault::plain();
-    }
-    Vault::new(KeySource {
-        encrypt: true,
-        identity_file: Some(key),
-        ..KeySource::default()
-    })
 }
 
 /// Snapshot and backup are opened with nothing but `age` and the key.
@@ -96,12 +74,4 @@ fn open(dir: &Path, path: &Path) -> Result<Vec<u8>, String> {
             String::from_utf8_lossy(&output.stderr)
         )),
     }
-}
-
-/// Puts the key beside settings that need it.
-pub fn lay_key(dir: &Path, settings: &str) -> Result<(), String> {
-    if settings.contains(KEY_FILE) {
-        fs::write(dir.join(KEY_FILE), KEY).map_err(text)?;
-    }
-    Ok(())
 }

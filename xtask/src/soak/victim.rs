@@ -13,7 +13,7 @@ use tachikoma_testkit::processes_with;
 use tempfile::TempDir;
 
 use super::audit::{Attempt, Books};
-use super::sealed;
+use crate::encryption;
 use crate::product::{Ground, Live, await_that, text};
 
 /// Nothing here takes this long on a healthy machine, however busy.
@@ -59,7 +59,7 @@ impl Victim {
     /// The same with settings.
     pub fn configured(self, settings: &str) -> Result<Self, String> {
         self.ground.configure(settings)?;
-        sealed::lay_key(self.ground.path(), settings)?;
+        encryption::lay_key(self.ground.path(), settings)?;
         Ok(self)
     }
 

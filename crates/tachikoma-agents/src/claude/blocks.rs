@@ -1,6 +1,6 @@
-//! Finds the end of a long array or object by looking at 64 bytes at a time: where its quotes and brackets are becomes
-//! bits of one number, and which brackets stand inside strings is arithmetic. No branch depends on single bytes, which
-//! is what makes it fast on lists of many short strings.
+//! Finds the end of a long array or object 64 bytes at a time: the positions of quotes and brackets become
+//! bits of one number, and arithmetic finds the brackets inside of strings. No branch depends on single bytes, which
+//! makes it fast on lists of many short strings.
 
 /// Bytes in a block: as many as a number has bits.
 pub const BLOCK: usize = 64;
@@ -8,16 +8,16 @@ pub const BLOCK: usize = 64;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const SEVENS: u64 = 0x7f * LOW_BITS;
 
-/// Where the scan stands between two blocks.
+/// The state between two blocks.
 #[derive(Default)]
 struct Between {
-    /// All bits, if a string goes on into the next block.
+    /// All bits, if a string continues in the next block.
     in_string: u64,
     /// Whether the next byte is escaped.
     escaped: bool,
 }
 
-/// Returns how far it is to the end of the bracket that closes `depth` open ones. `bytes` begin outside a string.
+/// Returns the distance to the end of the bracket that closes `depth` open ones. `bytes` begin outside of a string.
 pub fn close(bytes: &[u8], mut depth: usize) -> Option<usize> {
     let mut between = Between::default();
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
@@ -36,7 +36,7 @@ fn in_block(block: &[u8; BLOCK], between: &mut Between, depth: &mut usize) -> Op
     for (number, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
         quotes |= bits(zeros(word ^ (LOW_BITS * b'"' as u64))) << (8 * number);
-        // All four brackets look alike but for these bits; so do four letters, which stand in strings only.
+        // All four brackets differ only in these bits. So do four letters, which occur in strings only.
         let alike = ((word | (LOW_BITS * 0x20)) ^ (LOW_BITS * b'{' as u64)) & !(LOW_BITS * 0x06);
         brackets |= bits(zeros(alike)) << (8 * number);
         escapes |= zeros(word ^ (LOW_BITS * b'\\' as u64));
@@ -57,7 +57,7 @@ fn in_block(block: &[u8; BLOCK], between: &mut Between, depth: &mut usize) -> Op
     None
 }
 
-/// For the few blocks with escapes, and for what is left behind the last one.
+/// For the few blocks with escapes, and for the rest after the last block.
 fn byte_by_byte(bytes: &[u8], between: &mut Between, depth: &mut usize) -> Option<usize> {
     for (at, byte) in bytes.iter().enumerate() {
         if between.escaped {
@@ -73,7 +73,7 @@ fn byte_by_byte(bytes: &[u8], between: &mut Between, depth: &mut usize) -> Optio
     None
 }
 
-/// Counts a bracket, and tells whether it closes the outermost.
+/// Counts a bracket. Returns whether it closes the outermost one.
 fn closes(byte: u8, depth: &mut usize) -> bool {
     match byte {
         b'{' | b'[' => *depth += 1,
@@ -86,18 +86,18 @@ fn closes(byte: u8, depth: &mut usize) -> bool {
     false
 }
 
-/// Marks the high bit of exactly the bytes that are zero.
+/// Sets the high bit of exactly the bytes that are zero.
 const fn zeros(word: u64) -> u64 {
     !(((word & SEVENS) + SEVENS) | word | SEVENS)
 }
 
-/// Gathers the high bits of the eight bytes.
+/// Collects the high bits of the eight bytes.
 const fn bits(marks: u64) -> u64 {
     (marks >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 
-/// Each bit is the sum, without carry, of itself and all bits below: set from each opening quote to before its closing
-/// one.
+/// Each bit becomes the sum, without carry, of itself and all bits below: set from each opening quote to before its closing
+/// quote.
 const fn up_to_each(quotes: u64) -> u64 {
     let mut sums = quotes;
     sums ^= sums << 1;
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_find_what_single_bytes_find() {
+    fn blocks_and_single_bytes_give_the_same_end() {
         let inside = r#"{"a":["]","[\"","\\"],"y":[[{}],"ž }"],"long":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{"}"#;
         for times in 0..12 {
             for shift in 0..BLOCK {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_told_from_quotes_and_brackets() {
+    fn every_byte_is_distinguished_from_quotes_and_brackets() {
         for byte in 0..=u8::MAX {
             let text = [&b"x"[..], &[byte], &[b'1'; 80]].concat();
             let expected = match byte {

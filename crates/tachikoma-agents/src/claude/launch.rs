@@ -1,4 +1,4 @@
-//! How Claude Code is started. Why each argument and variable is there stands in `docs/agents/claude-code.md`.
+//! How Claude Code is started. `docs/agents/claude-code.md` explains each argument and variable.
 
 use std::ffi::OsString;
 
@@ -10,25 +10,25 @@ use crate::{Input, LaunchPlan, Message, Turn};
 /// Claude Code, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaudeAgent {
-    /// The program and arguments that go before all others; not empty.
+    /// The program and the arguments before all others; not empty.
     pub program: Vec<OsString>,
-    /// Arguments of the user's own.
+    /// The user's arguments.
     pub args: Vec<OsString>,
-    /// Variables of the user's own.
+    /// The user's variables.
     pub env: Vec<(OsString, OsString)>,
-    /// The model, in the agent's words.
+    /// The model, as the agent names it.
     pub model: Option<String>,
     /// What it may do without asking.
     pub permission: Permission,
     /// Commands that it may run with [`Permission::Safe`], each with any arguments.
     pub allow: Vec<String>,
-    /// Whether it runs as root, who is refused some things.
+    /// Whether it runs as root, for which the agent rejects some options.
     pub root: bool,
-    /// How long one process lives.
+    /// Lifetime of one process.
     pub lifetime: Lifetime,
-    /// Whether the fill of the context is managed from outside, so that it must not compact it by itself.
+    /// Whether Tachikoma manages the context, so that the agent must not compact it.
     pub context_is_managed: bool,
-    /// The window where it does not say.
+    /// The context window if the agent does not report it.
     pub window_tokens: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ pub enum Permission {
 }
 
 impl Permission {
-    /// Returns the word of the configuration for it.
+    /// Returns the word for it in the configuration.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Permission {
     }
 }
 
-/// How long one process lives.
+/// Lifetime of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {
     /// As long as its conversation.
@@ -63,17 +63,17 @@ pub enum Lifetime {
     Turn,
 }
 
-/// What the agent may call in any case: the loop's own commands.
+/// Commands of Tachikoma that the agent may always call.
 const OWN_COMMANDS: [&str; 3] = [
     "Bash(tachikoma note:*)",
     "Bash(tachikoma done:*)",
     "Bash(tachikoma status:*)",
 ];
 
-/// Tools that start a turn later, outside of every iteration: its changes would pass for the user's.
+/// Tools that start a turn later, outside of an iteration: its changes would count as the user's.
 const SCHEDULING_TOOLS: [&str; 2] = ["CronCreate", "ScheduleWakeup"];
 
-/// Variables by which the agent takes itself for the child of another session of its own.
+/// Variables that make the agent think that it is the child of another session.
 const INHERITED: [&str; 5] = [
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
@@ -142,7 +142,7 @@ impl ClaudeAgent {
         args.extend(self.args.iter().cloned());
         args.push("--disallowedTools".into());
         args.extend(SCHEDULING_TOOLS.map(Into::into));
-        // Last, because the list of tools takes everything that follows it.
+        // Last, because the list of tools includes everything after it.
         match self.permission {
             Permission::Bypass => args.push("--dangerously-skip-permissions".into()),
             Permission::Safe => {
@@ -162,13 +162,13 @@ impl ClaudeAgent {
             .collect()
     }
 
-    /// Returns the variables that are set whatever the user sets.
+    /// Returns the variables that the user cannot override.
     #[must_use]
     pub fn own_variables(&self) -> Vec<(&'static str, &'static str)> {
         let mut own = vec![
-            // A result is the end of a turn only if nothing goes on in the background.
+            // A result ends a turn only if no background task runs.
             ("CLAUDE_CODE_DISABLE_BACKGROUND_TASKS", "1"),
-            // A new version in the middle of the night would be another agent.
+            // An update during the run would change the agent.
             ("DISABLE_AUTOUPDATER", "1"),
         ];
         if self.context_is_managed {
@@ -226,7 +226,7 @@ mod tests {
 
     // complaint_20
     #[test]
-    fn the_launch_is_what_the_settings_say() {
+    fn the_launch_follows_the_settings() {
         let turn = Turn {
             prompt: "do it",
             ..Turn::default()
@@ -277,7 +277,7 @@ mod tests {
 
     // complaint_53
     #[test]
-    fn it_refuses_prompts_only_where_it_may_not_compact() {
+    fn prompts_are_refused_only_if_compaction_is_off() {
         assert_eq!(agent().traits().refuses_before, Some(23_000));
         let compacting = ClaudeAgent {
             context_is_managed: false,

@@ -1,15 +1,15 @@
-//! The sentences by which versions of the agent say that a usage limit was hit, and until when. Only the text of a
-//! failed result is read so, never what a tool or the model wrote.
+//! The messages of each version of the agent that a usage limit was reached, and until when. Only the text of a
+//! failed result is read, never the output of a tool or of the model.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{SignedDuration, tz::Offset};
 use tachikoma_core::Timestamp;
 
-/// A time of day that passed less than this long ago is read as passed, not as tomorrow's. Limits that are named by a time of
-/// day last five hours, and a service that lifts one late repeats the old time.
+/// A time of day that passed less than this long ago counts as passed, not as tomorrow. Limits with a time of
+/// day last five hours, and a service that resets one late repeats the old time.
 const PASSED_MAX: SignedDuration = SignedDuration::from_hours(6);
 
-/// Whether a failed result says that a usage limit was hit.
+/// Returns whether a failed result says that a usage limit was reached.
 pub fn is_limit(text: &str) -> bool {
     let hit = text.strip_prefix("You've hit your ").is_some_and(|rest| {
         let sentence = rest.split(" · ").next().unwrap_or(rest);
@@ -19,23 +19,23 @@ pub fn is_limit(text: &str) -> bool {
         || text.starts_with("Spending cap reached")
 }
 
-/// Returns the moment that stands behind the bar in `Claude AI usage limit reached|1794715906`.
+/// Returns the time after the bar in `Claude AI usage limit reached|1794715906`.
 pub fn epoch(text: &str) -> Option<Timestamp> {
     let (_, seconds) = text.split_once('|')?;
     moment(seconds.trim().parse().ok()?)
 }
 
-/// Returns a moment from seconds since the epoch, if it is one.
+/// Returns a time from seconds since the epoch, if it is valid.
 pub fn moment(seconds: u64) -> Option<Timestamp> {
     let millis = i64::try_from(seconds).ok()?.checked_mul(1000)?;
     (millis > 0).then(|| Timestamp::from_millis(millis))
 }
 
-/// Returns the moment that a failed result's text names, such as `... · resets 4:11am (UTC)` or
-/// `... resets Nov 20, 4pm (Europe/Prague)`: the first of that name after `now`, or one that has just passed.
+/// Returns the time in the text of a failed result, such as `... · resets 4:11am (UTC)` or
+/// `... resets Nov 20, 4pm (Europe/Prague)`: the first one after `now`, or one that has just passed.
 ///
-/// `seconds_east` answers how far a time zone is east of UTC; it is asked for none where the text names no zone, which
-/// means the zone of the machine. A zone that it does not know leaves the moment unknown.
+/// `seconds_east` returns the offset of a time zone from UTC. It is called without a name if the text names no zone, which
+/// means the zone of the machine. If it does not know the zone, the time is unknown.
 #[must_use]
 pub fn resets_at(
     text: &str,
@@ -61,7 +61,7 @@ pub fn resets_at(
     Some(Timestamp::from_millis(millis))
 }
 
-/// Reads `4:11am`, `Nov 20, 4pm` or `Nov 20 at 4:11pm`: the first such moment after `here`, or one that has just passed.
+/// Reads `4:11am`, `Nov 20, 4pm` or `Nov 20 at 4:11pm`: the first such time after `here`, or one that has just passed.
 fn next(clock: &str, here: DateTime) -> Option<DateTime> {
     let words: Vec<&str> = clock
         .split([' ', ','])
@@ -71,7 +71,7 @@ fn next(clock: &str, here: DateTime) -> Option<DateTime> {
         [time] => {
             let today = here.date().to_datetime(time_of_day(time)?);
             let earliest = here.checked_sub(PASSED_MAX).ok()?;
-            // Just after midnight, yesterday's may be the one that has just passed.
+            // Shortly after midnight, the time of yesterday may have just passed.
             [-24, 0, 24].into_iter().find_map(|hours| {
                 let moment = today.checked_add(SignedDuration::from_hours(hours)).ok()?;
                 (moment >= earliest).then_some(moment)
@@ -80,7 +80,7 @@ fn next(clock: &str, here: DateTime) -> Option<DateTime> {
         [month, day, time] => {
             let time = time_of_day(time)?;
             let (month, day) = (month_number(month)?, day.parse().ok()?);
-            // The day itself may be over by some hours: then it is today that is meant, not next year.
+            // The day may have ended some hours ago: then it means this year, not the next.
             let year = |year| {
                 Date::new(year, month, day)
                     .ok()
@@ -134,7 +134,7 @@ mod tests {
 
     // complaint_37
     #[test]
-    fn every_version_says_it_in_its_own_words() {
+    fn usage_limits_of_every_version_are_recognized() {
         for text in [
             "Claude AI usage limit reached|1794715906",
             "Spending cap reached resets 4:11am",
@@ -155,7 +155,7 @@ mod tests {
 
     // complaint_40
     #[test]
-    fn a_time_of_day_is_the_next_of_its_name_unless_it_has_just_passed() {
+    fn a_time_of_day_is_the_next_one_unless_it_has_just_passed() {
         for (text, expected) in [
             (
                 "Claude AI usage limit reached|1794715906",
@@ -172,7 +172,7 @@ mod tests {
                 "x · resets 4pm (Europe/Prague)",
                 Some("2026-11-15T15:00:00.000Z"),
             ),
-            // Where the machine stands it is still the evening before.
+            // In the zone of the machine it is still the evening before.
             (
                 "Spending cap reached resets 11:11pm",
                 Some("2026-11-15T04:11:00.000Z"),

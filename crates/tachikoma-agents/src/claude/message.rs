@@ -1,32 +1,33 @@
-//! Messages: what the model says, which tools it calls, and how those end.
+//! Messages: the text of the model, its tool calls, and their results.
 
-use super::decoder::Decoder;
+use super::conversation::{Conversation, Pending};
 use super::limit;
-use super::scan::{Raw, Scan, Walk};
+use super::scan::{Raw, Scan, Walk, member};
+use super::usage::Usage;
 use crate::{Observation, PlanChange, PlanItem};
 
-/// The model's name in messages that the agent itself makes up. Their usage is all zero and says nothing.
+/// The model's name in messages that the agent itself creates. Their usage is zero and not used.
 const SYNTHETIC: &[u8] = b"<synthetic>";
 
-/// How much is kept of what a tool is called for: a line on a terminal.
+/// Bytes of the purpose of a tool call: a line on a terminal.
 const ABOUT_BYTES_MAX: usize = 200;
 
-/// How much is kept of a tool's output: enough to see why it failed.
+/// Bytes of a tool's output: enough to see why it failed.
 const TAIL_BYTES_MAX: usize = 1024;
 
-/// How much is kept of a path: what systems allow.
+/// Bytes of a path: the limit of operating systems.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Items of a plan; more is no plan.
+/// Limit of items of a plan.
 const PLAN_ITEMS_MAX: usize = 100;
 
-/// Tool calls that have not ended and whose effect is noted when they do. The agent runs about ten at once.
+/// Limit of running tool calls with an effect. The agent runs about ten at once.
 const PENDING_MAX: usize = 256;
 
-/// Calls of agents below this one that are told apart: about ten of them run at once, and each tells a call in a few lines.
+/// Limit of calls of sub-agents that are remembered: about ten run at once, and each call has a few lines.
 const BELOW_MAX: usize = 32;
 
-/// Members of a tool's input that say best what it is called for, the best first.
+/// Fields of a tool's input that describe its purpose, the best first.
 const ABOUT_KEYS: [&[u8]; 11] = [
     b"command",
     b"file_path",
@@ -40,51 +41,6 @@ const ABOUT_KEYS: [&[u8]; 11] = [
     b"prompt",
     b"skill",
 ];
-
-/// What a tool call will have done if it succeeds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pending {
-    /// Written a file.
-    File(String),
-    /// Changed the plan.
-    Plan(PlanChange),
-}
-
-/// Tokens of one message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    input: u64,
-    cache_read: u64,
-    cache_creation: u64,
-    output: u64,
-}
-
-impl Usage {
-    /// Takes what is told; what is not told stays as it was.
-    pub fn update(&mut self, usage: Raw<'_>) {
-        let mut found = 0;
-        // A usage that is no object tells nothing.
-        let _ = usage.scan().object(|key, scan| {
-            let field = match key {
-                b"input_tokens" => &mut self.input,
-                b"cache_read_input_tokens" => &mut self.cache_read,
-                b"cache_creation_input_tokens" => &mut self.cache_creation,
-                b"output_tokens" => &mut self.output,
-                _ => return scan.skip(),
-            };
-            if let Some(count) = scan.value()?.count() {
-                *field = count;
-            }
-            found += 1;
-            Some(if found == 4 { Walk::Done } else { Walk::On })
-        });
-    }
-
-    /// Returns how much of the context it takes.
-    pub fn tokens(self) -> u64 {
-        self.input + self.cache_read + self.cache_creation + self.output
-    }
-}
 
 #[derive(Default)]
 struct Message<'a> {
@@ -110,207 +66,232 @@ impl<'a> Message<'a> {
     }
 }
 
-impl Decoder {
-    /// One finished block of a message of the model, or a message that the agent made up.
-    pub(super) fn assistant(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
-        let mut message = Message::default();
-        let (mut parent, mut error, mut context) = (Raw::default(), Raw::default(), Raw::default());
-        let mut error_params = Raw::default();
-        Scan::new(line).object(|key, scan| {
+/// Reads one finished block of a message of the model, or a message that the agent itself created.
+pub(super) fn assistant(
+    conversation: &mut Conversation,
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<()> {
+    let mut message = Message::default();
+    let (mut parent, mut error, mut context) = (Raw::default(), Raw::default(), Raw::default());
+    let mut error_params = Raw::default();
+    Scan::new(line).object(|key, scan| {
+        let field = match key {
+            b"message" => return message.take(scan),
+            b"parent_tool_use_id" => &mut parent,
+            b"error" => &mut error,
+            b"api_error_params" => &mut error_params,
+            b"context_usage" => &mut context,
+            _ => return scan.skip(),
+        };
+        *field = scan.value()?;
+        Some(Walk::On)
+    })?;
+    let main = !parent.is_some();
+    conversation.context_usage(context, seen);
+    if error.is_some() {
+        conversation.turn.requested = true;
+        if main {
+            note_rejection(conversation, error_params);
+            request_failed(conversation, error, message.content, seen);
+        }
+        return Some(());
+    }
+    if message.model.bare() == Some(SYNTHETIC) {
+        return Some(());
+    }
+    conversation.turn.requested = true;
+    if main {
+        conversation.message_measured(message.id, message.model, message.usage, seen);
+    } else {
+        call_below(conversation, message.id, message.usage, seen);
+    }
+    blocks(conversation, message.content, main, seen)
+}
+
+/// Counts a call of a sub-agent once, although each of its finished blocks reports it.
+fn call_below(
+    conversation: &mut Conversation,
+    id: Raw<'_>,
+    usage: Raw<'_>,
+    seen: &mut Vec<Observation>,
+) {
+    let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
+    let mut counted = Usage::default();
+    counted.update(usage);
+    if counted.tokens() == 0 || conversation.below.contains(&id) {
+        return;
+    }
+    if conversation.below.len() >= BELOW_MAX {
+        conversation.below.pop_front();
+    }
+    conversation.below.push_back(id);
+    seen.push(Observation::CallEnded(counted.tokens()));
+}
+
+/// Reads the reset of a usage limit from the parameters of a failed request. A second rejection in a row comes without a
+/// `rate_limit_event`, so the time is only here.
+fn note_rejection(conversation: &mut Conversation, error_params: Raw<'_>) {
+    let info = member(error_params, b"rate_limit_info");
+    if member(info, b"status").bare() == Some(b"rejected") {
+        let resets_at = member(info, b"resetsAt").count().and_then(limit::moment);
+        conversation.turn.rejected = Some(resets_at.or(conversation.turn.rejected.flatten()));
+    }
+}
+
+fn request_failed(
+    conversation: &mut Conversation,
+    error: Raw<'_>,
+    content: Raw<'_>,
+    seen: &mut Vec<Observation>,
+) {
+    let error = error.line(ABOUT_BYTES_MAX).unwrap_or_default();
+    conversation.note_error(&error);
+    let text = last_text(content, TAIL_BYTES_MAX);
+    seen.push(Observation::RequestFailed { error, text });
+}
+
+/// Reads the blocks of a message. Text of a sub-agent is not part of the conversation, but the files that it writes count.
+fn blocks(
+    conversation: &mut Conversation,
+    content: Raw<'_>,
+    main: bool,
+    seen: &mut Vec<Observation>,
+) -> Option<()> {
+    content.scan().array(|scan| {
+        let (mut kind, mut text) = (Raw::default(), Raw::default());
+        let (mut id, mut name, mut input) = (Raw::default(), Raw::default(), Raw::default());
+        scan.object(|key, scan| {
             let field = match key {
-                b"message" => return message.take(scan),
-                b"parent_tool_use_id" => &mut parent,
-                b"error" => &mut error,
-                b"api_error_params" => &mut error_params,
-                b"context_usage" => &mut context,
+                b"type" => &mut kind,
+                b"text" => &mut text,
+                b"id" => &mut id,
+                b"name" => &mut name,
+                b"input" => &mut input,
                 _ => return scan.skip(),
             };
             *field = scan.value()?;
             Some(Walk::On)
         })?;
-        let main = !parent.is_some();
-        self.context_usage(context, seen);
-        if error.is_some() {
-            self.turn.requested = true;
-            if main {
-                self.note_rejection(error_params);
-                self.request_failed(error, message.content, seen);
+        match kind.bare() {
+            Some(b"text") if main => {
+                let text = text.string().unwrap_or_default();
+                seen.push(Observation::Said(text));
             }
-            return Some(());
+            Some(b"tool_use") => tool_started(conversation, id, name, input, main, seen),
+            _ => {}
         }
-        if message.model.bare() == Some(SYNTHETIC) {
-            return Some(());
-        }
-        self.turn.requested = true;
-        if main {
-            self.message_measured(message.id, message.model, message.usage, seen);
-        } else {
-            self.call_below(message.id, message.usage, seen);
-        }
-        self.blocks(message.content, main, seen)
-    }
+        Some(())
+    })
+}
 
-    /// A finished block of a message of an agent below this one: its call is counted once.
-    fn call_below(&mut self, id: Raw<'_>, usage: Raw<'_>, seen: &mut Vec<Observation>) {
-        let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
-        let mut counted = Usage::default();
-        counted.update(usage);
-        if counted.tokens() == 0 || self.below.contains(&id) {
-            return;
-        }
-        if self.below.len() >= BELOW_MAX {
-            self.below.pop_front();
-        }
-        self.below.push_back(id);
-        seen.push(Observation::CallEnded(counted.tokens()));
+fn tool_started(
+    conversation: &mut Conversation,
+    id: Raw<'_>,
+    name: Raw<'_>,
+    input: Raw<'_>,
+    main: bool,
+    seen: &mut Vec<Observation>,
+) {
+    let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
+    if let Some(pending) = pending(name.bare().unwrap_or_default(), input)
+        && conversation.pending.len() < PENDING_MAX
+    {
+        conversation.pending.push((id.clone(), pending));
     }
-
-    /// Reads when a usage limit is reset from the parameters of a failed request. A second refusal in a row comes without a
-    /// `rate_limit_event`, so this is the only place that has the moment then.
-    fn note_rejection(&mut self, error_params: Raw<'_>) {
-        let info = member(error_params, b"rate_limit_info");
-        if member(info, b"status").bare() == Some(b"rejected") {
-            let resets_at = member(info, b"resetsAt").count().and_then(limit::moment);
-            self.turn.rejected = Some(resets_at.or(self.turn.rejected.flatten()));
-        }
-    }
-
-    fn request_failed(&mut self, error: Raw<'_>, content: Raw<'_>, seen: &mut Vec<Observation>) {
-        let error = error.line(ABOUT_BYTES_MAX).unwrap_or_default();
-        self.note_error(&error);
-        let text = last_text(content, TAIL_BYTES_MAX);
-        seen.push(Observation::RequestFailed { error, text });
-    }
-
-    /// Blocks of a message. Those of a sub-agent are not the loop's conversation; the files it writes are.
-    fn blocks(&mut self, content: Raw<'_>, main: bool, seen: &mut Vec<Observation>) -> Option<()> {
-        content.scan().array(|scan| {
-            let (mut kind, mut text) = (Raw::default(), Raw::default());
-            let (mut id, mut name, mut input) = (Raw::default(), Raw::default(), Raw::default());
-            scan.object(|key, scan| {
-                let field = match key {
-                    b"type" => &mut kind,
-                    b"text" => &mut text,
-                    b"id" => &mut id,
-                    b"name" => &mut name,
-                    b"input" => &mut input,
-                    _ => return scan.skip(),
-                };
-                *field = scan.value()?;
-                Some(Walk::On)
-            })?;
-            match kind.bare() {
-                Some(b"text") if main => {
-                    let text = text.string().unwrap_or_default();
-                    seen.push(Observation::Said(text));
-                }
-                Some(b"tool_use") => self.tool_started(id, name, input, main, seen),
-                _ => {}
-            }
-            Some(())
-        })
-    }
-
-    fn tool_started(
-        &mut self,
-        id: Raw<'_>,
-        name: Raw<'_>,
-        input: Raw<'_>,
-        main: bool,
-        seen: &mut Vec<Observation>,
-    ) {
-        let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
-        if let Some(pending) = pending(name.bare().unwrap_or_default(), input)
-            && self.pending.len() < PENDING_MAX
-        {
-            self.pending.push((id.clone(), pending));
-        }
-        if main {
-            seen.push(Observation::ToolStarted {
-                id,
-                name: name.line(ABOUT_BYTES_MAX).unwrap_or_default(),
-                about: about(input),
-            });
-        }
-    }
-
-    /// What the agent hands to the model: results of tools, most of all.
-    pub(super) fn user(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
-        let (mut message, mut parent) = (Message::default(), Raw::default());
-        let (mut has_message, mut has_parent) = (false, false);
-        Scan::new(line).object(|key, scan| {
-            match key {
-                b"message" => {
-                    message.take(scan)?;
-                    has_message = true;
-                }
-                b"parent_tool_use_id" => {
-                    parent = scan.value()?;
-                    has_parent = true;
-                }
-                _ => return scan.skip(),
-            }
-            // The same result once more, as an object, is often the longest part of the line: it is left alone.
-            Some(if has_message && has_parent {
-                Walk::Done
-            } else {
-                Walk::On
-            })
-        })?;
-        if message.content.bare().is_some() {
-            return Some(());
-        }
-        let main = !parent.is_some();
-        message.content.scan().array(|scan| {
-            let (mut kind, mut id) = (Raw::default(), Raw::default());
-            let (mut failed, mut content) = (Raw::default(), Raw::default());
-            scan.object(|key, scan| {
-                let field = match key {
-                    b"type" => &mut kind,
-                    b"tool_use_id" => &mut id,
-                    b"is_error" => &mut failed,
-                    b"content" => &mut content,
-                    _ => return scan.skip(),
-                };
-                *field = scan.value()?;
-                Some(Walk::On)
-            })?;
-            if kind.bare() == Some(b"tool_result") {
-                let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
-                self.tool_ended(id, failed.is_true(), content, main, seen);
-            }
-            Some(())
-        })
-    }
-
-    fn tool_ended(
-        &mut self,
-        id: String,
-        failed: bool,
-        content: Raw<'_>,
-        main: bool,
-        seen: &mut Vec<Observation>,
-    ) {
-        if let Some(at) = self.pending.iter().position(|(pending, _)| *pending == id) {
-            match self.pending.swap_remove(at).1 {
-                _ if failed => {}
-                Pending::File(path) => seen.push(Observation::FileTouched(path)),
-                Pending::Plan(change) => seen.push(Observation::PlanChanged(change)),
-            }
-        }
-        if main {
-            let tail = content
-                .tail(TAIL_BYTES_MAX)
-                .unwrap_or_else(|| last_text(content, TAIL_BYTES_MAX));
-            seen.push(Observation::ToolEnded { id, failed, tail });
-        }
+    if main {
+        seen.push(Observation::ToolStarted {
+            id,
+            name: name.line(ABOUT_BYTES_MAX).unwrap_or_default(),
+            about: about(input),
+        });
     }
 }
 
-/// Returns the end of the last text block; nothing where there is none.
+/// Reads a message to the model, usually results of tools.
+pub(super) fn user(
+    conversation: &mut Conversation,
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<()> {
+    let (mut message, mut parent) = (Message::default(), Raw::default());
+    let (mut has_message, mut has_parent) = (false, false);
+    Scan::new(line).object(|key, scan| {
+        match key {
+            b"message" => {
+                message.take(scan)?;
+                has_message = true;
+            }
+            b"parent_tool_use_id" => {
+                parent = scan.value()?;
+                has_parent = true;
+            }
+            _ => return scan.skip(),
+        }
+        // The same result is repeated as an object, often the longest part of the line. It is skipped.
+        Some(if has_message && has_parent {
+            Walk::Done
+        } else {
+            Walk::On
+        })
+    })?;
+    if message.content.bare().is_some() {
+        return Some(());
+    }
+    let main = !parent.is_some();
+    message.content.scan().array(|scan| {
+        let (mut kind, mut id) = (Raw::default(), Raw::default());
+        let (mut failed, mut content) = (Raw::default(), Raw::default());
+        scan.object(|key, scan| {
+            let field = match key {
+                b"type" => &mut kind,
+                b"tool_use_id" => &mut id,
+                b"is_error" => &mut failed,
+                b"content" => &mut content,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })?;
+        if kind.bare() == Some(b"tool_result") {
+            let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
+            tool_ended(conversation, id, failed.is_true(), content, main, seen);
+        }
+        Some(())
+    })
+}
+
+fn tool_ended(
+    conversation: &mut Conversation,
+    id: String,
+    failed: bool,
+    content: Raw<'_>,
+    main: bool,
+    seen: &mut Vec<Observation>,
+) {
+    if let Some(at) = conversation
+        .pending
+        .iter()
+        .position(|(pending, _)| *pending == id)
+    {
+        match conversation.pending.swap_remove(at).1 {
+            _ if failed => {}
+            Pending::File(path) => seen.push(Observation::FileTouched(path)),
+            Pending::Plan(change) => seen.push(Observation::PlanChanged(change)),
+        }
+    }
+    if main {
+        let tail = content
+            .tail(TAIL_BYTES_MAX)
+            .unwrap_or_else(|| last_text(content, TAIL_BYTES_MAX));
+        seen.push(Observation::ToolEnded { id, failed, tail });
+    }
+}
+
+/// Returns the end of the last text block; empty if there is none.
 fn last_text(content: Raw<'_>, max_bytes: usize) -> String {
     let mut last = Raw::default();
-    // Whatever is no list of blocks has no text.
+    // A value that is not a list has no text.
     let _ = content.scan().array(|scan| {
         scan.object(|key, scan| {
             let value = scan.value()?;
@@ -326,7 +307,7 @@ fn last_text(content: Raw<'_>, max_bytes: usize) -> String {
 
 fn about(input: Raw<'_>) -> String {
     let mut best = (ABOUT_KEYS.len(), Raw::default());
-    // An input that is no object says nothing.
+    // An input that is not an object has no purpose.
     let _ = input.scan().object(|key, scan| {
         let value = scan.value()?;
         let rank = ABOUT_KEYS.iter().position(|known| *known == key);
@@ -359,20 +340,6 @@ fn pending(tool: &[u8], input: Raw<'_>) -> Option<Pending> {
         })),
         _ => None,
     }
-}
-
-/// Returns a member of an object; an absent value where there is none.
-pub(super) fn member<'a>(object: Raw<'a>, wanted: &[u8]) -> Raw<'a> {
-    let mut found = Raw::default();
-    let _ = object.scan().object(|key, scan| {
-        let value = scan.value()?;
-        if key != wanted {
-            return Some(Walk::On);
-        }
-        found = value;
-        Some(Walk::Done)
-    });
-    found
 }
 
 fn items(todos: Raw<'_>) -> Vec<PlanItem> {

@@ -1,4 +1,4 @@
-//! What a failed turn of Claude Code means for the loop: wait, begin anew, or call for a person.
+//! What a failed turn of Claude Code means for the loop: wait, start a new session, or ask a person.
 
 use tachikoma_core::{Problem, Timestamp};
 
@@ -6,10 +6,10 @@ use super::hint;
 use super::limit::resets_at;
 use crate::{FailureClass, TurnResult, ZoneOffset};
 
-/// What it says of a conversation that another process has.
+/// Its error for a conversation that another process uses.
 const CONVERSATION_IN_USE: &str = "already in use";
 
-/// Returns what a result means for the loop, if it is more than a failure that may go well the next time.
+/// Returns what a result means for the loop, unless a retry is enough.
 pub(crate) fn of_result(
     result: &TurnResult,
     now: Timestamp,
@@ -29,9 +29,9 @@ pub(crate) fn of_result(
             Some(Problem::Permanent { advice })
         }
         FailureClass::Other => of_words(&result.text),
-        // "Start a new session to continue", it says: what was refused stays in the conversation.
+        // The agent says "Start a new session to continue": the rejected content stays in the conversation.
         FailureClass::Refused => Some(Problem::Poisoned),
-        // A conversation that is full or lost is told by itself.
+        // A conversation that is full or lost is recognized elsewhere.
         FailureClass::PromptTooLong
         | FailureClass::Lost
         | FailureClass::Interrupted
@@ -39,7 +39,7 @@ pub(crate) fn of_result(
     }
 }
 
-/// Returns what the last words of a process that ended without a result mean for the loop.
+/// Returns what the last output of a process that ended without a result means for the loop.
 pub(crate) fn of_words(words: &str) -> Option<Problem> {
     words
         .contains(CONVERSATION_IN_USE)
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_means_one_thing() {
+    fn each_failure_has_one_meaning() {
         let now = Timestamp::from_millis(1_794_700_000_000);
         let of = |failure, text| of_result(&result(failure, text), now, |_| Some(3600));
         let east =

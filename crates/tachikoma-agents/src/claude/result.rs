@@ -2,58 +2,18 @@
 
 use tachikoma_core::Timestamp;
 
-use super::decoder::{Decoder, Turn};
+use super::conversation::{Conversation, Turn};
+use super::costs::rounded;
 use super::limit;
-use super::message::Usage;
 use super::scan::{Raw, Scan, Walk};
+use super::usage::Usage;
 use crate::{FailureClass, Observation, TurnOutcome, TurnResult};
 
-/// How long a word of the agent can be.
+/// Limit of a word of the agent in bytes.
 const WORD_BYTES_MAX: usize = 256;
 
-/// How much is kept of the errors of a turn that failed without a text.
+/// Bytes of the errors of a turn that failed without a text.
 const ERRORS_BYTES_MAX: usize = 4096;
-
-/// What a process has cost. Totals include what a conversation cost in earlier processes, and every turn before.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Costs {
-    /// The total of the conversation at the last result, or before this process.
-    total: Option<f64>,
-    run: f64,
-}
-
-impl Costs {
-    pub fn after(total: f64) -> Self {
-        Self {
-            total: Some(total).filter(|total| total.is_finite()),
-            run: 0.0,
-        }
-    }
-
-    /// Takes a new total, and what was spent since the last result if that was told, and returns the turn's cost.
-    fn add(&mut self, total: Option<f64>, told: Option<f64>) -> f64 {
-        let since = match (total, self.total) {
-            // A total that shrinks belongs to another conversation.
-            (Some(total), Some(before)) if total >= before => Some(total - before),
-            (total, _) => total,
-        };
-        let cost = told.or(since).unwrap_or_default().max(0.0);
-        self.total = total.or(self.total);
-        self.run += cost;
-        cost
-    }
-
-    /// What this process has cost; sums of cents have no more than so many decimals.
-    pub fn run_usd(&self) -> f64 {
-        rounded(self.run)
-    }
-}
-
-/// Rounds off what adding and subtracting decimals leaves behind.
-fn rounded(usd: f64) -> f64 {
-    let rounded = (usd * 1e9).round() / 1e9;
-    if rounded.is_finite() { rounded } else { 0.0 }
-}
 
 #[derive(Default)]
 struct Fields<'a> {
@@ -104,13 +64,13 @@ impl<'a> Fields<'a> {
         Some(fields)
     }
 
-    /// The final words; a turn that failed may have errors instead.
+    /// Returns the final text; a failed turn may have errors instead.
     fn text(&self) -> String {
         if let Some(text) = self.text.string() {
             return text;
         }
         let mut text = String::new();
-        // Errors that are no list say nothing.
+        // A value that is not a list has no errors.
         let _ = self.errors.scan().array(|scan| {
             if let Some(error) = scan.value()?.line(ERRORS_BYTES_MAX)
                 && text.len() + error.len() <= ERRORS_BYTES_MAX
@@ -123,8 +83,8 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// Versions differ in what they call an error: the limit of turns was none for some. Requests that failed come as
-    /// `success` with the mark of an error.
+    /// Versions differ in what counts as an error: for some the limit of turns does not. Failed requests have the subtype
+    /// `success` with `is_error`.
     fn outcome(&self, text: &str, turn: &Turn) -> TurnOutcome {
         let failed = self.is_error.is_true();
         match (self.subtype.bare(), self.terminal_reason.bare()) {
@@ -199,60 +159,66 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl Decoder {
-    /// The end of a turn. Returns false where the line turns out to be something else.
-    pub(super) fn result(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<bool> {
-        let fields = Fields::read(line)?;
-        if fields.kind.bare() != Some(b"result") {
-            return Some(false);
-        }
-        self.models(fields.models, seen);
-        let mut text = fields.text();
-        let tokens = tokens(fields.models_since, fields.usage);
-        let mut outcome = fields.outcome(&text, &self.turn);
-        // A hook that refuses the prompt ends the turn as a success.
-        if outcome == TurnOutcome::Ok && !self.turn.requested && tokens == 0 {
-            outcome = TurnOutcome::NoRequest;
-            text = no_request(&text);
-        }
-        let limit_resets_at = match outcome {
-            TurnOutcome::UsageLimit => self.turn.rejected.flatten().or_else(|| limit::epoch(&text)),
-            TurnOutcome::Ok
-            | TurnOutcome::ApiError
-            | TurnOutcome::MaxTurns
-            | TurnOutcome::MaxBudget
-            | TurnOutcome::NoRequest
-            | TurnOutcome::DuringExecution => None::<Timestamp>,
-        };
-        let total = fields.total_cost.number().filter(|total| *total >= 0.0);
-        let cost = self.costs.add(total, spent(fields.models_since));
-        let result = TurnResult {
-            success: outcome == TurnOutcome::Ok,
-            failure: fields.failure(outcome, &text, &self.turn.error),
-            text,
-            outcome,
-            limit_resets_at,
-            terminal_reason: fields.terminal_reason.line(WORD_BYTES_MAX),
-            api_error: fields.api_error.line(WORD_BYTES_MAX),
-            api_error_status: fields.status(),
-            num_turns: fields.num_turns.count(),
-            cost_usd: rounded(cost),
-            session_cost_usd: rounded(total.unwrap_or_default()),
-            tokens,
-            permission_denials: elements(fields.denials),
-            queued: fields.queued.count().unwrap_or_default(),
-        };
-        self.ended(result, seen);
-        Some(true)
+/// Reads the end of a turn. Returns false if the line is something else.
+pub(super) fn result(
+    conversation: &mut Conversation,
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<bool> {
+    let fields = Fields::read(line)?;
+    if fields.kind.bare() != Some(b"result") {
+        return Some(false);
     }
+    models(conversation, fields.models, seen);
+    let mut text = fields.text();
+    let tokens = tokens(fields.models_since, fields.usage);
+    let mut outcome = fields.outcome(&text, &conversation.turn);
+    // A hook that rejects the prompt ends the turn as a success.
+    if outcome == TurnOutcome::Ok && !conversation.turn.requested && tokens == 0 {
+        outcome = TurnOutcome::NoRequest;
+        text = no_request(&text);
+    }
+    let limit_resets_at = match outcome {
+        TurnOutcome::UsageLimit => conversation
+            .turn
+            .rejected
+            .flatten()
+            .or_else(|| limit::epoch(&text)),
+        TurnOutcome::Ok
+        | TurnOutcome::ApiError
+        | TurnOutcome::MaxTurns
+        | TurnOutcome::MaxBudget
+        | TurnOutcome::NoRequest
+        | TurnOutcome::DuringExecution => None::<Timestamp>,
+    };
+    let total = fields.total_cost.number().filter(|total| *total >= 0.0);
+    let cost = conversation.costs.add(total, spent(fields.models_since));
+    let result = TurnResult {
+        success: outcome == TurnOutcome::Ok,
+        failure: fields.failure(outcome, &text, &conversation.turn.error),
+        text,
+        outcome,
+        limit_resets_at,
+        terminal_reason: fields.terminal_reason.line(WORD_BYTES_MAX),
+        api_error: fields.api_error.line(WORD_BYTES_MAX),
+        api_error_status: fields.status(),
+        num_turns: fields.num_turns.count(),
+        cost_usd: rounded(cost),
+        session_cost_usd: rounded(total.unwrap_or_default()),
+        tokens,
+        permission_denials: elements(fields.denials),
+        queued: fields.queued.count().unwrap_or_default(),
+    };
+    conversation.ended(result, seen);
+    Some(true)
+}
 
-    /// The windows of the models that were used: the only place where they are told unasked.
-    fn models(&mut self, models: Raw<'_>, seen: &mut Vec<Observation>) {
-        each_model(models, |model, usage| {
-            let window = usage.window.count();
-            self.learn_window(&String::from_utf8_lossy(model), window, seen);
-        });
-    }
+/// Reads the context windows of the models, which only a result contains without a request.
+fn models(conversation: &mut Conversation, models: Raw<'_>, seen: &mut Vec<Observation>) {
+    each_model(models, |model, usage| {
+        let window = usage.window.count();
+        conversation.learn_window(&String::from_utf8_lossy(model), window, seen);
+    });
 }
 
 #[derive(Default)]
@@ -263,7 +229,7 @@ struct ModelUsage<'a> {
 }
 
 fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a>)) {
-    // What is no object names no model.
+    // A value that is not an object names no model.
     let _ = models.scan().object(|model, scan| {
         let mut usage = ModelUsage::default();
         scan.object(|key, scan| {
@@ -288,13 +254,13 @@ fn each_model<'a>(models: Raw<'a>, mut each: impl FnMut(&'a [u8], &ModelUsage<'a
     });
 }
 
-/// Returns what all models together cost; none where it is not told.
+/// Returns the cost of all models together; `None` if it is not reported.
 fn spent(models: Raw<'_>) -> Option<f64> {
     let mut sum = 0.0;
     each_model(models, |_, usage| {
         sum += usage.cost.number().unwrap_or_default().max(0.0);
     });
-    // No model at all is told too: then nothing was spent.
+    // An empty list means that nothing was spent.
     Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
 }
 
@@ -310,7 +276,7 @@ fn no_request(said: &str) -> String {
     text
 }
 
-/// Returns the tokens that all models together used. Versions that do not tell them tell those of the main conversation.
+/// Returns the tokens of all models together. Versions that do not report them report those of the main conversation.
 fn tokens(models: Raw<'_>, main: Raw<'_>) -> u64 {
     let mut sum: u64 = 0;
     each_model(models, |_, usage| sum = sum.saturating_add(usage.tokens));
@@ -324,7 +290,7 @@ fn tokens(models: Raw<'_>, main: Raw<'_>) -> u64 {
 
 fn elements(list: Raw<'_>) -> usize {
     let mut count = 0;
-    // What is no list has no elements.
+    // A value that is not a list has no elements.
     let _ = list.scan().array(|scan| {
         count += 1;
         scan.value().map(|_| ())

@@ -1,20 +1,20 @@
-//! A walk over one line of JSON that copies nothing and skips what nobody asked for. It checks as much as it needs to
-//! find its way: a value that is skipped may be malformed inside, and nobody notices.
+//! Reads one line of JSON without copying and skips values that are not needed. It validates only as much as it needs:
+//! a skipped value may be malformed.
 
 use std::borrow::Cow;
 
 use super::blocks::{self, BLOCK};
 
-/// Whether a walk goes on.
+/// Whether to continue reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// To the next member.
+    /// Continue with the next member.
     On,
-    /// Everything that is wanted was found.
+    /// Stop: all needed values were found.
     Done,
 }
 
-/// A place in a line.
+/// A position in a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
     bytes: &'a [u8],
@@ -24,7 +24,7 @@ pub struct Scan<'a> {
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 
-/// What a byte means outside a string.
+/// The meaning of a byte outside of a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Other,
@@ -44,7 +44,7 @@ const CLASSES: [Class; 256] = {
 };
 
 impl<'a> Scan<'a> {
-    /// Returns the beginning of `bytes`.
+    /// Returns a scan at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -63,8 +63,8 @@ impl<'a> Scan<'a> {
         (self.peek()? == wanted).then(|| self.at += 1)
     }
 
-    /// Walks over the members of the object that begins here. `member` gets the raw key and has to take the value.
-    /// Returns none where this is no object, or not a whole one as far as it was walked.
+    /// Reads the members of the object at this position. `member` gets the raw key and must consume the value.
+    /// Returns `None` if it is not an object, or an incomplete one.
     #[inline]
     pub fn object(
         &mut self,
@@ -95,7 +95,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Walks over the object that begins here and returns all of it; what is no object is taken as it is.
+    /// Reads the object at this position and returns all of it; another value is returned unchanged.
     pub fn raw_object(
         &mut self,
         member: impl FnMut(&'a [u8], &mut Self) -> Option<()>,
@@ -109,7 +109,7 @@ impl<'a> Scan<'a> {
         Some(Raw(self.bytes.get(start..self.at)?))
     }
 
-    /// Walks over the elements of the array that begins here.
+    /// Reads the elements of the array at this position.
     pub fn array(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.expect(b'[')?;
         if self.peek()? == b']' {
@@ -129,7 +129,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Takes the value that begins here, whatever it is, as it is written.
+    /// Returns the raw value at this position.
     #[inline]
     pub fn value(&mut self) -> Option<Raw<'a>> {
         let first = self.peek()?;
@@ -143,18 +143,18 @@ impl<'a> Scan<'a> {
         Some(Raw(self.bytes.get(start..self.at)?))
     }
 
-    /// Passes over a value.
+    /// Skips a value.
     #[inline]
     pub fn skip(&mut self) -> Option<Walk> {
         self.value().map(|_| Walk::On)
     }
 }
 
-/// Returns the place after the closing quote of the string whose first byte is at `at`.
+/// Returns the position after the closing quote of the string whose first byte is at `at`.
 #[inline]
 fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        // Eight bytes at a time: strings are most of what there is.
+        // Eight bytes at a time, because most of the input are strings.
         while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
             let word = u64::from_le_bytes(*word);
             let quotes = zero_bytes(word ^ (LOW_BITS * b'"' as u64));
@@ -164,7 +164,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
                 at += 8;
                 continue;
             }
-            // The lowest mark is right; above it there may be false ones.
+            // The lowest mark is right; marks above it can be wrong.
             at += (found.trailing_zeros() / 8) as usize;
             if found & found.wrapping_neg() & quotes != 0 {
                 return Some(at + 1);
@@ -179,17 +179,17 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Marks the high bit of each byte that is zero, and perhaps of some above the first.
+/// Sets the high bit of each byte that is zero, and perhaps of some after the first.
 #[inline]
 const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
-/// Returns the place after the bracket that closes the one at `at`. Which kind closes which is not looked at.
+/// Returns the position after the bracket that closes the one at `at`. The kind of bracket is not checked.
 fn container_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = start;
-    // Short ones end before blocks would pay.
+    // For a short value blocks do not pay off.
     while at - start < BLOCK {
         match CLASSES[usize::from(*bytes.get(at)?)] {
             Class::Other => at += 1,
@@ -211,7 +211,7 @@ fn container_end(bytes: &[u8], start: usize) -> Option<usize> {
     blocks::close(rest, depth).map(|length| at + length)
 }
 
-/// Returns the place after a number or a word.
+/// Returns the position after a number or a word.
 fn scalar_end(bytes: &[u8], at: usize) -> Option<usize> {
     let length = bytes
         .get(at..)?
@@ -220,49 +220,49 @@ fn scalar_end(bytes: &[u8], at: usize) -> Option<usize> {
     (length > 0).then_some(at + length)
 }
 
-/// A value as it is written.
+/// A raw value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw<'a>(&'a [u8]);
 
 impl<'a> Raw<'a> {
-    /// Returns a walk over it.
+    /// Returns a scan of the value.
     pub fn scan(self) -> Scan<'a> {
         Scan::new(self.0)
     }
 
-    /// Whether there is something: not absent and not `null`.
+    /// Returns whether there is a value: not absent and not `null`.
     pub fn is_some(self) -> bool {
         !self.0.is_empty() && self.0 != b"null"
     }
 
-    /// Whether it is `true`.
+    /// Returns whether it is `true`.
     pub fn is_true(self) -> bool {
         self.0 == b"true"
     }
 
-    /// Returns the string between its quotes, with its escapes; none where it is no string.
+    /// Returns a string without its quotes, with escapes; `None` if it is not a string.
     pub fn bare(self) -> Option<&'a [u8]> {
         self.0.strip_prefix(b"\"")?.strip_suffix(b"\"")
     }
 
-    /// Returns the string that it is.
+    /// Returns the string.
     pub fn text(self) -> Option<Cow<'a, str>> {
         self.bare().map(unescaped)
     }
 
-    /// Returns the string that it is, as its owner.
+    /// Returns the string as an owned value.
     pub fn string(self) -> Option<String> {
         self.text().map(Cow::into_owned)
     }
 
-    /// Returns the first characters of the string in one line, about `max_bytes` of them.
+    /// Returns the start of the string as one line of about `max_bytes`.
     pub fn line(self, max_bytes: usize) -> Option<String> {
         let bare = self.bare()?;
         let plain = |byte: &u8| (b' '..0x7f).contains(byte) && *byte != b'\\';
         if bare.len() <= max_bytes && bare.iter().all(plain) {
             return String::from_utf8(bare.to_vec()).ok();
         }
-        // An escape is at most six bytes for one, so this is enough to fill the line.
+        // An escape has at most six bytes for one, so this is enough for the line.
         let head = bare.get(..max_bytes.saturating_mul(6)).unwrap_or(bare);
         let text = unescaped(head);
         let mut line = String::with_capacity(text.len().min(max_bytes));
@@ -279,7 +279,7 @@ impl<'a> Raw<'a> {
         Some(line)
     }
 
-    /// Returns the last characters of the string, about `max_bytes` of them. The first one may be what is left of an
+    /// Returns the end of the string, about `max_bytes`. Its first character may be the rest of an
     /// escape.
     pub fn tail(self, max_bytes: usize) -> Option<String> {
         let bare = self.bare()?;
@@ -288,17 +288,17 @@ impl<'a> Raw<'a> {
         Some(text[start..].to_owned())
     }
 
-    /// Returns the whole value as it is written.
+    /// Returns the raw bytes.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// Returns the whole value as text, as it is written.
+    /// Returns the raw value as text.
     pub fn json(self) -> String {
         String::from_utf8_lossy(self.0).into_owned()
     }
 
-    /// Returns the number that it is; one that is negative or too large for a count is none.
+    /// Returns the number; `None` if it is negative or too large for a count.
     pub fn count(self) -> Option<u64> {
         let digits = self.0;
         if digits.is_empty() || digits.len() > 15 {
@@ -310,17 +310,17 @@ impl<'a> Raw<'a> {
         })
     }
 
-    /// Returns the number that it is, if it is a finite one.
+    /// Returns the number, if it is finite.
     pub fn number(self) -> Option<f64> {
         let number: f64 = std::str::from_utf8(self.0).ok()?.parse().ok()?;
         number.is_finite().then_some(number)
     }
 }
 
-/// Returns what stands between quotes. Escapes that mean nothing become the replacement character, one that is cut off
+/// Decodes the content of a string. Invalid escapes become the replacement character, an incomplete one
 /// at the end is left out.
 fn unescaped(bare: &[u8]) -> Cow<'_, str> {
-    // This looks at many bytes at once, unlike a search for the place.
+    // This search reads many bytes at once, unlike `position`.
     if !bare.contains(&b'\\') {
         return String::from_utf8_lossy(bare);
     }
@@ -340,7 +340,7 @@ fn unescaped(bare: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Reads the escape that begins here, and how long it is; none where it is cut off.
+/// Decodes the escape at the start and returns its length; `None` if it is incomplete.
 fn escape(bytes: &[u8]) -> Option<(char, usize)> {
     Some(match bytes.get(1)? {
         b'n' => ('\n', 2),
@@ -376,6 +376,20 @@ fn hex(digits: &[u8]) -> Option<u32> {
     })
 }
 
+/// Returns a member of an object; an absent value if there is none.
+pub fn member<'a>(object: Raw<'a>, wanted: &[u8]) -> Raw<'a> {
+    let mut found = Raw::default();
+    let _ = object.scan().object(|key, scan| {
+        let value = scan.value()?;
+        if key != wanted {
+            return Some(Walk::On);
+        }
+        found = value;
+        Some(Walk::Done)
+    });
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_found_at_their_own_depth_only() {
+    fn members_are_found_only_at_their_depth() {
         let line =
             r#" { "a" : {"type":"no"}, "b":["]",{"c":"}\\\""}],"type" : "yes","n":-1.5e3 } "#;
         assert_eq!(member(line, "type").as_deref(), Some(r#""yes""#));
@@ -403,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_refused_wherever_it_ends() {
+    fn incomplete_values_are_rejected_at_every_length() {
         let line = r#"{"a":"x\"y","b":[1,{"c":null}],"d":true}"#;
         for end in 0..line.len() {
             let mut seen = 0;
@@ -427,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_end_at_their_quote_whatever_their_length() {
+    fn strings_of_any_length_end_at_their_quote() {
         for length in 0..40 {
             for escapes in ["", r#"\""#, r"\\", r#"\\\"x"#, r#"\"\\"#] {
                 for more in ["", "m", r#""more","more""#] {
@@ -441,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_read_as_a_json_library_reads_them() {
+    fn strings_decode_as_in_a_json_library() {
         for text in [
             "",
             "plain",
@@ -471,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sane_numbers_are_numbers() {
+    fn only_valid_numbers_are_numbers() {
         assert_eq!(Raw(b"12").count(), Some(12));
         for odd in ["", "-1", "1.5", "1e3", "null", "\"1\"", "9999999999999999"] {
             assert_eq!(Raw(odd.as_bytes()).count(), None, "{odd}");

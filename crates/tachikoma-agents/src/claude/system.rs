@@ -1,15 +1,15 @@
-//! What the agent tells of itself: sessions, retries, allowances, background work, and its side of our requests.
+//! Messages of the agent about itself: sessions, retries, usage limits, background tasks, and answers to our requests.
 
-use super::decoder::Decoder;
+use super::conversation::Conversation;
 use super::limit;
 use super::scan::{Raw, Scan, Walk};
 use crate::{Allowance, AllowanceStatus, Observation, Retry, WHAT_COST, Window};
 use tachikoma_core::Timestamp;
 
-/// How long a name or a word can be.
+/// Limit of a name or a word in bytes.
 const WORD_BYTES_MAX: usize = 256;
 
-/// Subtypes in which nothing is needed.
+/// Subtypes that are not needed.
 const NOTHING_NEEDED: [&[u8]; 12] = [
     b"status",
     b"thinking_tokens",
@@ -25,7 +25,7 @@ const NOTHING_NEEDED: [&[u8]; 12] = [
     b"model_refusal_no_fallback",
 ];
 
-/// The answer to a request of ours.
+/// The answer to our request.
 #[derive(Default)]
 struct Answer<'a> {
     subtype: Raw<'a>,
@@ -88,145 +88,146 @@ fn word(raw: Raw<'_>) -> String {
     raw.line(WORD_BYTES_MAX).unwrap_or_default()
 }
 
-impl Decoder {
-    pub(super) fn system(
-        &mut self,
-        subtype: &[u8],
-        line: &[u8],
-        seen: &mut Vec<Observation>,
-    ) -> Option<()> {
-        match subtype {
-            b"init" => self.init(line, seen),
-            b"api_retry" => retry(line, seen),
-            b"compact_boundary" => self.compacted(line, seen),
-            b"background_tasks_changed" => background(line, seen),
-            b"permission_denied" => {
-                let [tool, id] = members(line, [b"tool_name", b"tool_use_id"])?;
-                seen.push(Observation::PermissionDenied {
-                    tool: word(tool),
-                    id: word(id),
-                });
-                Some(())
-            }
-            b"model_fallback" => {
-                let names: [&[u8]; 2] = [b"original_model", b"fallback_model"];
-                let [from, to] = members(line, names)?.map(word);
-                seen.push(Observation::ModelFellBack { from, to });
-                Some(())
-            }
-            known if NOTHING_NEEDED.contains(&known) => Some(()),
-            _ => None,
+pub(super) fn system(
+    conversation: &mut Conversation,
+    subtype: &[u8],
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<()> {
+    match subtype {
+        b"init" => conversation.init(line, seen),
+        b"api_retry" => retry(line, seen),
+        b"compact_boundary" => compacted(conversation, line, seen),
+        b"background_tasks_changed" => background(line, seen),
+        b"permission_denied" => {
+            let [tool, id] = members(line, [b"tool_name", b"tool_use_id"])?;
+            seen.push(Observation::PermissionDenied {
+                tool: word(tool),
+                id: word(id),
+            });
+            Some(())
         }
-    }
-
-    fn compacted(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
-        let [metadata] = members(line, [b"compact_metadata"])?;
-        let names: [&[u8]; 3] = [b"trigger", b"pre_tokens", b"post_tokens"];
-        let [trigger, before, after] = members_of(metadata, names);
-        seen.push(Observation::Compacted {
-            automatic: trigger.bare() == Some(b"auto"),
-            tokens_before: before.count().unwrap_or_default(),
-        });
-        // Older versions do not say what is left.
-        if let Some(tokens) = after.count() {
-            self.estimated(tokens, seen);
+        b"model_fallback" => {
+            let names: [&[u8]; 2] = [b"original_model", b"fallback_model"];
+            let [from, to] = members(line, names)?.map(word);
+            seen.push(Observation::ModelFellBack { from, to });
+            Some(())
         }
-        Some(())
-    }
-
-    /// The state of a subscription's allowance. A warning is no failure.
-    pub(super) fn rate_limit(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
-        let [info] = members(line, [b"rate_limit_info"])?;
-        let names: [&[u8]; 5] = [
-            b"status",
-            b"resetsAt",
-            b"rateLimitType",
-            b"utilization",
-            b"unifiedWindows",
-        ];
-        let [status, resets, kind, utilization, unified] = members_of(info, names);
-        let status = match status.bare() {
-            Some(b"allowed") => AllowanceStatus::Allowed,
-            Some(b"allowed_warning") => AllowanceStatus::Warning,
-            Some(b"rejected") => AllowanceStatus::Rejected,
-            _ => AllowanceStatus::Unknown,
-        };
-        let resets_at = resets.count().and_then(limit::moment);
-        if status == AllowanceStatus::Rejected {
-            self.turn.rejected = Some(resets_at);
-        }
-        let mut windows = windows(unified);
-        if let Some(used) = utilization.number().filter(|_| windows.is_empty()) {
-            windows.push(window(word(kind), used, resets_at));
-        }
-        seen.push(Observation::Allowance(Allowance {
-            status,
-            kind: word(kind),
-            resets_at,
-            utilization: utilization.number(),
-            windows,
-        }));
-        Some(())
-    }
-
-    /// An answer to a request of ours. The one about the context tells the window before any result does.
-    pub(super) fn control_response(
-        &mut self,
-        line: &[u8],
-        seen: &mut Vec<Observation>,
-    ) -> Option<()> {
-        let mut answer = Answer::default();
-        // In one pass: answers can be long.
-        Scan::new(line).object(|key, scan| match key {
-            b"response" => answer.take(scan),
-            _ => scan.skip(),
-        })?;
-        if let Some(window) = answer.raw_max.count().or_else(|| answer.max.count()) {
-            let named = answer.model.line(WORD_BYTES_MAX);
-            let model = named.unwrap_or_else(|| self.answering_model());
-            self.learn_window(&model, Some(window), seen);
-        }
-        if answer.id.bare() == Some(WHAT_COST.as_bytes()) {
-            let text = answer.text.string().unwrap_or_default();
-            seen.push(Observation::Cost(total_cost(&text)));
-            return Some(());
-        }
-        let error = || answer.error.string().unwrap_or_else(|| answer.error.json());
-        seen.push(Observation::ControlAnswered {
-            request_id: word(answer.id),
-            answer: match answer.subtype.bare() {
-                Some(b"success") => Ok(answer.payload.json()),
-                _ => Err(error()),
-            },
-        });
-        Some(())
-    }
-
-    #[expect(clippy::unused_self, reason = "all kinds of lines are read alike")]
-    pub(super) fn control_request(
-        &mut self,
-        line: &[u8],
-        seen: &mut Vec<Observation>,
-    ) -> Option<()> {
-        let names: [&[u8]; 2] = [b"request_id", b"request"];
-        let [id, request] = members(line, names)?;
-        let [subtype] = members_of(request, [b"subtype"]);
-        seen.push(Observation::ControlAsked {
-            request_id: word(id),
-            subtype: word(subtype),
-            // Whole, however long: the answer may have to repeat parts of it.
-            request: request.json(),
-        });
-        Some(())
+        known if NOTHING_NEEDED.contains(&known) => Some(()),
+        _ => None,
     }
 }
 
-/// Windows of an allowance that are looked at; there are two or three.
+fn compacted(
+    conversation: &mut Conversation,
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<()> {
+    let [metadata] = members(line, [b"compact_metadata"])?;
+    let names: [&[u8]; 3] = [b"trigger", b"pre_tokens", b"post_tokens"];
+    let [trigger, before, after] = members_of(metadata, names);
+    seen.push(Observation::Compacted {
+        automatic: trigger.bare() == Some(b"auto"),
+        tokens_before: before.count().unwrap_or_default(),
+    });
+    // Older versions do not report the rest.
+    if let Some(tokens) = after.count() {
+        conversation.estimated(tokens, seen);
+    }
+    Some(())
+}
+
+/// Reads the state of the usage limit of a subscription. A warning is not a failure.
+pub(super) fn rate_limit(
+    conversation: &mut Conversation,
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<()> {
+    let [info] = members(line, [b"rate_limit_info"])?;
+    let names: [&[u8]; 5] = [
+        b"status",
+        b"resetsAt",
+        b"rateLimitType",
+        b"utilization",
+        b"unifiedWindows",
+    ];
+    let [status, resets, kind, utilization, unified] = members_of(info, names);
+    let status = match status.bare() {
+        Some(b"allowed") => AllowanceStatus::Allowed,
+        Some(b"allowed_warning") => AllowanceStatus::Warning,
+        Some(b"rejected") => AllowanceStatus::Rejected,
+        _ => AllowanceStatus::Unknown,
+    };
+    let resets_at = resets.count().and_then(limit::moment);
+    if status == AllowanceStatus::Rejected {
+        conversation.turn.rejected = Some(resets_at);
+    }
+    let mut windows = windows(unified);
+    if let Some(used) = utilization.number().filter(|_| windows.is_empty()) {
+        windows.push(window(word(kind), used, resets_at));
+    }
+    seen.push(Observation::Allowance(Allowance {
+        status,
+        kind: word(kind),
+        resets_at,
+        utilization: utilization.number(),
+        windows,
+    }));
+    Some(())
+}
+
+/// Reads the answer to our request. The answer about the context has the window before any result does.
+pub(super) fn control_response(
+    conversation: &mut Conversation,
+    line: &[u8],
+    seen: &mut Vec<Observation>,
+) -> Option<()> {
+    let mut answer = Answer::default();
+    // In one pass: answers can be long.
+    Scan::new(line).object(|key, scan| match key {
+        b"response" => answer.take(scan),
+        _ => scan.skip(),
+    })?;
+    if let Some(window) = answer.raw_max.count().or_else(|| answer.max.count()) {
+        let named = answer.model.line(WORD_BYTES_MAX);
+        let model = named.unwrap_or_else(|| conversation.answering_model());
+        conversation.learn_window(&model, Some(window), seen);
+    }
+    if answer.id.bare() == Some(WHAT_COST.as_bytes()) {
+        let text = answer.text.string().unwrap_or_default();
+        seen.push(Observation::Cost(total_cost(&text)));
+        return Some(());
+    }
+    let error = || answer.error.string().unwrap_or_else(|| answer.error.json());
+    seen.push(Observation::ControlAnswered {
+        request_id: word(answer.id),
+        answer: match answer.subtype.bare() {
+            Some(b"success") => Ok(answer.payload.json()),
+            _ => Err(error()),
+        },
+    });
+    Some(())
+}
+
+pub(super) fn control_request(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    let names: [&[u8]; 2] = [b"request_id", b"request"];
+    let [id, request] = members(line, names)?;
+    let [subtype] = members_of(request, [b"subtype"]);
+    seen.push(Observation::ControlAsked {
+        request_id: word(id),
+        subtype: word(subtype),
+        // Complete, even if it is long: the answer may have to repeat parts of it.
+        request: request.json(),
+    });
+    Some(())
+}
+
+/// Limit of windows of a usage limit; there are two or three.
 const WINDOWS_MAX: usize = 8;
 
 fn windows(unified: Raw<'_>) -> Vec<Window> {
     let mut windows = Vec::new();
-    // What is no object has no windows.
+    // A value that is not an object has no windows.
     let _ = unified.scan().object(|name, scan| {
         let names: [&[u8]; 2] = [b"utilization", b"resetsAt"];
         let [used, resets] = members_of(scan.value()?, names);
@@ -239,7 +240,7 @@ fn windows(unified: Raw<'_>) -> Vec<Window> {
     windows
 }
 
-/// A tenth of a percent is all that can be told apart.
+/// Rounds to a tenth of a percent.
 fn window(name: String, used: f64, resets_at: Option<Timestamp>) -> Window {
     let percent = (used * 1000.0).round().clamp(0.0, 1e6) / 10.0;
     Window {
@@ -249,7 +250,7 @@ fn window(name: String, used: f64, resets_at: Option<Timestamp>) -> Window {
     }
 }
 
-/// Reads `Total cost:            $0.0457` in the agent's words about what a conversation has cost.
+/// Reads `Total cost:            $0.0457` in the agent's text about the cost of a conversation.
 fn total_cost(text: &str) -> Option<f64> {
     let line = text
         .lines()
@@ -269,7 +270,7 @@ fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         b"error",
     ];
     let [attempt, max, delay, status, error] = members(line, names)?;
-    // Delays with jitter may be written with decimals.
+    // Delays with jitter can have decimals.
     let delay_ms = delay.number().unwrap_or_default().clamp(0.0, 1e12);
     #[expect(
         clippy::cast_possible_truncation,
@@ -284,11 +285,6 @@ fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         status: status.count(),
         error: word(error),
     }));
-    Some(())
-}
-
-pub(super) fn ping(seen: &mut Vec<Observation>) -> Option<()> {
-    seen.push(Observation::Ping);
     Some(())
 }
 

@@ -1,4 +1,4 @@
-//! What is said to Claude Code on its standard input: one JSON object per line. Anything else would end it.
+//! Messages to Claude Code on its stdin: one JSON object per line. Other text would end the process.
 
 use serde_json::json;
 
@@ -8,18 +8,18 @@ use crate::{ARE_YOU_THERE, Message, WHAT_COST};
 #[must_use]
 pub fn line(message: &Message<'_>) -> String {
     let value = match message {
-        // In the middle of a turn it is heard when the tool that runs is done.
+        // During a turn the agent reads it after the running tool.
         Message::Prompt { text: prompt, .. } | Message::Aside(prompt) => json!({
             "type": "user",
             "message": { "role": "user", "content": prompt },
         }),
         Message::Interrupt => request("interrupt", &json!({ "subtype": "interrupt" })),
-        // Answered without a request to the model, and with the size of the window.
+        // Answered without a request to the model, with the size of the window.
         Message::AreYouThere => request(
             ARE_YOU_THERE,
             &json!({ "subtype": "get_context_usage", "detail": "summary" }),
         ),
-        // Answered at once, in the middle of a turn too; versions that do not know it say so.
+        // Answered at once, even during a turn; older versions answer with an error.
         Message::WhatCost => request(WHAT_COST, &json!({ "subtype": "get_session_cost" })),
     };
     let mut line = value.to_string();
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_message_is_one_line_whatever_is_in_it() {
+    fn every_message_is_one_line() {
         let prompt = "two\nlines, \"quotes\", \u{2028} and \0";
         for message in [
             Message::Prompt {

@@ -1,17 +1,17 @@
-//! Which versions of Claude Code are known by trial, and what a person can do about its failures.
+//! Tested versions of Claude Code, and what a person can do about its failures.
 
 use crate::FailureClass;
 
-/// The line of versions that the recordings and the checks with the real agent come from, and its newest one.
+/// The newest tested version; recordings and checks with the real agent come from its series.
 const TRIED: (u32, u32, u32) = (2, 1, 325);
 
-/// Returns whether a version is one that was tried, or lies between those that were. What is no version is not.
+/// Returns whether a version was tested, or is an earlier one of the same series. Other text is not a version.
 #[must_use]
 pub fn is_tried(version: &str) -> bool {
     crate::is_up_to(TRIED, version)
 }
 
-/// Returns what to do about a failure that will come again until someone does something.
+/// Returns what to do about a failure that does not go away by itself.
 #[must_use]
 pub fn hint(class: FailureClass) -> Option<&'static str> {
     match class {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_up_to_the_newest_one_that_was_tried_are_known() {
+    fn versions_up_to_the_newest_tested_one_are_known() {
         for known in ["2.1.325", "2.1.50", "2.1.0", " 2.1.9 "] {
             assert!(is_tried(known), "{known}");
         }

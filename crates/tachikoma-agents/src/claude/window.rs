@@ -1,33 +1,33 @@
-//! How much fits into a model's context, and where the agent itself stops.
+//! Context windows of models, and the fill at which the agent itself stops.
 
-/// The agent compacts its context so many tokens below the window, unless that is switched off.
+/// The agent compacts its context this many tokens below the window, unless that is switched off.
 const COMPACTION_RESERVE_TOKENS: u64 = 33_000;
 
-/// With compaction off, the agent refuses to go on so many tokens below the window.
+/// With compaction off, the agent stops this many tokens below the window.
 pub(super) const REFUSAL_RESERVE_TOKENS: u64 = 23_000;
 
-/// A loop meets a handful of models. More would be a fault of what is read, and is not kept.
+/// Limit of models: a loop uses a handful.
 const MODELS_MAX: usize = 32;
 
-/// Added to a model's name where the large window was asked for.
+/// Suffix of a model's name if the large window was requested.
 const LARGE_MARK: &str = "[1m]";
 
 const USUAL_TOKENS: u64 = 200_000;
 const LARGE_TOKENS: u64 = 1_000_000;
 
-/// Returns the fill at which the agent compacts its context by itself, if it may. Not every model does.
+/// Returns the fill at which the agent compacts its context, if it may. Not every model does.
 #[must_use]
 pub fn compaction_point(window: u64) -> u64 {
     window.saturating_sub(COMPACTION_RESERVE_TOKENS)
 }
 
-/// Returns the fill at which the agent refuses to go on when it may not compact.
+/// Returns the fill at which the agent stops if it may not compact.
 #[must_use]
 pub fn refusal_point(window: u64) -> u64 {
     window.saturating_sub(REFUSAL_RESERVE_TOKENS)
 }
 
-/// Returns the window of a model by its name, as far as names tell: the third and fourth generations have the usual
+/// Returns the window of a model by its name: the third and fourth generations have the usual
 /// one, the fifth has the large one.
 #[must_use]
 pub fn window_of(model: &str) -> Option<u64> {
@@ -43,12 +43,12 @@ pub fn window_of(model: &str) -> Option<u64> {
     }
 }
 
-/// What the agent has told of windows.
+/// The windows that the agent reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Windows(Vec<(String, u64)>);
 
 impl Windows {
-    /// Keeps what was told, and returns whether it is news.
+    /// Keeps a reported window. Returns whether it is new.
     pub fn learn(&mut self, model: &str, window: u64) -> bool {
         if window == 0 || model.is_empty() {
             return false;
@@ -63,10 +63,10 @@ impl Windows {
         room
     }
 
-    /// Returns the window of the model of a message. `wanted` is the model that was asked for: it may have the mark of
+    /// Returns the window of the model of a message. `wanted` is the requested model: it may have the suffix of
     /// the large window, which messages leave out.
     ///
-    /// What was told comes first, then what is `assumed`, then what the name tells.
+    /// A reported window comes first, then the `assumed` one, then that of the name.
     pub fn of(&self, model: &str, wanted: Option<&str>, assumed: Option<u64>) -> Option<u64> {
         let marked = wanted.filter(|wanted| wanted.strip_suffix(LARGE_MARK) == Some(model));
         let told = |name: &str| {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_windows_or_nothing() {
+    fn names_of_known_models_have_a_window() {
         for (model, window) in [
             ("claude-opus-5-5", Some(LARGE_TOKENS)),
             ("claude-fable-5-2", Some(LARGE_TOKENS)),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_wins_over_names_and_the_mark_over_its_absence() {
+    fn a_reported_window_wins_over_the_name_and_the_suffix_counts() {
         let mut windows = Windows::default();
         assert_eq!(
             windows.of("claude-opus-5-5", None, None),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_models_are_kept() {
+    fn the_number_of_models_is_limited() {
         let mut windows = Windows::default();
         for number in 0..1000 {
             windows.learn(&format!("m{number}"), 7);

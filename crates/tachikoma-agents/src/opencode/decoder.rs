@@ -1,99 +1,47 @@
-//! What is known of one conversation while its events come in.
+//! Reads the output of one process line by line: events of the server, lines of the bridge, and lines of `opencode run`.
 
 use serde_json::Value;
-use tachikoma_core::Timestamp;
 
-use super::failure::Trouble;
-use super::ids;
-use super::own::Own;
-use super::parts::{line, plan};
-use crate::report::Standing;
-use crate::{
-    ARE_YOU_THERE, FailureClass, Observation, Reading, Retry, SessionInfo, TurnOutcome, TurnResult,
+use super::conversation::{
+    Conversation, NAME_BYTES_MAX, NOT_UNDERSTOOD_BYTES_MAX, REMEMBERED_MAX, line, rounded,
 };
-
-/// How much is kept of a line that is not understood.
-const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
-
-/// How long an id or a name can be.
-const NAME_BYTES_MAX: usize = 256;
-
-/// What is kept of a turn's last words. Longer ones are in the transcript, and only their end is judged.
-const TEXT_BYTES_MAX: usize = 64 << 10;
-
-/// A server's whole list of attempts: it tries six times.
-const ATTEMPTS: u64 = 6;
-
-/// Summaries and questions that are kept in mind; more at a time would be a fault of what is read.
-const REMEMBERED_MAX: usize = 32;
+use super::parts::{plan, read_part};
+use crate::Observation;
+use crate::report::Standing;
 
 /// Reads the output of one process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decoder {
-    pub(super) session: SessionInfo,
-    pub(super) turn: Turn,
-    /// Tool calls in flight.
-    pub(super) running: Vec<String>,
-    windows: Vec<(String, u64)>,
-    assumed_window: Option<u64>,
-    latest: Option<Reading>,
-    model: Option<String>,
-    /// Messages that are summaries, not answers.
-    summaries: Vec<String>,
-    /// Permissions that were asked for: the question and what it is about.
-    asked: Vec<(String, String, String)>,
-    session_cost: f64,
-    cost: f64,
-    readings: u64,
+    conversation: Conversation,
     unknown_lines: u64,
 }
 
-/// What was seen since the last result.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Turn {
-    /// Whether anything of a turn was seen.
-    pub open: bool,
-    /// The message of the last text, and its text so far.
-    message: String,
-    text: String,
-    trouble: Option<Trouble>,
-    /// Until when the service takes nothing.
-    limited: Option<(String, Timestamp)>,
-    cost: f64,
-    steps: u64,
-    /// Whether the last step called a tool: then another one was to follow.
-    calling: bool,
-    tokens: u64,
-    denials: usize,
-}
-
 impl Decoder {
-    /// Returns a decoder that takes a model's window for this size unless the server says otherwise.
+    /// Returns a decoder that assumes this context window unless the server reports it.
     #[must_use]
     pub fn assuming(window_tokens: Option<u64>) -> Self {
-        Self {
-            assumed_window: window_tokens,
-            ..Self::default()
-        }
+        let mut decoder = Self::default();
+        decoder.conversation.assumed_window = window_tokens;
+        decoder
     }
 
-    /// Returns what is known by now.
+    /// Returns what is known so far.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing {
             unknown_lines: self.unknown_lines,
-            readings: self.readings,
-            reading: self.latest.clone(),
-            session: self.session.clone(),
-            window: self.window(),
-            cost_usd: rounded(self.cost),
+            readings: self.conversation.readings,
+            reading: self.conversation.latest.clone(),
+            session: self.conversation.session.clone(),
+            window: self.conversation.window(),
+            cost_usd: rounded(self.conversation.cost),
         }
     }
 
-    /// Reads one line and adds what it says to `seen`. A line that is not understood is counted and kept, bounded.
+    /// Reads one line and adds its observations to `seen`. A line that is not understood is counted and kept, bounded.
     pub fn observe(&mut self, line: &[u8], seen: &mut Vec<Observation>) {
         let mut line = line.trim_ascii();
-        // The stream as a recording has it.
+        // The prefix of the server's stream in a recording.
         if let Some(data) = line.strip_prefix(b"data:") {
             line = data.trim_ascii_start();
         }
@@ -115,7 +63,7 @@ impl Decoder {
         let kind = value["type"].as_str()?;
         if kind.starts_with("tachikoma.") {
             let own = serde_json::from_value(value.clone()).ok()?;
-            self.own(own, seen);
+            self.conversation.own(own, seen);
             return Some(());
         }
         if value["properties"].is_object() {
@@ -126,106 +74,44 @@ impl Decoder {
         self.line_of_run(kind, value, seen)
     }
 
-    fn own(&mut self, own: Own, seen: &mut Vec<Observation>) {
-        match own {
-            Own::Session {
-                id,
-                version,
-                model,
-                permission,
-            } => {
-                self.model = model.clone().or(self.model.take());
-                let permission_mode = Some(permission);
-                self.known(
-                    SessionInfo {
-                        session_id: line(&id, NAME_BYTES_MAX),
-                        model,
-                        version,
-                        permission_mode,
-                    },
-                    seen,
-                );
-            }
-            Own::Window { model, window } => {
-                let known = self.windows.iter().any(|known| known.0 == model);
-                if window > 0 && !known && self.windows.len() < REMEMBERED_MAX {
-                    self.windows.push((model.clone(), window));
-                    self.model.get_or_insert_with(|| model.clone());
-                    seen.push(Observation::WindowKnown { model, window });
-                }
-            }
-            Own::Here {} => seen.push(Observation::ControlAnswered {
-                request_id: ARE_YOU_THERE.to_owned(),
-                answer: Ok(String::new()),
-            }),
-            Own::TakenUp { usd, tokens: used } => seen.push(Observation::TakenUp {
-                usd: usd.max(0.0),
-                tokens: tokens(&used),
-            }),
-            Own::Cost { usd } => seen.push(Observation::Cost(usd.filter(|usd| *usd >= 0.0))),
-            Own::Prompted { .. } => self.turn.open = true,
-            Own::Limited { message, until } => {
-                self.turn.limited = Some((message, Timestamp::from_millis(until)));
-            }
-            Own::Failed { message, lost } => {
-                let class = if lost {
-                    FailureClass::Lost
-                } else {
-                    FailureClass::Other
-                };
-                self.turn.trouble = Some(Trouble {
-                    class: Some(class),
-                    message,
-                    ..Trouble::default()
-                });
-                self.end(seen);
-            }
-            Own::Waiting { why } => {
-                seen.push(Observation::AwaitingServer(line(
-                    &why,
-                    NOT_UNDERSTOOD_BYTES_MAX,
-                )));
-            }
-            Own::Answering {} => {}
-        }
-    }
-
-    /// An event of the server. There are many kinds, and more with each version; those that say nothing here are left alone.
+    /// Reads an event of the server. There are many kinds, and more with each version; unknown ones are ignored.
     fn event(&mut self, kind: &str, id: &str, properties: &Value, seen: &mut Vec<Observation>) {
         if kind == "session.created" {
-            return self.session_created(&properties["info"], seen);
+            return self.conversation.session_created(&properties["info"], seen);
         }
         let session = properties["sessionID"].as_str();
-        if session.is_some_and(|session| !self.is_ours(session, seen)) {
+        if session.is_some_and(|session| !self.conversation.is_ours(session, seen)) {
             return;
         }
         match kind {
             "session.updated" => {
                 let total = properties["info"]["cost"].as_f64();
-                self.session_cost = total.filter(|cost| *cost >= 0.0).unwrap_or_default();
+                self.conversation.session_cost =
+                    total.filter(|cost| *cost >= 0.0).unwrap_or_default();
             }
-            "message.updated" => self.message(&properties["info"]),
-            "message.part.updated" => self.part(&properties["part"], seen),
-            "session.status" => self.status(id, &properties["status"], seen),
-            "session.error" => self.trouble(&properties["error"], seen),
-            "session.idle" if self.turn.open => self.end(seen),
+            "message.updated" => self.conversation.message(&properties["info"]),
+            "message.part.updated" => read_part(&mut self.conversation, &properties["part"], seen),
+            "session.status" => self.conversation.status(id, &properties["status"], seen),
+            "session.error" => self.conversation.trouble(&properties["error"], seen),
+            "session.idle" if self.conversation.turn.open => self.conversation.end(seen),
             "todo.updated" => seen.push(plan(&properties["todos"])),
             "permission.asked" => {
                 let word = |name: &str| properties[name].as_str().unwrap_or_default();
-                if self.asked.len() < REMEMBERED_MAX {
+                if self.conversation.asked.len() < REMEMBERED_MAX {
                     let about = line(word("permission"), NAME_BYTES_MAX);
                     let call = properties["tool"]["callID"].as_str().unwrap_or_default();
                     let call = line(call, NAME_BYTES_MAX);
-                    self.asked
+                    self.conversation
+                        .asked
                         .push((line(word("id"), NAME_BYTES_MAX), about, call));
                 }
             }
-            "permission.replied" => self.replied(properties, seen),
+            "permission.replied" => self.conversation.replied(properties, seen),
             _ => {}
         }
     }
 
-    /// A line of `opencode run --format json`. The process ends with its turn, which is over at the end of the step that
+    /// Reads a line of `opencode run --format json`. The process ends with its turn, after the step that
     /// calls no tool.
     fn line_of_run(
         &mut self,
@@ -237,251 +123,19 @@ impl Decoder {
         match kind {
             "step_start" | "text" | "reasoning" | "tool_use" | "step_finish" => {
                 let session = value["sessionID"].as_str()?;
-                self.is_ours(session, seen);
-                self.part(part, seen);
+                self.conversation.is_ours(session, seen);
+                read_part(&mut self.conversation, part, seen);
                 let reason = part["reason"].as_str();
                 if kind == "step_finish" && matches!(reason, Some("stop" | "length")) {
-                    self.end(seen);
+                    self.conversation.end(seen);
                 }
             }
             "error" => {
-                self.trouble(&value["error"], seen);
-                self.end(seen);
+                self.conversation.trouble(&value["error"], seen);
+                self.conversation.end(seen);
             }
             _ => return None,
         }
         Some(())
     }
-
-    fn session_created(&mut self, info: &Value, seen: &mut Vec<Observation>) {
-        // A sub-agent's conversation has a parent. The bridge has said which one is ours.
-        if info["parentID"].is_string() || self.session.permission_mode.is_some() {
-            return;
-        }
-        let word = |name: &str| info[name].as_str().map(|word| line(word, NAME_BYTES_MAX));
-        let session = SessionInfo {
-            session_id: word("id").unwrap_or_default(),
-            version: word("version"),
-            ..SessionInfo::default()
-        };
-        self.known(session, seen);
-    }
-
-    /// Whether events of a conversation are ours: until one is known, the first that is named is.
-    fn is_ours(&mut self, session: &str, seen: &mut Vec<Observation>) -> bool {
-        if self.session.session_id.is_empty() {
-            let session_id = line(session, NAME_BYTES_MAX);
-            self.known(
-                SessionInfo {
-                    session_id,
-                    ..SessionInfo::default()
-                },
-                seen,
-            );
-        }
-        self.session.session_id == session
-    }
-
-    fn known(&mut self, session: SessionInfo, seen: &mut Vec<Observation>) {
-        if session == self.session {
-            return;
-        }
-        if session.session_id != self.session.session_id {
-            self.latest = None;
-            self.turn = Turn::default();
-            self.running.clear();
-        }
-        seen.push(Observation::SessionKnown(session.clone()));
-        self.session = session;
-    }
-
-    fn message(&mut self, info: &Value) {
-        if info["role"] != "assistant" {
-            return;
-        }
-        self.turn.open = true;
-        if let (Some(provider), Some(model)) =
-            (info["providerID"].as_str(), info["modelID"].as_str())
-        {
-            self.model = Some(line(&format!("{provider}/{model}"), NAME_BYTES_MAX));
-        }
-        if info["summary"] == true
-            && let Some(id) = info["id"].as_str()
-            && !self.is_summary(id)
-        {
-            if self.summaries.len() >= REMEMBERED_MAX {
-                self.summaries.remove(0);
-            }
-            self.summaries.push(line(id, NAME_BYTES_MAX));
-        }
-    }
-
-    pub(super) fn is_summary(&self, message: &str) -> bool {
-        self.summaries.iter().any(|known| known == message)
-    }
-
-    /// The last words of a turn are those of its last message.
-    pub(super) fn said(&mut self, message: &str, text: &str) {
-        self.turn.open = true;
-        if self.turn.message != message {
-            self.turn.message = line(message, NAME_BYTES_MAX);
-            self.turn.text.clear();
-        } else if !self.turn.text.is_empty() {
-            self.turn.text.push('\n');
-        }
-        self.turn.text.push_str(text);
-        let excess = self.turn.text.len().saturating_sub(TEXT_BYTES_MAX);
-        let excess = self.turn.text.ceil_char_boundary(excess);
-        self.turn.text.drain(..excess);
-    }
-
-    /// Each request to the model ends with its numbers. The tools that it called are over by then.
-    pub(super) fn step_finished(&mut self, part: &Value, seen: &mut Vec<Observation>) {
-        self.turn.open = true;
-        self.turn.steps += 1;
-        self.turn.calling = part["reason"] == "tool-calls";
-        let cost = part["cost"].as_f64().filter(|cost| *cost >= 0.0);
-        self.turn.cost += cost.unwrap_or_default();
-        self.cost += cost.unwrap_or_default();
-        let tokens = tokens(&part["tokens"]);
-        self.turn.tokens += tokens;
-        // No request is empty: a service that counts nothing says 0. A summary is no fill of the context.
-        let message = part["messageID"].as_str().unwrap_or_default();
-        if tokens == 0 {
-            return;
-        }
-        seen.push(Observation::CallEnded(tokens));
-        if self.is_summary(message) {
-            return;
-        }
-        self.readings += 1;
-        let reading = Reading {
-            tokens,
-            window: self.window(),
-            model: self.model.clone(),
-            estimated: false,
-            // A step that called no tool was the last one: the turn is over in a moment.
-            answering: !self.turn.calling,
-        };
-        self.latest = Some(reading.clone());
-        seen.push(Observation::Measured(reading));
-    }
-
-    pub(super) fn tokens(&self) -> u64 {
-        self.latest.as_ref().map_or(0, |latest| latest.tokens)
-    }
-
-    fn window(&self) -> Option<u64> {
-        let told = self.windows.iter().rfind(|(model, _)| {
-            self.model
-                .as_deref()
-                .is_none_or(|wanted| wanted == model.as_str())
-        });
-        told.map(|(_, window)| *window).or(self.assumed_window)
-    }
-
-    fn status(&mut self, event: &str, status: &Value, seen: &mut Vec<Observation>) {
-        match status["type"].as_str() {
-            Some("busy") => self.turn.open = true,
-            Some("retry") => {
-                self.turn.open = true;
-                let next = status["next"].as_u64();
-                let delay = next.and_then(|next| ids::millis_until(event, next));
-                let message = status["message"].as_str().unwrap_or_default();
-                seen.push(Observation::Retrying(Retry {
-                    attempt: status["attempt"].as_u64().unwrap_or_default(),
-                    attempts_max: ATTEMPTS,
-                    delay_ms: delay.unwrap_or_default(),
-                    status: None,
-                    error: line(message, NAME_BYTES_MAX),
-                }));
-            }
-            Some(_) | None => {}
-        }
-    }
-
-    fn trouble(&mut self, error: &Value, seen: &mut Vec<Observation>) {
-        self.turn.open = true;
-        let trouble = Trouble::of(error);
-        if trouble.class != Some(FailureClass::Interrupted) {
-            seen.push(Observation::RequestFailed {
-                error: trouble.name.clone(),
-                text: trouble.message.clone(),
-            });
-        }
-        // That it was ended is not why: what came before is.
-        let ended = trouble.class == Some(FailureClass::Interrupted);
-        if !ended || self.turn.trouble.is_none() {
-            self.turn.trouble = Some(trouble);
-        }
-    }
-
-    fn replied(&mut self, properties: &Value, seen: &mut Vec<Observation>) {
-        let id = properties["requestID"].as_str().unwrap_or_default();
-        let Some(at) = self.asked.iter().position(|(asked, ..)| asked == id) else {
-            return;
-        };
-        let (_, tool, id) = self.asked.swap_remove(at);
-        if properties["reply"] == "reject" {
-            self.turn.denials += 1;
-            seen.push(Observation::PermissionDenied { tool, id });
-        }
-    }
-
-    /// The turn is over.
-    fn end(&mut self, seen: &mut Vec<Observation>) {
-        let turn = std::mem::take(&mut self.turn);
-        self.running.clear();
-        let trouble = turn.trouble.unwrap_or_default();
-        let failure = match &turn.limited {
-            Some(_) => Some(FailureClass::UsageLimit),
-            // Whoever is ended between two steps does not say so.
-            None if turn.calling => trouble.class.or(Some(FailureClass::Interrupted)),
-            None => trouble.class,
-        };
-        let outcome = match failure {
-            None => TurnOutcome::Ok,
-            Some(FailureClass::UsageLimit) => TurnOutcome::UsageLimit,
-            Some(FailureClass::Interrupted) => TurnOutcome::DuringExecution,
-            Some(_) => TurnOutcome::ApiError,
-        };
-        let words = match &turn.limited {
-            Some((message, _)) => message.clone(),
-            None => trouble.message,
-        };
-        seen.push(Observation::Resulted(Box::new(TurnResult {
-            failure,
-            outcome,
-            limit_resets_at: turn.limited.map(|(_, until)| until),
-            api_error: Some(trouble.name).filter(|name| !name.is_empty()),
-            api_error_status: trouble.status,
-            num_turns: Some(turn.steps),
-            tokens: turn.tokens,
-            cost_usd: rounded(turn.cost),
-            session_cost_usd: rounded(self.session_cost.max(turn.cost)),
-            permission_denials: turn.denials,
-            ..TurnResult::plain(failure.is_none(), failure.map_or(turn.text, |_| words))
-        })));
-    }
-}
-
-fn tokens(tokens: &Value) -> u64 {
-    let count = |value: &Value| value.as_u64().filter(|count| *count < 1 << 48);
-    if let Some(total) = count(&tokens["total"]).filter(|total| *total > 0) {
-        return total;
-    }
-    let cache = &tokens["cache"];
-    let parts = [
-        &tokens["input"],
-        &tokens["output"],
-        &cache["read"],
-        &cache["write"],
-    ];
-    parts.into_iter().filter_map(count).sum()
-}
-
-/// Rounds off what adding decimals leaves behind.
-fn rounded(usd: f64) -> f64 {
-    let rounded = (usd * 1e9).round() / 1e9;
-    if rounded.is_finite() { rounded } else { 0.0 }
 }

@@ -6,10 +6,10 @@ use tachikoma_core::Problem;
 use super::hint;
 use crate::{FailureClass, TurnResult};
 
-/// How much is kept of what an error says.
+/// Bytes of an error message that are kept.
 const MESSAGE_BYTES_MAX: usize = 2048;
 
-/// Error codes of a connection that was not made or broke.
+/// Error codes of a connection that failed or broke.
 const NETWORK_CODES: [&str; 8] = [
     "ConnectionRefused",
     "EAI_AGAIN",
@@ -21,13 +21,13 @@ const NETWORK_CODES: [&str; 8] = [
     "ETIMEDOUT",
 ];
 
-/// How the bridge's last words begin when its server went away.
+/// Start of the bridge's last output if its server is gone.
 pub const SERVER_LOST: &str = "the OpenCode server was lost";
 
-/// How the bridge's last words begin when no server will come back by itself.
+/// Start of the bridge's last output if no server will come back by itself.
 pub const GAVE_UP: &str = "there is no OpenCode server";
 
-/// An error, understood.
+/// An error of OpenCode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Trouble {
     pub class: Option<FailureClass>,
@@ -37,13 +37,13 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Understands an error in the form that messages, events and `opencode run` share.
+    /// Reads an error in the format of messages, events and `opencode run`.
     pub fn of(error: &Value) -> Self {
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let data = &error["data"];
         let mut name = word(&error["name"]);
         if name.is_empty() {
-            // A connection that broke has only a code.
+            // A broken connection has only a code.
             name = word(&error["code"]);
         }
         name.truncate(name.floor_char_boundary(MESSAGE_BYTES_MAX));
@@ -54,7 +54,7 @@ impl Trouble {
         if message.is_empty() {
             message.clone_from(&name);
         }
-        // Some carry the trace of the whole server.
+        // Some contain a stack trace of the server.
         let end = message.find("\n    at ").unwrap_or(message.len());
         message.truncate(message.floor_char_boundary(end.min(MESSAGE_BYTES_MAX)));
         let status = data["statusCode"].as_u64();
@@ -85,7 +85,7 @@ fn class(name: &str, status: Option<u64>, message: &str, data: &Value) -> Failur
     }
 }
 
-/// A quota that is used up is told apart from too many requests only by the service's own answer.
+/// Only the service's own answer distinguishes an exhausted quota from too many requests.
 fn is_quota(data: &Value) -> bool {
     let body = data["responseBody"].as_str().unwrap_or_default();
     ["insufficient_quota", "usage_limit", "quota_exceeded"]
@@ -93,7 +93,7 @@ fn is_quota(data: &Value) -> bool {
         .any(|word| body.contains(word))
 }
 
-/// Returns what a result means for the loop, if it is more than a failure that may go well the next time.
+/// Returns what a result means for the loop, unless a retry is enough.
 pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
     let failure = result.failure?;
     match failure {
@@ -105,9 +105,9 @@ pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
             let advice = hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
         }
-        // What was refused stays in the conversation.
+        // The rejected content stays in the conversation.
         FailureClass::Refused => Some(Problem::Poisoned),
-        // A fresh one takes over, and nobody did anything wrong.
+        // A new session takes over, and it does not count as a failure.
         FailureClass::Lost => Some(Problem::Cut),
         FailureClass::PromptTooLong
         | FailureClass::Interrupted
@@ -116,7 +116,7 @@ pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
     }
 }
 
-/// Returns what the last words of the bridge mean for the loop.
+/// Returns what the last output of the bridge means for the loop.
 pub(crate) fn of_words(words: &str) -> Option<Problem> {
     if words.starts_with(SERVER_LOST) {
         return Some(Problem::Cut);
@@ -132,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn errors_are_told_apart() {
+    fn errors_are_classified() {
         let api = |status: u64, body: &str| json!({"name": "APIError", "data": {"message": "m", "statusCode": status, "responseBody": body}});
         for (error, class) in [
             (api(401, ""), FailureClass::Authentication),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_of_the_bridge_say_what_follows() {
+    fn the_last_output_of_the_bridge_is_classified() {
         let lost = format!("{SERVER_LOST}: its event stream ended");
         assert_eq!(of_words(&lost), Some(Problem::Cut));
         let gone = format!("{GAVE_UP} at http://127.0.0.1:1");

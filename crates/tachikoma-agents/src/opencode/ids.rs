@@ -1,15 +1,15 @@
-//! The server's ids, which sort by the time of its clock: a prefix, 48 bits of time and count as hexadecimal digits, and 14
-//! characters of chance. A message that is given an id by us has to sort as if the server had made it: the server takes a
-//! message behind the last answer for one that is not answered yet.
+//! The server's ids, which sort by time: a prefix, 48 bits of time and count as hexadecimal digits, and 14
+//! random characters. An id that we give to a message must sort as if the server had made it: for the server, a
+//! message after the last answer is not answered yet.
 
 /// Hexadecimal digits of time and count.
 const DIGITS: usize = 12;
 
-/// The count within one millisecond has 12 bits; of the time the lowest 36 are kept, which last for two years.
+/// The count within one millisecond has 12 bits; the lowest 36 bits of the time are kept, which wrap after two years.
 const COUNT_BITS: u32 = 12;
 const TIME_BITS: u32 = 36;
 
-/// Returns the time of an id, in milliseconds, as far as it has it: modulo 2^36.
+/// Returns the time of an id in milliseconds, modulo 2^36.
 #[must_use]
 pub fn millis_of(id: &str) -> Option<u64> {
     let (_, rest) = id.split_once('_')?;
@@ -18,16 +18,16 @@ pub fn millis_of(id: &str) -> Option<u64> {
     Some(number >> COUNT_BITS)
 }
 
-/// Returns how long after the time of an id a moment is, in milliseconds; 0 where it is before.
+/// Returns the milliseconds from the time of an id to a time; 0 if it is earlier.
 #[must_use]
 pub fn millis_until(id: &str, moment: u64) -> Option<u64> {
     let wrap = 1_u64 << TIME_BITS;
     let ahead = (moment % wrap).wrapping_sub(millis_of(id)?) % wrap;
-    // More than a year ahead is behind.
+    // More than a year ahead means that it is earlier.
     Some(if ahead > wrap / 2 { 0 } else { ahead })
 }
 
-/// Returns an id of a time, in milliseconds. `chance` makes it the only one of its millisecond.
+/// Returns an id for a time in milliseconds. `chance` makes it unique within its millisecond.
 #[must_use]
 pub fn at(prefix: &str, millis: u64, chance: u128) -> String {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_read_and_made_as_the_server_does() {
-        // Of a recording: the message was created at 1794709761630.
+    fn ids_are_read_and_made_as_by_the_server() {
+        // From a recording: the message was created at 1794709761630.
         let recorded = "msg_1dd09ae5d001K32BwsgffeWY0t";
         let wrap = 1_u64 << TIME_BITS;
         assert_eq!(millis_of(recorded), Some(1_794_709_761_629 % wrap));

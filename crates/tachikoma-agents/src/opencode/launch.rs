@@ -1,4 +1,4 @@
-//! How OpenCode is started. Why each argument and variable is there stands in `docs/agents/opencode.md`.
+//! How OpenCode is started. `docs/agents/opencode.md` explains each argument and variable.
 
 use std::ffi::OsString;
 
@@ -10,9 +10,9 @@ use crate::{Input, LaunchPlan, Lifetime, Message, Permission, Turn};
 /// OpenCode, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenCodeAgent {
-    /// How it is talked to.
+    /// The connection to it.
     pub way: Way,
-    /// Variables of the user's own.
+    /// The user's variables.
     pub env: Vec<(OsString, OsString)>,
     /// The model, as `provider/model`.
     pub model: Option<String>,
@@ -20,41 +20,41 @@ pub struct OpenCodeAgent {
     pub permission: Permission,
     /// Commands that it may run with [`Permission::Safe`], each with any arguments.
     pub allow: Vec<String>,
-    /// Whether the fill of the context is managed from outside, so that it must not compact it by itself.
+    /// Whether Tachikoma manages the context, so that the agent must not compact it.
     pub context_is_managed: bool,
-    /// The window where the server does not say.
+    /// The context window if the server does not report it.
     pub window_tokens: Option<u64>,
 }
 
-/// How OpenCode is talked to.
+/// The connection to OpenCode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Through a server, by our own bridge.
+    /// A server, through our own bridge.
     Server {
-        /// The program that plays the bridge, with the arguments that make it one; not empty.
+        /// The program of the bridge, with its first arguments; not empty.
         bridge: Vec<OsString>,
-        /// Which server.
+        /// The server.
         at: ServerAt,
-        /// The directory that the conversation works in.
+        /// The working directory of the conversation.
         directory: OsString,
-        /// How long one bridge lives.
+        /// Lifetime of one bridge.
         lifetime: Lifetime,
     },
     /// `opencode run`, one process per turn, without a server.
     Once {
-        /// The program and arguments that go before all others; not empty.
+        /// The program and the arguments before all others; not empty.
         program: Vec<OsString>,
-        /// Arguments of the user's own.
+        /// The user's arguments.
         args: Vec<OsString>,
     },
 }
 
-/// Which server.
+/// The server to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAt {
-    /// One that someone else runs.
+    /// A server that the user runs.
     Url(String),
-    /// One that a supervisor runs, which says in a file in this directory where.
+    /// A supervised server. A file in this directory has its address.
     Supervised(OsString),
 }
 
@@ -77,7 +77,7 @@ impl OpenCodeAgent {
         Decoder::assuming(self.window_tokens)
     }
 
-    /// Returns what to write to it; `opencode run` hears nothing after its prompt.
+    /// Returns the line to write to it; `opencode run` reads nothing after its prompt.
     pub(crate) fn line(&self, message: &Message<'_>) -> Option<String> {
         match &self.way {
             Way::Server { .. } => Some(own::line(message)),
@@ -165,11 +165,11 @@ impl OpenCodeAgent {
             .collect()
     }
 
-    /// Returns the variables that are set whatever the user sets.
+    /// Returns the variables that the user cannot override.
     #[must_use]
     pub fn own_variables(&self) -> Vec<(&'static str, String)> {
         match &self.way {
-            // The bridge is no agent; its server has its variables from whoever started it.
+            // The bridge is not an agent; its server got its variables when it was started.
             Way::Server { .. } => Vec::new(),
             Way::Once { .. } => {
                 let mut own = server_variables(self.context_is_managed);
@@ -181,10 +181,10 @@ impl OpenCodeAgent {
     }
 }
 
-/// Returns the variables that OpenCode is started with, as a server or on a turn.
+/// Returns the variables for OpenCode, as a server or for a turn.
 #[must_use]
 pub fn server_variables(context_is_managed: bool) -> Vec<(&'static str, String)> {
-    // A new version in the middle of the night would be another agent.
+    // An update during the run would change the agent.
     let mut own = vec![("OPENCODE_DISABLE_AUTOUPDATE", "1".to_owned())];
     if context_is_managed {
         own.push(("OPENCODE_DISABLE_AUTOCOMPACT", "1".to_owned()));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_launch_is_what_the_settings_say() {
+    fn the_launch_follows_the_settings() {
         let first = Turn {
             prompt: "do it",
             iteration: Some(3),

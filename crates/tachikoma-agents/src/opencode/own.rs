@@ -1,30 +1,30 @@
-//! What runner and bridge say to each other beyond the server's own events: one JSON object per line.
+//! Messages between the runner and the bridge, besides the server's events: one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Message;
 
-/// What the runner says to the bridge.
+/// A message from the runner to the bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum Order {
-    /// The next turn.
+    /// Starts the next turn.
     Prompt {
         /// The whole prompt.
         text: String,
-        /// The iteration that it begins, if it begins one.
+        /// The iteration that it begins, if any.
         iteration: Option<u32>,
     },
-    /// A word in the middle of a turn; between turns it is dropped.
+    /// A message during a turn; between turns it is dropped.
     Aside {
-        /// The word.
+        /// The text.
         text: String,
     },
-    /// The turn is to end.
+    /// Interrupts the turn.
     Interrupt,
-    /// Answer with [`Own::Here`] once the conversation is open.
+    /// Asks for [`Own::Here`] once the conversation is open.
     AreYouThere,
-    /// Answer with [`Own::Cost`].
+    /// Asks for [`Own::Cost`].
     WhatCost,
 }
 
@@ -43,11 +43,11 @@ pub fn line(message: &Message<'_>) -> String {
         Message::AreYouThere => Order::AreYouThere,
         Message::WhatCost => Order::WhatCost,
     };
-    // Strings in an object can always be written.
+    // An object of strings can always be serialized.
     serde_json::to_string(&order).unwrap_or_default() + "\n"
 }
 
-/// What the bridge says for itself, in the form of the server's events.
+/// A message of the bridge, in the format of the server's events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "properties")]
 pub enum Own {
@@ -58,29 +58,29 @@ pub enum Own {
         id: String,
         /// The server's version.
         version: Option<String>,
-        /// The model that was asked for, as `provider/model`.
+        /// The requested model, as `provider/model`.
         model: Option<String>,
-        /// What the agent may do unasked.
+        /// The permission mode.
         permission: String,
     },
-    /// How much fits into a model's context.
+    /// The context window of a model.
     #[serde(rename = "tachikoma.window")]
     Window {
         /// The model, as `provider/model`.
         model: String,
-        /// Tokens that fit.
+        /// Tokens that fit into it.
         window: u64,
     },
     /// The answer to [`Order::AreYouThere`].
     #[serde(rename = "tachikoma.here")]
     Here {},
-    /// What the conversation has cost so far: the answer to [`Order::WhatCost`].
+    /// The cost of the conversation so far: the answer to [`Order::WhatCost`].
     #[serde(rename = "tachikoma.cost")]
     Cost {
         /// In dollars.
         usd: Option<f64>,
     },
-    /// A conversation was taken up again: what it has used, turns that were cut included.
+    /// A conversation was resumed: its usage, with turns that were cut off.
     #[serde(rename = "tachikoma.taken_up")]
     TakenUp {
         /// In dollars.
@@ -88,37 +88,37 @@ pub enum Own {
         /// As the server counts them.
         tokens: serde_json::Value,
     },
-    /// The server has taken a prompt.
+    /// The server has accepted a prompt.
     #[serde(rename = "tachikoma.prompted")]
     Prompted {
-        /// The message, by the id that the bridge gave it.
+        /// The id that the bridge gave to the message.
         message: String,
-        /// Whether it was there already, and its turn, which was cut, goes on.
+        /// Whether it existed already, so that its turn continues.
         again: bool,
     },
-    /// The model is answering; said now and then.
+    /// The model is answering; sent from time to time.
     #[serde(rename = "tachikoma.answering")]
     Answering {},
-    /// The server is waited for.
+    /// The bridge waits for the server.
     #[serde(rename = "tachikoma.waiting")]
     Waiting {
-        /// What it does instead.
+        /// The reason.
         why: String,
     },
-    /// The service of the model takes nothing for so long that the turn was ended.
+    /// The usage limit of the model's service lasts so long that the turn was ended.
     #[serde(rename = "tachikoma.limited")]
     Limited {
-        /// What the service says.
+        /// The message of the service.
         message: String,
-        /// When it takes requests again, in milliseconds since the epoch.
+        /// When the limit is reset, in milliseconds since the epoch.
         until: i64,
     },
-    /// The turn failed before the server made anything of it.
+    /// The turn failed before the server accepted it.
     #[serde(rename = "tachikoma.failed")]
     Failed {
-        /// What happened.
+        /// The error.
         message: String,
-        /// Whether the conversation is not known any more.
+        /// Whether the conversation no longer exists.
         lost: bool,
     },
 }

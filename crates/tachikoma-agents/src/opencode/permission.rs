@@ -1,15 +1,15 @@
-//! What OpenCode may do without asking. Unasked it may do everything but leave the work tree, so the safe way is to make it
-//! ask; the bridge answers.
+//! What OpenCode may do without asking. By default it may do everything inside of the work tree, so in safe mode it has to
+//! ask, and the bridge answers.
 
 use serde_json::{Value, json};
 
 use crate::Permission;
 
-/// What the agent is told about a call that it may not make. With words the turn goes on; without it would end.
-pub const DENIED: &str = "Denied: this loop runs with permission = \"safe\", nobody is there to ask, and asking again does \
+/// The agent's answer for a denied call. With a text the turn continues; without it the turn would end.
+pub const DENIED: &str = "Denied: this loop runs with permission = \"safe\", there is no user to ask, and asking again does \
     not help. Files in the work tree can be read and changed; find a way without this call, or say what is missing.";
 
-/// What reads, and what writes into the work tree. A path outside is a permission of its own, `external_directory`.
+/// Tools that read, and tools that write into the work tree. A path outside needs `external_directory`.
 const ALLOWED: [&str; 9] = [
     "read",
     "edit",
@@ -22,10 +22,10 @@ const ALLOWED: [&str; 9] = [
     "todoread",
 ];
 
-/// Files that name programs which git runs, outside of the agent's permissions, as the patterns of `edit`.
+/// Files that name programs which git runs, outside of the agent's permissions, as patterns of `edit`.
 const FILES_OF_GIT: [&str; 3] = [".git", ".git/*", "*/.git/*"];
 
-/// The loop's own commands, as the patterns of `bash`.
+/// The commands of Tachikoma, as patterns of `bash`.
 pub(super) const OWN_COMMANDS: [&str; 4] = [
     "tachikoma note *",
     "tachikoma done",
@@ -33,16 +33,16 @@ pub(super) const OWN_COMMANDS: [&str; 4] = [
     "tachikoma status*",
 ];
 
-/// What may make more of such a command than a word to us: it writes or reads a file, or has the shell fill something in.
+/// Characters with which such a command could do more: write or read a file, or expand something.
 const MORE: [&str; 4] = ["*>*", "*<*", "*$*", "*`*"];
 
-/// The words behind `tachikoma` that an agent may always say.
+/// Subcommands of `tachikoma` that an agent may always call.
 const OWN_WORDS: [&str; 3] = ["note", "done", "status"];
 
-/// Returns whether a command line is one command of our own, or one that `allow` permits, and nothing else, for any shell.
+/// Returns whether a command line is one command of Tachikoma, or one that `allow` permits, and nothing else, in any shell.
 #[must_use]
 pub fn is_permitted_command(line: &str, allow: &[String]) -> bool {
-    // Agents send errors to the standard output of most commands. That writes no file.
+    // Agents redirect stderr to stdout for most commands. That writes no file.
     let line = line.trim();
     let line = line.strip_suffix("2>&1").unwrap_or(line);
     let Some(words) = words(line) else {
@@ -61,7 +61,7 @@ pub fn is_permitted_command(line: &str, allow: &[String]) -> bool {
     is_own || allow.iter().any(is_allowed)
 }
 
-/// Returns the words of a command; none where a shell would do more than to hand them over.
+/// Returns the words of a command; `None` if a shell would do more than pass them on.
 fn words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -93,7 +93,7 @@ fn words(line: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Returns the rules of a conversation, in the server's form; the last one that matches holds.
+/// Returns the rules of a conversation in the server's format; the last matching rule wins.
 #[must_use]
 pub fn rules(permission: Permission, allow: &[String]) -> Value {
     let rule = |permission: &str, pattern: &str, action: &str| json!({"permission": permission, "pattern": pattern, "action": action});
@@ -105,27 +105,27 @@ pub fn rules(permission: Permission, allow: &[String]) -> Value {
         rules.extend(OWN_COMMANDS.map(|command| rule("bash", command, "allow")));
         rules.extend(patterns(allow).map(|command| rule("bash", &command, "allow")));
         rules.extend(MORE.map(|command| rule("bash", command, "ask")));
-        // A sub-agent has a conversation of its own, to which these rules do not pass.
+        // A sub-agent has its own conversation, for which these rules do not hold.
         rules.push(rule("task", "*", "deny"));
     }
-    // Nobody is there to answer.
+    // There is no user to answer.
     rules.push(rule("question", "*", "deny"));
     Value::Array(rules)
 }
 
-/// Returns the patterns of allowed commands: each without and with arguments.
+/// Returns the patterns of allowed commands, without and with arguments.
 fn patterns(allow: &[String]) -> impl Iterator<Item = String> {
     allow
         .iter()
         .flat_map(|command| [command.clone(), format!("{command} *")])
 }
 
-/// Returns the same for `opencode run`, which reads it from a variable and answers questions by itself.
+/// Returns the same for `opencode run`, which reads it from a variable and answers requests itself.
 pub(super) fn variable(permission: Permission, allow: &[String]) -> Option<String> {
     if permission == Permission::Bypass {
         return None;
     }
-    // The order of members is that of the rules, and the map of the library sorts them; so this is written by hand.
+    // The order of members matters, and the library's map sorts them, so the JSON is written by hand.
     let members = |names: &[&str], action: &str| -> String {
         let members = names
             .iter()
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn safe_makes_it_ask_for_everything_but_files_and_our_own_commands() {
+    fn safe_mode_asks_for_everything_but_files_and_our_own_commands() {
         let shown = |permission| {
             let rules = rules(permission, &["cargo test".to_owned()]);
             let rules = rules.as_array().expect("a list").iter();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_is_json_whose_first_rule_is_the_widest() {
+    fn the_variable_is_json_with_the_widest_rule_first() {
         let text = variable(Permission::Safe, &["make".to_owned()]).expect("rules");
         assert!(text.starts_with(r#"{"*":"deny","#), "{text}");
         let value: Value = serde_json::from_str(&text).expect("JSON");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn permitted_commands_are_our_own_and_allowed_ones_and_nothing_else() {
+    fn only_our_own_and_allowed_commands_are_permitted() {
         let allow = ["cargo test".to_owned()];
         for own in [
             "tachikoma note mind the beans",

@@ -1,11 +1,11 @@
-//! Every recording of Claude Code reads as what happened.
+//! Every recording of Claude Code is read correctly.
 
 use std::fmt::Write as _;
 
 use crate::corpus::claude;
 
 #[test]
-fn every_recording_has_the_outcome_and_the_context_that_it_had() {
+fn every_recording_has_the_expected_outcome_and_context() {
     let mut wrong = String::new();
     for case in claude() {
         let report = case.report();
@@ -14,7 +14,7 @@ fn every_recording_has_the_outcome_and_the_context_that_it_had() {
         if read != real {
             let _ = writeln!(wrong, "{}: read {read:?}, was {real:?}", case.name);
         }
-        // A usage limit needs no more words.
+        // A usage limit needs no details.
         if case.outcome != "usage_limit" && report.detail != case.detail {
             let _ = writeln!(
                 wrong,

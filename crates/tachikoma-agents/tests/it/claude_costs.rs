@@ -1,4 +1,4 @@
-//! What is read of tokens and cost while a turn runs, and what of a subscription.
+//! Tokens and cost during a turn, and usage limits of a subscription.
 
 use std::fs;
 use std::path::Path;
@@ -28,9 +28,9 @@ fn costs(lines: &str) -> Vec<Option<f64>> {
     observe(lines).into_iter().filter_map(cost).collect()
 }
 
-/// The question as it was asked in the recording has another id than ours.
+/// The request in the recording has another id than ours.
 #[test]
-fn the_answer_about_the_cost_is_read_from_its_words() {
+fn the_cost_is_read_from_the_text_of_the_answer() {
     let answer = recorded("76-control-requests.jsonl").replace("\"c5\"", "\"what-cost\"");
     assert_eq!(costs(&answer), [Some(0.357)]);
     let told = |text: &str| {
@@ -68,7 +68,7 @@ fn calls(seen: &[Observation]) -> Vec<u64> {
     calls.collect()
 }
 
-/// Where the pieces of the messages are told, the calls add up to what the result says, agents below included.
+/// With streaming the calls add up to the result, sub-agents included.
 #[test]
 fn the_calls_of_a_turn_add_up_to_its_result() {
     for name in ["08-partial-messages.jsonl", "v2.0.37-08-growth.jsonl"] {
@@ -82,7 +82,7 @@ fn the_calls_of_a_turn_add_up_to_its_result() {
             .collect();
         let calls: u64 = calls(&seen).iter().sum();
         assert_eq!(results.len(), 1, "{name}");
-        // Without pieces the output of an answer is not known before the result.
+        // Without streaming the output of an answer is not known before the result.
         let short = results[0].abs_diff(calls);
         let pieces = name.contains("partial");
         assert!(
@@ -93,7 +93,7 @@ fn the_calls_of_a_turn_add_up_to_its_result() {
 }
 
 #[test]
-fn a_call_of_an_agent_below_counts_once_and_is_no_reading() {
+fn a_call_of_a_sub_agent_counts_once_and_is_not_a_reading() {
     let below = |id: &str, tokens: u64| {
         format!(
             r#"{{"type":"assistant","message":{{"id":"{id}","model":"m","content":[],"usage":{{"input_tokens":{tokens}}}}},"parent_tool_use_id":"t1"}}"#
@@ -114,7 +114,7 @@ fn a_call_of_an_agent_below_counts_once_and_is_no_reading() {
 }
 
 #[test]
-fn every_window_of_a_subscription_is_told() {
+fn every_window_of_a_subscription_is_reported() {
     let line = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","resetsAt":1794715833,"rateLimitType":"five_hour","unifiedWindows":{"five_hour":{"utilization":0.4256,"resetsAt":1794715833,"status":"allowed"},"seven_day":{"utilization":0.1,"status":"allowed"},"odd":{"status":"allowed"},"none":7}}}"#;
     let [Observation::Allowance(allowance)] = &observe(line)[..] else {
         panic!("one line says one thing")

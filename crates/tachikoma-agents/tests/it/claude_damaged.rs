@@ -1,5 +1,5 @@
-//! Whatever a line looks like, the decoder takes it: recorded lines that were cut, joined, changed and stuffed.
-//! `cargo xtask soak decoder` goes on for longer.
+//! The decoder accepts any line: recorded lines that were cut, joined, changed and extended.
+//! `cargo xtask soak decoder` runs longer.
 
 use std::time::{Duration, Instant};
 
@@ -8,20 +8,20 @@ use tachikoma_agents::{Decoder as AnyDecoder, Observation};
 
 use crate::corpus::{Case, claude, opencode};
 
-/// Lines that one decoder takes before a fresh one is used.
+/// Lines for one decoder before a fresh one is used.
 const LINES_PER_DECODER: usize = 400;
 
-/// How much is printed of what was seen, for each byte of the line: strings are copied at most once or twice, and
-/// printing can make ten bytes of one.
+/// Limit of printed bytes for each byte of the line: strings are copied at most once or twice, and
+/// printing can turn one byte into ten.
 const PRINTED_PER_BYTE: usize = 24;
 
-/// What an observation prints without any text from the line.
+/// Bytes that an observation prints without any text from the line.
 const PRINTED_ALWAYS: usize = 4096;
 
-/// What a decoder may keep, as it prints: 256 tool calls with paths of 4 KiB, ten bytes for each.
+/// Limit of what a decoder keeps, as printed: 256 tool calls with paths of 4 KiB, ten bytes for each.
 const KEPT_PRINTED_MAX: usize = 12 << 20;
 
-/// Numbers as good as random (`SplitMix64`).
+/// Pseudorandom numbers (`SplitMix64`).
 struct Dice(u64);
 
 impl Dice {
@@ -83,7 +83,7 @@ fn damage(line: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
     }
 }
 
-/// Everything that must hold after any line.
+/// Checks the invariants after any line.
 fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[Observation]) {
     let not_understood = seen
         .iter()
@@ -119,12 +119,12 @@ fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[Observation]) {
 }
 
 #[test]
-fn damaged_lines_are_taken() {
+fn damaged_lines_are_accepted() {
     taken_whatever_happens(&claude());
 }
 
 #[test]
-fn damaged_lines_of_opencode_are_taken() {
+fn damaged_lines_of_opencode_are_accepted() {
     taken_whatever_happens(&opencode());
 }
 
@@ -167,7 +167,7 @@ fn taken_whatever_happens(cases: &[Case]) {
         );
         seed += 1;
     }
-    // A mutator that spoils everything, or nothing, would show little.
+    // A mutator that damages everything, or nothing, would show little.
     assert!(
         understood > taken / 20 && understood < taken * 19 / 20,
         "{understood} of {taken}"
@@ -175,7 +175,7 @@ fn taken_whatever_happens(cases: &[Case]) {
 }
 
 #[test]
-fn a_line_is_taken_wherever_it_is_cut() {
+fn a_line_cut_at_any_byte_is_accepted() {
     for case in claude().iter().filter(|case| case.name.starts_with("03-")) {
         for line in case.lines() {
             for end in 0..line.len() {
@@ -188,7 +188,7 @@ fn a_line_is_taken_wherever_it_is_cut() {
                     .any(|observation| matches!(observation, Observation::Resulted(_)));
                 assert!(
                     !result,
-                    "half a result is none: {:?}",
+                    "a part of a result is not a result: {:?}",
                     &line[..end].escape_ascii()
                 );
             }

@@ -1,4 +1,4 @@
-//! Lines of Claude Code, one by one: what each comes to.
+//! Single lines of Claude Code and their observations.
 
 use serde_json::Value;
 use tachikoma_agents::claude::Decoder;
@@ -37,7 +37,7 @@ fn ended(decoder: &mut Decoder, more: &str) -> TurnResult {
 }
 
 #[test]
-fn what_recordings_come_to_line_by_line() {
+fn recordings_line_by_line() {
     let names = [
         "03-", "06-", "07-", "08-", "10-", "48-", "73b-", "82-", "86-",
     ];
@@ -76,7 +76,7 @@ fn the_order_of_members_and_white_space_do_not_matter() {
 }
 
 #[test]
-fn repeated_events_of_a_message_are_one_reading_and_the_last_wins() {
+fn repeated_events_of_a_message_are_one_reading_and_the_last_counts() {
     let mut decoder = Decoder::default();
     observe(&mut decoder, &assistant("a", 100, 1));
     observe(&mut decoder, &assistant("a", 100, 1));
@@ -97,7 +97,7 @@ fn repeated_events_of_a_message_are_one_reading_and_the_last_wins() {
 }
 
 #[test]
-fn pieces_of_a_message_know_better_than_its_blocks() {
+fn streamed_usage_wins_over_that_of_finished_blocks() {
     let mut decoder = Decoder::default();
     let piece = |event: &str| {
         format!(r#"{{"type":"stream_event","event":{event},"parent_tool_use_id":null}}"#)
@@ -105,7 +105,7 @@ fn pieces_of_a_message_know_better_than_its_blocks() {
     let start = r#"{"type":"message_start","message":{"id":"a","model":"claude-opus-5-5","usage":{"input_tokens":10,"cache_read_input_tokens":1000,"output_tokens":1}}}"#;
     observe(&mut decoder, &piece(start));
     assert_eq!(tokens(&decoder), Some((1011, false)));
-    // Only what changed is told at the end.
+    // Only changed fields are reported at the end.
     let end = r#"{"type":"message_delta","usage":{"output_tokens":90}}"#;
     observe(&mut decoder, &piece(end));
     assert_eq!(tokens(&decoder), Some((1100, false)));
@@ -115,7 +115,7 @@ fn pieces_of_a_message_know_better_than_its_blocks() {
         (decoder.readings(), tokens(&decoder)),
         (1, Some((1100, false)))
     );
-    // A message that did not come in pieces counts as it is.
+    // A message without streaming counts as it is.
     observe(&mut decoder, &assistant("b", 1200, 1));
     assert_eq!(
         (decoder.readings(), tokens(&decoder)),
@@ -124,7 +124,7 @@ fn pieces_of_a_message_know_better_than_its_blocks() {
 }
 
 #[test]
-fn what_is_not_the_main_conversation_is_not_measured() {
+fn only_the_main_conversation_is_measured() {
     let mut decoder = Decoder::default();
     observe(&mut decoder, &assistant("a", 100, 1));
     for other in [
@@ -162,7 +162,7 @@ fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
         }
     ));
     assert_eq!(tokens(&decoder), Some((3000, true)));
-    // The same message after a summary is measured anew.
+    // The same message after a summary is measured again.
     observe(&mut decoder, &assistant("a", 5000, 1));
     assert_eq!(tokens(&decoder), Some((5001, false)));
     let reset = r#"{"type":"conversation_reset","new_conversation_id":"n","session_id":"n"}"#;
@@ -179,7 +179,7 @@ fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
 
 // complaint_37
 #[test]
-fn usage_limits_are_told_from_other_failures_in_every_version() {
+fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
     let failed = |text: &str| format!(r#""is_error":true,"subtype":"success","result":"{text}""#);
     let mut decoder = Decoder::default();
     let result = ended(
@@ -207,12 +207,12 @@ fn usage_limits_are_told_from_other_failures_in_every_version() {
         "the event knows better"
     );
 
-    // Another version may have other words.
+    // Another version may use other words.
     observe(&mut decoder, &event("rejected"));
     let words = format!(r#"{},"api_error_status":429"#, failed("Come back later"));
     assert_eq!(ended(&mut decoder, &words).outcome, TurnOutcome::UsageLimit);
 
-    // What was rejected in an earlier turn, and a mere warning, are no reason.
+    // A rejection in an earlier turn and a warning do not count.
     observe(&mut decoder, &event("allowed_warning"));
     let result = ended(
         &mut decoder,
@@ -222,7 +222,7 @@ fn usage_limits_are_told_from_other_failures_in_every_version() {
         (result.outcome, result.limit_resets_at),
         (TurnOutcome::ApiError, None)
     );
-    // The model may say anything.
+    // The model may print anything.
     let fine = r#""is_error":false,"subtype":"success","result":"You've hit your limit · resets 4am","usage":{"output_tokens":9}"#;
     assert_eq!(ended(&mut decoder, fine).outcome, TurnOutcome::Ok);
 }
@@ -244,7 +244,7 @@ fn turn_without_request_to_the_model_is_a_failure() {
         "{}",
         result.text
     );
-    // A service that counts no tokens answers all the same; a message that the agent made up is not an answer.
+    // A service that does not count tokens answers too; a message that the agent itself created is not an answer.
     for (model, outcome) in [
         ("m", TurnOutcome::Ok),
         ("<synthetic>", TurnOutcome::NoRequest),
@@ -258,7 +258,7 @@ fn turn_without_request_to_the_model_is_a_failure() {
 }
 
 #[test]
-fn a_second_refusal_has_its_reset_in_the_error_params() {
+fn a_second_rejection_has_its_reset_in_the_error_params() {
     let refused = r#"{"type":"assistant","parent_tool_use_id":null,"error":"rate_limit","message":{"model":"<synthetic>","content":[]},"api_error_params":{"rate_limit_info":{"status":"rejected","resetsAt":1794715833}}}"#;
     let result = r#""is_error":true,"subtype":"success","api_error":"usage_limit_reached","result":"You've hit your 5-hour limit · resets 11:12am (UTC)""#;
     let mut decoder = Decoder::default();
@@ -271,7 +271,7 @@ fn a_second_refusal_has_its_reset_in_the_error_params() {
 }
 
 #[test]
-fn a_failure_says_what_can_be_done_about_it() {
+fn failures_are_classified_by_what_can_be_done() {
     for (more, class) in [
         (
             r#""terminal_reason":"blocking_limit","result":"Prompt is too long""#,
@@ -337,7 +337,7 @@ fn a_failure_says_what_can_be_done_about_it() {
 }
 
 #[test]
-fn the_limit_of_turns_is_no_success_even_where_it_is_no_error() {
+fn the_limit_of_turns_is_not_a_success_in_any_version() {
     let result = ended(
         &mut Decoder::default(),
         r#""subtype":"error_max_turns","is_error":false"#,
@@ -354,7 +354,7 @@ fn the_limit_of_turns_is_no_success_even_where_it_is_no_error() {
 }
 
 #[test]
-fn costs_are_those_of_the_turn_and_not_of_the_whole_conversation() {
+fn costs_are_those_of_the_turn_not_of_the_conversation() {
     let cost = |decoder: &mut Decoder, total: f64, since: Option<f64>| {
         let since = since.map_or(String::new(), |cost| {
             format!(r#","model_usage_since_last_result":{{"m":{{"costUSD":{cost}}}}}"#)
@@ -370,7 +370,7 @@ fn costs_are_those_of_the_turn_and_not_of_the_whole_conversation() {
         cost(&mut told, 0.0475, Some(0.0023)),
         (0.0023, 0.0475, 0.0023)
     );
-    // A resumed process that failed before it asked anything: no model, no cost.
+    // A resumed process that failed before its first request: no model, no cost.
     let nothing = r#""is_error":true,"total_cost_usd":2.5,"model_usage_since_last_result":{}"#;
     let result = ended(&mut Decoder::default(), nothing);
     assert_eq!((result.cost_usd, result.session_cost_usd), (0.0, 2.5));
@@ -393,7 +393,7 @@ fn windows_belong_to_models() {
     assert_eq!(decoder.window(), Some(200_000), "by its name");
     let answer = r#"{"type":"control_response","response":{"subtype":"success","request_id":"c","response":{"maxTokens":150000,"rawMaxTokens":180000}}}"#;
     observe(&mut decoder, answer);
-    assert_eq!(decoder.window(), Some(180_000), "as it was told");
+    assert_eq!(decoder.window(), Some(180_000), "as reported");
     ended(
         &mut decoder,
         r#""is_error":false,"modelUsage":{"other":{"contextWindow":7},"claude-sonnet-4-5":{"contextWindow":190000}}"#,
@@ -407,7 +407,7 @@ fn windows_belong_to_models() {
 }
 
 #[test]
-fn what_is_not_known_is_kept_and_counted_and_never_in_the_way() {
+fn unknown_lines_are_kept_and_counted() {
     let mut decoder = Decoder::default();
     for line in [
         r#"{"type":"telepathy","x":1}"#,
@@ -430,7 +430,7 @@ fn what_is_not_known_is_kept_and_counted_and_never_in_the_way() {
 }
 
 #[test]
-fn rare_events_are_told() {
+fn rare_events_are_reported() {
     let mut decoder = Decoder::default();
     let denied =
         r#"{"type":"system","subtype":"permission_denied","tool_name":"Bash","tool_use_id":"t1"}"#;
@@ -457,7 +457,7 @@ fn rare_events_are_told() {
 }
 
 #[test]
-fn another_session_is_told_once_and_its_context_is_unknown() {
+fn a_new_session_is_reported_once_and_its_context_is_unknown() {
     let mut decoder = Decoder::default();
     let init = |id: &str| {
         format!(
@@ -482,7 +482,7 @@ fn another_session_is_told_once_and_its_context_is_unknown() {
 }
 
 #[test]
-fn tool_progress_is_read_and_says_nothing() {
+fn tool_progress_is_ignored() {
     let mut decoder = Decoder::default();
     let line = r#"{"type":"tool_progress","tool_use_id":"toolu_1","tool_name":"Bash","parent_tool_use_id":null,"elapsed_time_seconds":30,"session_id":"s","uuid":"u"}"#;
     assert_eq!(observe(&mut decoder, line), []);

@@ -1,4 +1,4 @@
-//! The recordings and what is known of them.
+//! The recordings with their expected results.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Every recording of OpenCode reads as what happened: `opencode run --format json`, and the server's event stream.
+//! Every recording of OpenCode is read correctly: `opencode run --format json`, and the server's event stream.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use tachikoma_agents::{FailureClass, Observation};
 use crate::corpus::{Case, opencode};
 
 #[test]
-fn every_recording_has_the_outcome_and_the_context_that_it_had() {
+fn every_recording_has_the_expected_outcome_and_context() {
     let mut wrong = String::new();
     for case in opencode() {
         let report = case.report();
@@ -70,7 +70,7 @@ fn opened() -> Decoder {
 }
 
 #[test]
-fn a_reading_has_the_window_that_the_bridge_told_and_knows_the_last_step() {
+fn a_reading_has_the_window_of_the_bridge_and_marks_the_last_step() {
     let mut decoder = opened();
     let step = |reason: &str, total: u64| {
         event(
@@ -108,7 +108,7 @@ fn a_reading_has_the_window_that_the_bridge_told_and_knows_the_last_step() {
 }
 
 #[test]
-fn a_turn_that_the_bridge_ended_for_a_limit_names_its_end() {
+fn a_turn_ended_for_a_usage_limit_has_its_reset() {
     let mut decoder = opened();
     let limited = Own::Limited {
         message: "Rate limit reached".to_owned(),
@@ -135,7 +135,7 @@ fn a_turn_that_the_bridge_ended_for_a_limit_names_its_end() {
 }
 
 #[test]
-fn a_turn_that_is_over_behind_a_tool_call_was_ended() {
+fn a_turn_that_ends_after_a_tool_call_was_interrupted() {
     let mut decoder = opened();
     let step = r#"{"sessionID":"ses_1","part":{"type":"step-finish","messageID":"m","reason":"tool-calls","tokens":{"total":9}}}"#;
     observe(&mut decoder, &event("message.part.updated", step));
@@ -151,7 +151,7 @@ fn a_turn_that_is_over_behind_a_tool_call_was_ended() {
 }
 
 #[test]
-fn a_turn_that_failed_and_was_then_ended_failed() {
+fn a_turn_that_failed_and_was_then_interrupted_failed() {
     let mut decoder = opened();
     let error = |name: &str| {
         event(
@@ -174,7 +174,7 @@ fn a_turn_that_failed_and_was_then_ended_failed() {
 }
 
 #[test]
-fn retries_say_how_long_they_wait() {
+fn retries_have_their_delay() {
     let mut decoder = opened();
     // The id of the event is from 1794709761629.
     let status = r#"{"sessionID":"ses_1","status":{"type":"retry","attempt":2,"message":"busy","next":1794709765629}}"#;
@@ -186,7 +186,7 @@ fn retries_say_how_long_they_wait() {
 }
 
 #[test]
-fn a_denied_call_is_told_once_it_is_denied() {
+fn a_denied_call_is_reported_once() {
     let mut decoder = opened();
     let asked = r#"{"id":"per_1","sessionID":"ses_1","permission":"bash","patterns":["ls"],"metadata":{},"always":[]}"#;
     assert_eq!(observe(&mut decoder, &event("permission.asked", asked)), []);
@@ -199,7 +199,7 @@ fn a_denied_call_is_told_once_it_is_denied() {
 }
 
 #[test]
-fn a_line_is_taken_wherever_it_is_cut() {
+fn a_line_cut_at_any_byte_is_accepted() {
     let lines = opencode();
     let lines = lines.iter().flat_map(Case::lines);
     for line in lines.filter(|line| line.len() < 1000).step_by(17) {
@@ -212,7 +212,7 @@ fn a_line_is_taken_wherever_it_is_cut() {
                 .any(|seen| matches!(seen, Observation::Resulted(_)));
             assert!(
                 !ended,
-                "half a line is no result: {:?}",
+                "a part of a line is not a result: {:?}",
                 String::from_utf8_lossy(&line[..end])
             );
         }

@@ -1,4 +1,4 @@
-//! `tachikoma agents`: what the recorded output of an agent comes to. Only reads.
+//! `tachikoma agents`: summarizes the recorded output of an agent. Only reads.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, ErrorKind};
@@ -17,10 +17,10 @@ use crate::failure::Failure;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// How much of the final words is shown to people; JSON has more.
+/// Characters of the final text for people; JSON has more.
 const TEXT_BYTES_SHOWN: usize = 200;
 
-/// Does what was asked.
+/// Runs the command.
 pub fn agents(command: &AgentsCommand) -> Result<ExitCode, Failure> {
     match command {
         AgentsCommand::Decode(args) => decode(args),
@@ -58,7 +58,7 @@ fn decode(args: &DecodeArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads all lines, one at a time, and returns whether there were bytes that no text has.
+/// Reads all lines. Returns whether there was invalid UTF-8.
 fn read(path: &Path, mut summing: Summing, line_bytes_max: usize) -> io::Result<(Summing, bool)> {
     let mut content: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())

@@ -1,4 +1,4 @@
-//! `tachikoma answer`, `attend`, `tell`, `reload`: words of the operator to a live runner.
+//! `tachikoma answer`, `attend`, `tell`, `reload`: requests of the operator to a live runner.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use super::control::ask_live;
 use super::note::said;
 use crate::args::AnswerArgs;
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
-/// Answers the question that is open.
-pub fn answer(place: &Place, args: &AnswerArgs) -> Result<ExitCode, Failure> {
+/// Answers the open question.
+pub fn answer(workspace: &Workspace, args: &AnswerArgs) -> Result<ExitCode, Failure> {
     let (id, word) = match args.words.as_slice() {
         [word] => (None, Some(word)),
         [id, word] => (Some(number(id)?), Some(word)),
@@ -33,7 +33,7 @@ pub fn answer(place: &Place, args: &AnswerArgs) -> Result<ExitCode, Failure> {
         choice,
         prompt_file,
     };
-    ask_live(place, &request)
+    ask_live(workspace, &request)
 }
 
 fn number(text: &str) -> Result<u32, Failure> {
@@ -59,8 +59,8 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::usage(format!("prompt {}: {error}", path.display())))
 }
 
-/// Tells the agent of the live loop something.
-pub fn tell(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
+/// Sends a message to the agent of the live loop.
+pub fn tell(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure> {
     let text = said(words)?;
     if text.is_empty() || text.len() > NOTE_BYTES_MAX {
         let what = format!(
@@ -71,5 +71,5 @@ pub fn tell(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
             Failure::usage(what).hint("put more into the prompt: it is read at every iteration")
         );
     }
-    ask_live(place, &Request::Tell { text })
+    ask_live(workspace, &Request::Tell { text })
 }

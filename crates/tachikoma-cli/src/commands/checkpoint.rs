@@ -1,4 +1,4 @@
-//! `tachikoma checkpoint`: what sessions were handed, and what the next one would be. Only reads.
+//! `tachikoma checkpoint`: shows the hand-offs of sessions, and that of the next one. Only reads.
 
 use std::process::ExitCode;
 
@@ -10,14 +10,14 @@ use tachikoma_loop_runner::worktree;
 use crate::args::CheckpointCommand;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::{Current, Place};
 use crate::sanitise::sanitise;
+use crate::workspace::{Current, Workspace};
 
-/// Does what was asked.
-pub fn checkpoint(place: &Place, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
+/// Runs the command.
+pub fn checkpoint(workspace: &Workspace, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
     let text = match command {
-        CheckpointCommand::Show { now: true, .. } => now(place, &current)?,
+        CheckpointCommand::Show { now: true, .. } => now(workspace, &current)?,
         CheckpointCommand::Show { session, .. } => kept(&current, session.map(SessionNo))?,
     };
     for line in text.trim_end().lines() {
@@ -50,15 +50,15 @@ fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure>
     })
 }
 
-fn now(place: &Place, current: &Current) -> Result<String, Failure> {
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+fn now(workspace: &Workspace, current: &Current) -> Result<String, Failure> {
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     let found = recover::read(
         &current.dir,
         &premises.copies(),
         current.loop_id,
         Loss::Refuse,
     )?;
-    let settings = place.layers_of(&current.working_dir)?.load()?.settings;
+    let settings = workspace.layers_of(&current.working_dir)?.load()?.settings;
     let max_bytes = usize::try_from(settings.reboot.handoff_max_bytes).unwrap_or(usize::MAX);
     let start = found.state.launch.start_commit.as_deref();
     let tree = worktree::since(&current.working_dir, start);

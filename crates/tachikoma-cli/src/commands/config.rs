@@ -1,4 +1,4 @@
-//! `tachikoma config`: every setting with its value and where that comes from.
+//! `tachikoma config`: shows every setting with its value and its origin.
 
 use std::process::ExitCode;
 
@@ -7,13 +7,13 @@ use tachikoma_loop_runner::settings;
 use crate::args::ConfigCommand;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
-/// Looks at the configuration.
-pub fn config(place: &Place, command: &ConfigCommand) -> Result<ExitCode, Failure> {
+/// Runs the command.
+pub fn config(workspace: &Workspace, command: &ConfigCommand) -> Result<ExitCode, Failure> {
     match command {
         ConfigCommand::Show => {
-            let loaded = place.layers()?.load()?;
+            let loaded = workspace.layers()?.load()?;
             for entry in loaded.entries() {
                 let value = entry.value.unwrap_or_else(|| "(none)".to_owned());
                 out::line(&format!("{} = {value}  # {}", entry.key, entry.origin));
@@ -21,7 +21,7 @@ pub fn config(place: &Place, command: &ConfigCommand) -> Result<ExitCode, Failur
             warn_not_built(&loaded);
         }
         ConfigCommand::Check => {
-            let loaded = place.layers()?.load()?;
+            let loaded = workspace.layers()?.load()?;
             warn_not_built(&loaded);
             out::line("the configuration is good");
         }
@@ -33,7 +33,7 @@ pub fn config(place: &Place, command: &ConfigCommand) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names settings that were given and do nothing yet.
+/// Names settings that were given and have no effect yet.
 pub fn warn_not_built(loaded: &settings::Loaded) {
     for (key, origin) in loaded.not_built() {
         out::note(&format!(

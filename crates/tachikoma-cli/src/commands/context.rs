@@ -1,4 +1,4 @@
-//! `tachikoma context`: how the context of a session filled, reading by reading. Only reads.
+//! `tachikoma context`: shows how the context of a session filled. Only reads.
 
 mod chart;
 mod curve;
@@ -10,13 +10,17 @@ use tachikoma_core::{Seq, SessionNo};
 use super::records;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 use curve::{Curve, Reading};
 
-/// Prints the curve of a session; of the latest that has one, if none is named.
-pub fn context(place: &Place, session: Option<u32>, json: bool) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
+/// Prints the curve of a session; by default of the latest that has one.
+pub fn context(
+    workspace: &Workspace,
+    session: Option<u32>,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
     let mut curves = curve::Curves::new(session.map(SessionNo));
     records::read(&current.dir, &current.vault, Seq(0), |record| {
         curves.take(&record);

@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `stop`, `skip`, `reboot`: a word to a live runner.
+//! `pause`, `resume`, `stop`, `skip`, `reboot`: requests to a live runner.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,34 +7,34 @@ use tachikoma_core::{Answer, LoopCommand};
 use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
 use tachikoma_loop_runner::store::lock;
 
-use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
+use crate::workspace::Workspace;
 
-/// Gives a command to the live runner and prints its answer.
-pub fn tell(place: &Place, command: LoopCommand) -> Result<ExitCode, Failure> {
-    ask_live(place, &Request::Command { command })
+/// Sends a command to the live runner and prints its answer.
+pub fn tell(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Failure> {
+    ask_live(workspace, &Request::Command { command })
 }
 
-/// Makes a request of the live runner and prints its answer.
-pub fn ask_live(place: &Place, request: &Request) -> Result<ExitCode, Failure> {
+/// Sends a request to the live runner and prints its answer.
+pub fn ask_live(workspace: &Workspace, request: &Request) -> Result<ExitCode, Failure> {
     let nobody = || {
-        Failure::new(format!("no loop runs in {}", place.directory.display()))
+        Failure::new(format!("no loop runs in {}", workspace.directory.display()))
             .hint("`tachikoma run` starts one, or goes on with the last")
     };
-    let working_dir = place.working_dir()?.ok_or_else(nobody)?;
+    let working_dir = workspace.working_dir()?.ok_or_else(nobody)?;
     let socket = live_socket(&working_dir).ok_or_else(nobody)?;
     let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
 
-/// Makes a request of the runner that listens at `socket`.
+/// Sends a request to the runner that listens at `socket`.
 pub fn ask(socket: &Path, request: &Request) -> Result<Result<Response, ClientError>, Failure> {
     Ok(runtime()?.block_on(async { Client::connect(socket).await?.ask(request).await }))
 }
 
-/// Prints the answer to a request that something be done.
+/// Prints the answer to a request for an action.
 pub fn answered(response: Response) -> Result<ExitCode, Failure> {
     match response {
         Response::Answer {
@@ -56,7 +56,7 @@ pub fn answered(response: Response) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns where the live runner of a working directory listens; none if nobody holds its lock.
+/// Returns the socket of the live runner of a working directory; `None` if its lock is free.
 pub fn live_socket(working_dir: &Path) -> Option<PathBuf> {
     if !lock::is_held(working_dir) {
         return None;
@@ -64,7 +64,7 @@ pub fn live_socket(working_dir: &Path) -> Option<PathBuf> {
     Some(lock::holder(working_dir)?.socket)
 }
 
-/// Says why a runner that ought to be there cannot be talked to.
+/// Explains why a live runner cannot be reached.
 pub fn unreachable_runner(error: &ClientError) -> Failure {
     let failure = Failure::new(chain(error));
     match error {

@@ -15,13 +15,14 @@ use tachikoma_loop_runner::store::vault::Vault;
 use toml::Value;
 
 use super::run::run_here;
-use super::{BRIDGE, DEMO_AGENT, GUARD, runtime};
+use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::DemoArgs;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::report::Style;
+use crate::runtime::runtime;
 use crate::signals::Terminal;
+use crate::workspace::Workspace;
 use crate::zone;
 
 /// The agent's task.
@@ -32,18 +33,18 @@ const PROMPT: &str = "Work through plan.md: do the next open item, tick it, and 
 pub const PLAN: &str = "# Plan\n\n- [ ] write the greeting\n- [ ] write the parser\n- [ ] write the tests\n\
     - [ ] write the manual\n- [ ] polish\n";
 
-/// Runs the demonstration.
-pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
+/// Runs the demo.
+pub fn demo(workspace: &Workspace, args: &DemoArgs) -> Result<ExitCode, Failure> {
     let scratch = tempfile::Builder::new().prefix("tachikoma-demo-").tempdir();
     let scratch =
         scratch.map_err(|error| Failure::new(format!("no temporary directory: {error}")))?;
     let dir = match &args.dir {
-        Some(dir) => place.directory.join(dir),
+        Some(dir) => workspace.directory.join(dir),
         None => scratch.path().to_owned(),
     };
     vacant(&dir)?;
     prepare(&dir)?;
-    let config = config(place, &dir)?;
+    let config = config(workspace, &dir)?;
     let style = if args.json { Style::Json } else { Style::Lines };
     if style == Style::Lines {
         out::tell(&format!(
@@ -60,7 +61,7 @@ pub fn demo(place: &Place, args: &DemoArgs) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// Checks that nothing of anybody's is in the way: the demonstration writes files and makes a repository.
+/// Checks that no files are in the way: the demo writes files and creates a repository.
 fn vacant(dir: &Path) -> Result<(), Failure> {
     let entry = match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next(),
@@ -83,12 +84,12 @@ fn prepare(dir: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(dir).map_err(failed)?;
     std::fs::write(dir.join("prompt.md"), PROMPT).map_err(failed)?;
     std::fs::write(dir.join("plan.md"), PLAN).map_err(failed)?;
-    // Without git the demonstration is the same, only not in a repository.
+    // Without git the demo is the same, only not in a repository.
     let _ = begin_repository(dir);
     Ok(())
 }
 
-/// Makes a repository with a first commit, under names of its own: whoever looks at a demonstration may have none.
+/// Creates a repository with a first commit. Its author is set, because the user may have none.
 fn begin_repository(dir: &Path) -> std::io::Result<()> {
     let orders: [&[&str]; 6] = [
         &["init", "--quiet"],
@@ -110,7 +111,7 @@ fn begin_repository(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
+fn config(workspace: &Workspace, dir: &Path) -> Result<LoopConfig, Failure> {
     let flag = || Origin::Flag("demo".to_owned());
     let mut layers = Layers::new();
     layers.set("agent.name", Value::from("demo"), flag());
@@ -128,13 +129,13 @@ fn config(place: &Place, dir: &Path) -> Result<LoopConfig, Failure> {
         },
         new_loop: true,
         new_loop_id: None,
-        guard: place.ourselves(GUARD)?,
-        demo: place.ourselves(DEMO_AGENT)?,
-        bridge: place.ourselves(BRIDGE)?,
+        guard: workspace.ourselves(GUARD)?,
+        demo: workspace.ourselves(DEMO_AGENT)?,
+        bridge: workspace.ourselves(BRIDGE)?,
         opencode_login: None,
-        runtime_dir: place.runtime_dir(),
-        temporary_dir: place.temporary_dir(),
-        search_path: place.search_path(),
+        runtime_dir: workspace.runtime_dir(),
+        temporary_dir: workspace.temporary_dir(),
+        search_path: workspace.search_path(),
         zone_offset: zone::seconds_east,
         adoption: Adoption::All,
         loss: Loss::Refuse,

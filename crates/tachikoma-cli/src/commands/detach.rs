@@ -1,4 +1,4 @@
-//! `--detach`: the same command again in the background, in a session of its own.
+//! `--detach`: runs the same command in the background, in its own session.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,24 +10,24 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::failure::Failure;
 
-/// The flag that asks for a second process, and the one that tells it what it is. Not a variable: agents would inherit it.
+/// The flag that asks for a second process, and the one that marks it. Not a variable: agents would inherit it.
 const DETACH: &str = "--detach";
 const DETACHED: &str = "--detached";
 
-/// What the second process says when what it was started for is about to run.
+/// The second process sends this when the loop is about to run.
 const READY: &str = "ready";
 
-/// What it says when it stays, but that does not run.
+/// The second process sends this when it stays, but the loop does not run.
 const UNWELL: &str = "unwell";
 
-/// Starts this program again with the same words, and waits until it says that it runs. `shown_by` is the command that shows it.
+/// Starts this program again with the same arguments, and waits until it runs. `shown_by` is the command that shows it.
 pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("the background process cannot be started: {error}"))
     };
     let program = std::env::current_exe().map_err(failed)?;
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // The first one is ours; another may be a word of the agent's program.
+    // The first one is ours; another may be an argument of the agent's program.
     if let Some(flag) = words.iter_mut().find(|word| *word == DETACH) {
         *flag = DETACHED.into();
     }
@@ -59,7 +59,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::FAILURE);
     }
-    // It has said why, on our standard error and to us.
+    // It has printed the reason to our standard error and sent it to us.
     if !words.is_empty() {
         crate::out::line(words.trim_end());
     }
@@ -72,10 +72,10 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     ))
 }
 
-/// Says that the loop runs, once it does. One that is at its end as soon as it starts does not: its outcome tells.
+/// Reports once that the loop runs. A loop that ends at its start does not: its outcome is reported.
 ///
-/// `notices` are those from before the run: where nothing more is recorded for a while, because the operator is asked, its beginning
-/// is all there is to hear.
+/// `notices` begin before the run: if nothing else is recorded for a while, because the operator is asked, the start of the run
+/// is the only notice.
 pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
     // Ends with the first record of this run, or when it is aborted with the run.
     loop {
@@ -85,18 +85,18 @@ pub async fn announce(handle: LoopHandle, mut notices: Receiver<Notice>) {
             Err(RecvError::Closed) => return,
         }
     }
-    // All that one decision records is published before anybody else has a turn.
+    // All records of one decision are published before another task runs.
     if handle.status().outcome.is_none() {
         ready();
     }
 }
 
-/// Tells the first process that all is well, and lets go of the terminal.
+/// Reports success to the first process, and closes the terminal.
 pub fn ready() {
     let_go(READY);
 }
 
-/// Tells the first process that what it was started for does not run, and waits for orders without a terminal.
+/// Reports to the first process that the loop does not run, and continues without a terminal.
 pub fn unwell() {
     let_go(UNWELL);
 }

@@ -1,4 +1,4 @@
-//! `tachikoma diff`: what an iteration changed, as git shows it. Only looks.
+//! `tachikoma diff`: shows what an iteration changed, with git. Only reads.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
@@ -7,17 +7,16 @@ use tachikoma_loop_runner::git::CallOff;
 use tachikoma_loop_runner::git::present;
 use tachikoma_loop_runner::git::snapshots::Moment;
 
-use super::kept;
+use super::snapshots;
 use crate::args::DiffArgs;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
-use crate::secrets;
+use crate::workspace::Workspace;
 
-/// Shows what changed from before an iteration to before the next, or to the present.
-pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
-    secrets::shed_all(place)?;
-    let found = kept::find(place, args.loop_id)?;
+/// Shows the changes from before an iteration to before the next, or to now.
+pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure> {
+    workspace.shed_secrets()?;
+    let found = snapshots::find(workspace, args.loop_id)?;
     if args.list {
         for kept in &found.kept {
             out::line(&format!("{} {}", kept.commit, kept.moment));
@@ -30,7 +29,7 @@ pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
     let to = if iteration < found.last {
         found.at(Moment::Iteration(iteration + 1))?.commit.clone()
     } else {
-        let rules = found.rules(place)?;
+        let rules = found.rules(workspace)?;
         let present = present::present(
             (*found.repository).clone(),
             &found.current.dir,
@@ -39,7 +38,7 @@ pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
             &CallOff::new(),
         );
         present
-            .map_err(|error| kept::failed("the work tree cannot be looked at", &error))?
+            .map_err(|error| snapshots::failed("the work tree cannot be looked at", &error))?
             .tree
             .clone()
     };
@@ -48,7 +47,7 @@ pub fn diff(place: &Place, args: &DiffArgs) -> Result<ExitCode, Failure> {
         (false, true) => Some("--name-only"),
         (false, false) => None,
     };
-    // In our place, so that it has the terminal, and a pager its signals.
-    let error = kept::diff(&found.repository.git, true, how, &from.commit, &to).exec();
+    // Replaces this process, so that git has the terminal, and a pager its signals.
+    let error = snapshots::diff(&found.repository.git, true, how, &from.commit, &to).exec();
     Err(Failure::new(format!("git cannot be started: {error}")))
 }

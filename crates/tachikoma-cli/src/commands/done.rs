@@ -1,4 +1,4 @@
-//! `tachikoma done`: the claim that the whole work is complete, of the agent or the operator.
+//! `tachikoma done`: claims that the whole work is complete, for the agent or the operator.
 
 use std::process::ExitCode;
 
@@ -7,10 +7,10 @@ use tachikoma_loop_runner::control::Request;
 
 use super::note::tell_own_loop;
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
-/// Claims completion with the live runner, which says what will be asked for it.
-pub fn done(place: &Place, reason: Option<String>) -> Result<ExitCode, Failure> {
+/// Sends the claim to the live runner, which answers what it requires.
+pub fn done(workspace: &Workspace, reason: Option<String>) -> Result<ExitCode, Failure> {
     let reason = reason.map(|words| words.trim().to_owned());
     let reason = reason.filter(|words| !words.is_empty());
     if let Some(words) = reason.as_ref().filter(|words| words.len() > NOTE_BYTES_MAX) {
@@ -21,7 +21,7 @@ pub fn done(place: &Place, reason: Option<String>) -> Result<ExitCode, Failure> 
         return Err(Failure::usage(what).hint("a sentence is enough: the gates look at the work"));
     }
     tell_own_loop(
-        place,
+        workspace,
         &Request::Done { reason },
         "completion is claimed for an iteration that runs; `tachikoma run` starts one",
     )

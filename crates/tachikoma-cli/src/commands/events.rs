@@ -1,4 +1,4 @@
-//! `tachikoma events`: what has happened, and what happens.
+//! `tachikoma events`: prints the records of a loop, past and live.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,21 +8,22 @@ use tachikoma_loop_runner::control::{Client, Request, Response};
 use tachikoma_loop_runner::store::vault::Vault;
 
 use super::control::{live_socket, unreachable_runner};
-use super::{records, runtime};
+use super::records;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::{Current, Place};
 use crate::report::json;
 use crate::report::line::Lines;
+use crate::runtime::runtime;
+use crate::workspace::{Current, Workspace};
 
 /// Prints the records of the current loop.
-pub fn events(place: &Place, follow: bool, json: bool) -> Result<ExitCode, Failure> {
+pub fn events(workspace: &Workspace, follow: bool, json: bool) -> Result<ExitCode, Failure> {
     let Current {
         dir,
         working_dir,
         vault,
         ..
-    } = place.current_loop()?;
+    } = workspace.current_loop()?;
     let mut printer = Printer {
         vault,
         json,
@@ -42,7 +43,7 @@ struct Printer {
     json: bool,
     seen: Seq,
     lines: Lines,
-    /// What was said of damage.
+    /// Damage that was reported.
     said: Vec<String>,
 }
 
@@ -51,7 +52,7 @@ impl Printer {
         let (after, vault) = (self.seen, self.vault.clone());
         let damaged = records::read_quietly(dir, &vault, after, |record| self.print(&record))?;
         for words in damaged {
-            // Whoever follows reads more than once.
+            // With `--follow` the journal is read more than once.
             if !self.said.contains(&words) {
                 out::note(&words);
                 self.said.push(words);
@@ -60,7 +61,7 @@ impl Printer {
         Ok(())
     }
 
-    /// Follows a live runner until it ends. Whoever reads too slowly for the runner reads from the journal.
+    /// Follows a live runner until it ends. A reader that is too slow for the runner reads from the journal.
     async fn follow(&mut self, working_dir: &Path, dir: &Path) -> Result<(), Failure> {
         while let Some(socket) = live_socket(working_dir) {
             let mut client = Client::connect(&socket)
@@ -80,7 +81,7 @@ impl Printer {
                     Some(Response::Record { record }) if record.seq == self.seen.next() => {
                         self.print(&record);
                     }
-                    // What was recorded before the runner listened to us is in the journal by now.
+                    // Records from before the connection are in the journal by now.
                     Some(Response::Following | Response::Record { .. }) => self.catch_up(dir)?,
                     Some(Response::Refused { reason }) => return Err(Failure::new(reason)),
                     Some(Response::Behind) => break,

@@ -1,4 +1,4 @@
-//! `tachikoma explain`: why the loop did what it did. Only reads.
+//! `tachikoma explain`: explains why the loop did what it did. Only reads.
 
 use std::process::ExitCode;
 
@@ -10,23 +10,23 @@ use tachikoma_loop_runner::store::{archive, lock};
 use super::replay::{Launches, reach_words};
 use crate::failure::Failure;
 use crate::out;
-use crate::place::{Current, Place};
 use crate::report::json as json_line;
 use crate::sanitise::sanitise;
+use crate::workspace::{Current, Workspace};
 
-/// Explains an iteration; without one the last, and the end of the loop.
+/// Explains an iteration; by default the last one, and the end of the loop.
 pub fn explain(
-    place: &Place,
+    workspace: &Workspace,
     iteration: Option<u32>,
     name: Option<&str>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
-    let current = place.named_loop(name)?;
-    // Asked first: a runner that ends meanwhile has written its end.
+    let current = workspace.named_loop(name)?;
+    // Checked first: a runner that ends meanwhile has written its end.
     let live = is_live(&current);
     let mut launches = Launches::default();
     let (reach, explained) = {
-        // Where the work is kept decides nothing that is asked again.
+        // The location of the state does not influence a decision.
         let rules = |launch: &_| launches.recorded(launch).unkept;
         let mut explain = Explain::new(current.loop_id, iteration, rules);
         let reach = hindsight::read(&current.dir, &current.vault, |record| explain.take(&record))?;
@@ -83,7 +83,7 @@ fn text(account: &Account, current: &Current, ended: bool) -> Vec<String> {
     };
     let mut lines = vec![heading];
     let entries = account.entries.iter();
-    // The end stands above.
+    // The end is shown above.
     let shown = entries.len() - usize::from(ended && !account.entries.is_empty());
     lines.extend(entries.take(shown).map(line));
     if account.left_out > 0 {
@@ -106,7 +106,7 @@ fn line(entry: &Entry) -> String {
     )
 }
 
-/// Says where the records end, where that is not the end of the loop.
+/// Explains where the records end, if that is not the end of the loop.
 fn note_end(reach: &Reach, explained: &Explained, live: bool) {
     let state = &explained.state;
     if explained.lost > 0 {
@@ -123,7 +123,7 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
         LoopState::Idle => !live && state.started_at.is_some(),
         LoopState::Completed | LoopState::Error | LoopState::Stopped => false,
     };
-    // Where the reading ended, and not the loop, nothing is known of its runner.
+    // If the reading ended early, nothing is known of the runner.
     if open && reach.is_whole() {
         let doing = match &state.phase {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),

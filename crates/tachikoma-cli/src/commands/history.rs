@@ -1,4 +1,4 @@
-//! `tachikoma history`: what became of each iteration, and of each reboot. Only reads.
+//! `tachikoma history`: lists the iterations and the reboots of a loop. Only reads.
 
 mod reboots;
 
@@ -15,14 +15,15 @@ use tachikoma_loop_runner::store::lock;
 use super::records;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
-use crate::report::line::{dollars, span};
+use crate::report::line::dollars;
+use crate::report::span::span;
+use crate::workspace::Workspace;
 
 /// Prints the iterations of the loop, or its reboots.
-pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
+pub fn history(workspace: &Workspace, of_reboots: bool, json: bool) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
     if of_reboots {
-        return reboots::print(place, &current, json);
+        return reboots::print(workspace, &current, json);
     }
     let mut under_way = UnderWay::default();
     let mut printed = 0_u64;
@@ -41,7 +42,7 @@ pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, 
     if let Some(last) = under_way.ended.take() {
         show(&last);
     }
-    // The runner of the attempt is gone, and no other one has taken the loop up yet.
+    // The runner of the attempt is gone, and no other one has resumed the loop yet.
     if let Some(cut) = under_way.unfinished()
         && !lock::is_held(&current.working_dir)
     {
@@ -53,29 +54,29 @@ pub fn history(place: &Place, of_reboots: bool, json: bool) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-/// An iteration that is over, or an attempt at one that was cut.
+/// An iteration that has ended, or an attempt that was cut off.
 #[derive(Clone, Debug, Serialize)]
 struct Iteration {
     #[serde(flatten)]
     begun: Begun,
     ended: Timestamp,
-    /// How the iteration ended; `None` if the attempt was cut.
+    /// How the iteration ended; `None` if the attempt was cut off.
     #[serde(serialize_with = "outcome_or_cut")]
     outcome: Option<IterationOutcome>,
     reason: Option<String>,
-    /// How long the last attempt took; `None` if it was cut.
+    /// The duration of the last attempt; `None` if it was cut off.
     duration_ms: Option<u64>,
     /// At its end.
     context_percent: Option<f64>,
     context_tokens: Option<u64>,
     cost_usd: Option<f64>,
-    /// What it changed; none where that is not known.
+    /// What it changed; `None` if that is unknown.
     files_changed: Option<u32>,
-    /// The latest commit that was made of its work.
+    /// The latest commit of its work.
     commit: Option<Committed>,
-    /// Whether all gates passed that ran behind it; none where none did.
+    /// Whether all gates passed after it; `None` if none ran.
     gates_passed: Option<bool>,
-    /// What came of it, from 0 to 100; none where that is not known.
+    /// Its progress score from 0 to 100; `None` if that is unknown.
     progress: Option<u32>,
 }
 
@@ -129,7 +130,7 @@ fn heading() -> String {
 
 fn print(iteration: &Iteration, json: bool) {
     if json {
-        // Plain data, which can always be written.
+        // Plain data, which can always be serialized.
         return out::line(&serde_json::to_string(iteration).unwrap_or_default());
     }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -158,7 +159,7 @@ fn print(iteration: &Iteration, json: bool) {
     ));
 }
 
-/// Writes a time without its milliseconds: a line has 80 columns.
+/// Formats a time without milliseconds: a line has 80 columns.
 fn to_the_second(time: Timestamp) -> String {
     let text = time.to_string();
     match text.split_once('.') {
@@ -167,22 +168,22 @@ fn to_the_second(time: Timestamp) -> String {
     }
 }
 
-/// The iteration that the records are at.
+/// The current iteration of the records.
 #[derive(Debug, Default)]
 struct UnderWay {
     begun: Begun,
     context: Option<Context>,
     cost_microusd: u64,
-    /// Whether the attempt that began last has ended or was cut.
+    /// Whether the last attempt has ended or was cut off.
     over: bool,
-    /// The time of the last record, except for those of a runner that takes the loop up.
+    /// The time of the last record, except for those of a runner that resumes the loop.
     last: Timestamp,
-    /// The one before, whose work may be kept yet.
+    /// The iteration before, which may still get a commit.
     ended: Option<Iteration>,
 }
 
 impl UnderWay {
-    /// Takes one record in, and returns the iteration that is over with it, its work included.
+    /// Takes one record. Returns the iteration that it completes, with its commit.
     fn take(&mut self, record: &Record) -> Option<Iteration> {
         let over = self.add(record);
         let taken_up = matches!(
@@ -387,7 +388,7 @@ impl UnderWay {
         }
     }
 
-    /// Ends an iteration. Returns the one before it, where the record of the beginning is lost that would have done so.
+    /// Ends an iteration. Returns the one before it, if the record that should have completed it is lost.
     fn end(
         &mut self,
         ended: Timestamp,
@@ -418,7 +419,7 @@ impl UnderWay {
         before.filter(|before| before.begun.iteration != iteration)
     }
 
-    /// Returns the attempt that began last, if its end is not recorded.
+    /// Returns the last attempt, if its end is not recorded.
     fn unfinished(&self) -> Option<Iteration> {
         let begun = self.begun.iteration > 0 && !self.over;
         begun.then(|| Iteration::new(self.begun, self.last, None))

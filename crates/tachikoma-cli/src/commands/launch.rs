@@ -1,16 +1,14 @@
-//! What a run is told to do: flags over the recorded launch of the last run over files and variables.
+//! Plans a run: flags override the recorded launch of the last run, which overrides files and variables.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::PASSPHRASE_VARIABLE;
 use tachikoma_core::{Launch, LoopId, Outcome, Override, PromptSource, State};
 use tachikoma_fs::owner;
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
-use tachikoma_loop_runner::settings::{Entry, Loaded, Notify, Origin, Secret, Settings};
+use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::{StoreError, loops};
 use toml::Value;
@@ -19,31 +17,31 @@ use super::{BRIDGE, DEMO_AGENT, GUARD};
 use crate::args::RunArgs;
 use crate::bridge;
 use crate::failure::{Failure, is_run};
-use crate::place::Place;
 use crate::sanitise::sanitise;
 use crate::secrets;
 use crate::trust::Trust;
+use crate::workspace::Workspace;
 use crate::zone;
 
-/// A run, worked out.
+/// A planned run.
 #[derive(Debug)]
 pub struct Plan {
-    /// For the library.
+    /// The configuration for the library.
     pub config: LoopConfig,
     /// The settings with their origins.
     pub loaded: Loaded,
-    /// What a person should know about how it came about.
+    /// Notes for the user about the plan.
     pub notes: Vec<String>,
     /// Whether it begins a loop.
     pub is_first: bool,
-    /// The loop that it begins or goes on with.
+    /// The loop that it begins or resumes.
     pub loop_id: LoopId,
 }
 
-/// What `--prompt-text` stands in for.
+/// The setting that `--prompt-text` replaces.
 const PROMPT_PATH: &str = "prompt_path";
 
-/// What files and variables say, and where that is to be done.
+/// The settings of files and variables, and the working directory.
 #[derive(Debug)]
 pub struct Base {
     /// The settings with their origins.
@@ -54,9 +52,9 @@ pub struct Base {
 
 impl Base {
     /// Reads files and variables.
-    pub fn read(place: &Place) -> Result<Self, Failure> {
-        let loaded = place.layers()?.load()?;
-        let working_dir = working_dir(place, &loaded.settings.working_dir)?;
+    pub fn read(workspace: &Workspace) -> Result<Self, Failure> {
+        let loaded = workspace.layers()?.load()?;
+        let working_dir = working_dir(workspace, &loaded.settings.working_dir)?;
         owner::check_ralph(&working_dir)?;
         Ok(Self {
             loaded,
@@ -65,15 +63,20 @@ impl Base {
     }
 
     /// Reads files and variables for a command that runs the programs they name.
-    pub fn trusted(place: &Place, trust: &Trust) -> Result<Self, Failure> {
-        let base = Self::read(place)?;
+    pub fn trusted(workspace: &Workspace, trust: &Trust) -> Result<Self, Failure> {
+        let base = Self::read(workspace)?;
         trust.check_configuration(&base.working_dir, &base.loaded)?;
         Ok(base)
     }
 }
 
-/// Works a run out.
-pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<Plan, Failure> {
+/// Plans a run.
+pub fn plan(
+    workspace: &Workspace,
+    args: &RunArgs,
+    trust: &Trust,
+    base: Base,
+) -> Result<Plan, Failure> {
     let Base {
         loaded: base,
         working_dir,
@@ -83,11 +86,11 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
     } else {
         Loss::Refuse
     };
-    // A loop that is not kept follows none.
+    // A loop with temporary state does not resume another.
     let before = if args.new || !base.settings.state.enabled {
         None
     } else {
-        last(place, &working_dir, loss)?
+        last(workspace, &working_dir, loss)?
     };
     let mut flags = flags(args)?;
     let mut notes = Vec::new();
@@ -109,7 +112,7 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
         flags.insert(key, ("--model", Value::from(model.as_str())));
     }
     let mut overrides = BTreeMap::new();
-    let mut layers = place.layers()?;
+    let mut layers = workspace.layers()?;
     let base_entries: Vec<Entry<'_>> = base.entries().collect();
     let said = |key: &str| value_text(&base_entries, key);
     for (key, before) in recorded.iter().flat_map(|launch| &launch.overrides) {
@@ -121,7 +124,7 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
         if said(key) != before.under {
             let (value, origin) = (said(key), base.origin_of(key));
             if value == before.value && !words {
-                // It says by now what was given.
+                // The configuration has the recorded value by now.
                 continue;
             }
             let instead = if words {
@@ -163,25 +166,25 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
         ..Launch::default()
     };
     let config = LoopConfig {
-        vault: place.vault(&working_dir, &loaded.settings),
+        vault: workspace.vault(&working_dir, &loaded.settings),
         settings: loaded.settings.clone(),
         working_dir,
         launch,
         new_loop: args.new,
         new_loop_id: recorded.is_none().then_some(loop_id),
-        guard: place.ourselves(GUARD)?,
-        demo: place.ourselves(DEMO_AGENT)?,
-        bridge: place.ourselves(BRIDGE)?,
+        guard: workspace.ourselves(GUARD)?,
+        demo: workspace.ourselves(DEMO_AGENT)?,
+        bridge: workspace.ourselves(BRIDGE)?,
         opencode_login: bridge::login(),
-        runtime_dir: place.runtime_dir(),
-        temporary_dir: place.temporary_dir(),
-        search_path: place.search_path(),
+        runtime_dir: workspace.runtime_dir(),
+        temporary_dir: workspace.temporary_dir(),
+        search_path: workspace.search_path(),
         zone_offset: zone::seconds_east,
         adoption: Adoption::All,
         loss,
         cgroup: true,
         secrets: secrets_of(&loaded.settings, None)?,
-        surroundings: place.surroundings(),
+        surroundings: workspace.surroundings(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
@@ -193,14 +196,7 @@ pub fn plan(place: &Place, args: &RunArgs, trust: &Trust, base: Base) -> Result<
     })
 }
 
-/// The variables that are for us alone: those that the settings name for messages, and the passphrase of the state.
-pub fn secret_names(settings: &Settings) -> Vec<OsString> {
-    let names = settings.notify.iter().flat_map(Notify::variables);
-    let names = names.map(Into::into);
-    names.chain([PASSPHRASE_VARIABLE.into()]).collect()
-}
-
-/// The values of the variables that the settings name.
+/// Returns the values of the variables that the settings name.
 pub(super) fn secrets_of(
     settings: &Settings,
     only: Option<usize>,
@@ -228,7 +224,7 @@ pub(super) fn secrets_of(
     Ok(found)
 }
 
-/// The settings that the flags give: by key, the flag and its value.
+/// The settings of the flags: by key, the flag and its value.
 type Flags = BTreeMap<&'static str, (&'static str, Value)>;
 
 fn flags(args: &RunArgs) -> Result<Flags, Failure> {
@@ -331,7 +327,7 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     Ok(flags)
 }
 
-/// Returns the key that `--model` sets: that of the agent that this run will use.
+/// Returns the key that `--model` sets: that of the agent of this run.
 fn model_key(
     flags: &Flags,
     recorded: Option<&Launch>,
@@ -358,7 +354,7 @@ fn is_in_words(launch: &Launch) -> bool {
     matches!(launch.prompt, PromptSource::Text { .. })
 }
 
-/// Returns the prompt: the words that are given, those of the recorded launch unless a file is named since, or a file.
+/// Returns the prompt: the given text, that of the recorded launch unless a file was named since, or a file.
 fn prompt(
     args: &RunArgs,
     recorded: Option<&Launch>,
@@ -380,8 +376,8 @@ fn prompt(
     }
 }
 
-pub fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure> {
-    let path = place.directory.join(configured);
+pub fn working_dir(workspace: &Workspace, configured: &Path) -> Result<PathBuf, Failure> {
+    let path = workspace.directory.join(configured);
     path.canonicalize().map_err(|error| {
         Failure::usage(format!("working directory {}: {error}", path.display())).hint(
             "make it, or change `working_dir`; `tachikoma config show` says where that is set",
@@ -389,15 +385,15 @@ pub fn working_dir(place: &Place, configured: &Path) -> Result<PathBuf, Failure>
     })
 }
 
-/// How the loop before this run was last launched.
+/// The last launch of the loop before this run.
 enum Before {
-    /// It goes on.
+    /// The loop continues.
     GoesOn(LoopId, Box<Launch>),
-    /// It is done, and another one begins.
+    /// The loop is complete, and another one begins.
     Done(Box<Launch>),
 }
 
-/// Says which flags of a loop that is done do not hold for the next one.
+/// Lists the flags of a completed loop that do not hold for the next one.
 fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
     let given = launch.overrides.iter();
     let given = given.filter(|(key, _)| !flags.contains_key(key.as_str()));
@@ -412,9 +408,9 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
     })
 }
 
-/// Returns the launch of the loop that is there.
-fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
-    let copies = place.copies(working_dir);
+/// Returns the launch of the existing loop.
+fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
+    let copies = workspace.copies(working_dir);
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);
     };
@@ -432,9 +428,9 @@ fn last(place: &Place, working_dir: &Path, loss: Loss) -> Result<Option<Before>,
     }))
 }
 
-/// Says why a loop is not taken up, and what would be lost on the way out.
+/// Explains why a loop is not resumed, and what would be lost.
 fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failure {
-    // While somebody runs it, nothing is to be given up.
+    // While a runner is alive, nothing may be given up.
     let is_damage = matches!(&error, StoreError::Damaged { path, .. } if !is_run(path));
     let failure = match error {
         StoreError::File(_) => return error.into(),

@@ -1,4 +1,4 @@
-//! `tachikoma logs`: what the agent wrote, made harmless for the terminal.
+//! `tachikoma logs`: prints the agent's output, safe for the terminal.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,16 +11,16 @@ use tachikoma_loop_runner::store::vault::Vault;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// What is shown of a line; the file has all of it.
+/// Characters of a line that are shown; the file has all of it.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Prints the transcripts of an iteration, all attempts at it.
-pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
-    let mut config = place
+pub fn logs(workspace: &Workspace, iteration: Option<u32>) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
+    let mut config = workspace
         .layers_of(&current.working_dir)?
         .load()?
         .settings
@@ -30,7 +30,7 @@ pub fn logs(place: &Place, iteration: Option<u32>) -> Result<ExitCode, Failure> 
     }
     let dir = current.root.join(config.state_dir);
     let dir = dir.join(current.loop_id.to_string());
-    // A directory that cannot be read has nothing to show, and the hint names it.
+    // An unreadable directory has nothing to show, and the hint names it.
     let mut files = transcripts::list(&dir).unwrap_or_default();
     let wanted = iteration.map(u64::from);
     let wanted = wanted.or_else(|| files.last().map(|file| file.iteration));

@@ -1,4 +1,4 @@
-//! `tachikoma note`: words for the sessions to come, from the agent or the operator.
+//! `tachikoma note`: leaves a note for the next sessions, from the agent or the operator.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use tachikoma_loop_runner::store::lock;
 
 use super::control::{answered, ask, live_socket, unreachable_runner};
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 /// Leaves a note with the live runner.
-pub fn note(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
+pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure> {
     let text = said(words)?;
     if text.is_empty() {
         return Err(Failure::usage("the note is empty")
@@ -27,14 +27,14 @@ pub fn note(place: &Place, words: &[String]) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(what)
             .hint("write the rest to a file in the work tree, and name that in the note"));
     }
-    tell_own_loop(place, &Request::Note { text }, NOTE_HINT)
+    tell_own_loop(workspace, &Request::Note { text }, NOTE_HINT)
 }
 
-/// Returns the words of a command line, or those on standard input where they are `-`.
+/// Returns the text of the command line, or standard input if it is `-`.
 pub fn said(words: &[String]) -> Result<String, Failure> {
     let text = match words {
         [one] if one == "-" => {
-            // One more than may be said: what is too long is refused, and not read to its end.
+            // One byte more than the limit: a longer note is refused, and not read to its end.
             let mut stdin = std::io::stdin().lock().take(NOTE_BYTES_MAX as u64 + 1);
             let mut text = String::new();
             stdin
@@ -47,26 +47,32 @@ pub fn said(words: &[String]) -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
-/// What to do about a note that nobody takes.
+/// What to do about a note that no runner accepts.
 const NOTE_HINT: &str =
     "a note is kept by the loop that runs; `tachikoma run` starts one, or goes on with the last";
 
-/// Asks the runner of the loop that the caller works for, or of the one around here.
-pub fn tell_own_loop(place: &Place, request: &Request, hint: &str) -> Result<ExitCode, Failure> {
+/// Asks the runner of the loop that started the caller, or of the loop here.
+pub fn tell_own_loop(
+    workspace: &Workspace,
+    request: &Request,
+    hint: &str,
+) -> Result<ExitCode, Failure> {
     let nobody = |dir: &std::path::Path| nobody(dir).hint(hint);
-    let working_dir = working_dir(place, &nobody)?;
+    let working_dir = working_dir(workspace, &nobody)?;
     let socket = live_socket(&working_dir).ok_or_else(|| nobody(&working_dir))?;
     let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
 
-/// Finds the loop that the caller works for, wherever it has gone to; without one, the loop around here.
+/// Finds the loop that started the caller, in any directory; otherwise the loop here.
 fn working_dir(
-    place: &Place,
+    workspace: &Workspace,
     nobody: &impl Fn(&std::path::Path) -> Failure,
 ) -> Result<PathBuf, Failure> {
-    let Some(of_agent) = place.agents_loop() else {
-        return place.working_dir()?.ok_or_else(|| nobody(&place.directory));
+    let Some(of_agent) = workspace.agents_loop() else {
+        return workspace
+            .working_dir()?
+            .ok_or_else(|| nobody(&workspace.directory));
     };
     let dir = of_agent.working_dir;
     let live = lock::holder(&dir).filter(|_| lock::is_held(&dir));

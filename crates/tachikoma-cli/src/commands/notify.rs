@@ -1,25 +1,24 @@
-//! `tachikoma notify test`: whether messages arrive.
+//! `tachikoma notify test`: sends a test message to the configured targets.
 
 use std::process::ExitCode;
 
 use tachikoma_loop_runner::notify;
 
+use super::GUARD;
 use super::launch::{self, Base};
-use super::{GUARD, runtime};
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::runtime::block_on;
 use crate::trust::{Trust, Untrusted};
+use crate::workspace::Workspace;
 
 /// Sends a message to every target, or to one.
-pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
-    let base = Base::trusted(place, &Trust::new(place, Untrusted::Ask))?;
+pub fn test(workspace: &Workspace, number: Option<usize>) -> Result<ExitCode, Failure> {
+    let base = Base::trusted(workspace, &Trust::new(workspace, Untrusted::Ask))?;
     let settings = base.loaded.settings;
     let targets = settings.notify.len();
     if targets == 0 {
-        return Err(Failure::usage(
-            "there is no `[[notify]]` that could be tried",
-        ));
+        return Err(Failure::usage("there is no `[[notify]]` to test"));
     }
     if let Some(number) = number.filter(|number| !(1..=targets).contains(number)) {
         let message =
@@ -27,15 +26,18 @@ pub fn test(place: &Place, number: Option<usize>) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(message));
     }
     let secrets = launch::secrets_of(&settings, number)?;
-    let guard = place.ourselves(GUARD)?;
+    let guard = workspace.ourselves(GUARD)?;
     let mut failed = false;
-    let told = |sent: notify::Sent| {
+    let report = |sent: notify::Sent| {
         failed |= sent.error.is_some();
         let how = sent.error.unwrap_or_else(|| "sent".to_owned());
         out::line(&format!("{}: {how}", sent.target));
     };
-    let (targets, ours) = (&settings.notify, &base.working_dir);
-    runtime()?.block_on(notify::test(targets, &secrets, ours, &guard, number, told));
+    let proxies = workspace.surroundings().proxies();
+    let (targets, dir) = (&settings.notify, &base.working_dir);
+    block_on(notify::test(
+        targets, &secrets, dir, &guard, &proxies, number, report,
+    ))?;
     Ok(if failed {
         ExitCode::FAILURE
     } else {

@@ -1,4 +1,4 @@
-//! `tachikoma opencode`: the server of OpenCode, kept alive, and what can be asked of its supervisor.
+//! `tachikoma opencode`: the supervised OpenCode server, and requests to its supervisor.
 
 mod events;
 mod logs;
@@ -14,38 +14,38 @@ use tachikoma_loop_runner::opencode::supervisor::DIR;
 
 use crate::args::OpencodeCommand;
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
-/// Does what was asked.
-pub fn opencode(place: &Place, command: &OpencodeCommand) -> Result<ExitCode, Failure> {
+/// Runs the command.
+pub fn opencode(workspace: &Workspace, command: &OpencodeCommand) -> Result<ExitCode, Failure> {
     match command {
-        OpencodeCommand::Up(args) => up::up(place, args),
-        OpencodeCommand::Status { json } => status::status(place, *json),
-        OpencodeCommand::Restart => order::restart(place),
-        OpencodeCommand::Stop => order::stop(place),
-        OpencodeCommand::Reload => order::reload(place),
-        OpencodeCommand::Events { json } => events::events(place, *json),
-        OpencodeCommand::Logs { follow } => logs::logs(place, *follow),
+        OpencodeCommand::Up(args) => up::up(workspace, args),
+        OpencodeCommand::Status { json } => status::status(workspace, *json),
+        OpencodeCommand::Restart => order::restart(workspace),
+        OpencodeCommand::Stop => order::stop(workspace),
+        OpencodeCommand::Reload => order::reload(workspace),
+        OpencodeCommand::Events { json } => events::events(workspace, *json),
+        OpencodeCommand::Logs { follow } => logs::logs(workspace, *follow),
     }
 }
 
-/// Returns the directory of the supervisor around here: this one's, or one above it.
-fn dir_here(place: &Place) -> Result<PathBuf, Failure> {
+/// Returns the directory of the supervisor: this one or one above it.
+fn dir_here(workspace: &Workspace) -> Result<PathBuf, Failure> {
     let below = |dir: &std::path::Path| dir.join(RALPH_DIR).join(DIR);
-    let configured = place.configured_dir();
-    let nearest = configured.iter().chain([&place.directory]);
+    let configured = workspace.configured_dir();
+    let nearest = configured.iter().chain([&workspace.directory]);
     let mut nearest = nearest.flat_map(|dir| dir.ancestors());
     let found = nearest.find(|dir| below(dir).is_dir());
-    let found = found.unwrap_or(&place.directory);
+    let found = found.unwrap_or(&workspace.directory);
     owner::check_ralph(found)?;
     Ok(below(found))
 }
 
-/// Says that there is no supervisor.
-fn nobody(place: &Place) -> Failure {
+/// Returns the failure for a missing supervisor.
+fn nobody(workspace: &Workspace) -> Failure {
     Failure::new(format!(
         "no OpenCode server is kept running in {}",
-        place.directory.display()
+        workspace.directory.display()
     ))
     .hint("`tachikoma opencode up` starts one")
 }

@@ -1,4 +1,4 @@
-//! The records of a loop, for whoever shows them one by one: damage is got past, and said.
+//! Reads the records of a loop one by one. Damage is skipped and reported.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::failure::chain;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// Reads the records of the loop in `dir` behind `after` that can be read, and says which cannot.
+/// Reads the records of the loop in `dir` after `after`, and reports those that cannot be read.
 pub fn read(
     dir: &Path,
     vault: &Vault,
@@ -24,7 +24,7 @@ pub fn read(
     Ok(())
 }
 
-/// Does the same, and returns what is to be said.
+/// Does the same, and returns the report.
 pub fn read_quietly(
     dir: &Path,
     vault: &Vault,

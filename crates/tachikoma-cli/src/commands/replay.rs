@@ -1,4 +1,4 @@
-//! `tachikoma replay`: the recorded loop decided again by other settings. Only reads, and runs nothing.
+//! `tachikoma replay`: replays recorded decisions with different settings. Only reads, and runs nothing.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,15 +12,16 @@ use tachikoma_loop_runner::settings::SettingsError;
 use crate::args::ReplayArgs;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::report::json as json_line;
-use crate::report::line::{dollars, span};
+use crate::report::line::dollars;
+use crate::report::span::span;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// Notes about the launches of one loop that are worth the reader's time; a loop may have had thousands.
+/// Limit of notes about the launches of one loop; a loop can have thousands.
 const NOTES_MAX: usize = 20;
 
-/// The rules of the launches of a loop, and what is to be said about them.
+/// The policies of the launches of a loop, and notes about them.
 #[derive(Debug, Default)]
 pub struct Launches {
     notes: Vec<String>,
@@ -28,7 +29,7 @@ pub struct Launches {
 }
 
 impl Launches {
-    /// Returns the rules by which a launch was run.
+    /// Returns the policy of a launch.
     pub fn recorded(&mut self, launch: &Launch) -> ByPlace {
         self.last = Some(launch.clone());
         match hindsight::rules(launch, &[]) {
@@ -50,7 +51,7 @@ impl Launches {
         }
     }
 
-    /// Returns the rules by which a launch is decided again.
+    /// Returns the policy with which a launch is replayed.
     fn replayed(&mut self, launch: &Launch, over: &[Setting], recorded: &ByPlace) -> ByPlace {
         match hindsight::rules(launch, over) {
             Ok(found) => found.rules,
@@ -69,7 +70,7 @@ impl Launches {
         }
     }
 
-    /// Says what there is to say.
+    /// Prints the notes.
     pub fn say(&self) {
         for note in &self.notes {
             out::note(&format!("note: {}", sanitise(note)));
@@ -77,7 +78,7 @@ impl Launches {
     }
 }
 
-/// Says what of a journal could not be read.
+/// Reports what could not be read of a journal.
 pub fn reach_words(reach: &Reach, live: bool) -> Vec<String> {
     let damaged = reach.damaged.iter();
     let mut words: Vec<String> = damaged
@@ -90,7 +91,7 @@ pub fn reach_words(reach: &Reach, live: bool) -> Vec<String> {
         .collect();
     let gaps = reach.gaps.iter();
     words.extend(gaps.map(|gap| format!("{gap}; what follows it there is not part of this")));
-    // Where somebody is at it, it is no news.
+    // While a runner is alive this is normal.
     if reach.torn && !live {
         words.push(
             "the journal is cut in the middle of its last line: whoever wrote it died over it, and that record never counted"
@@ -110,12 +111,12 @@ struct Printed<'a> {
     notes: Vec<String>,
 }
 
-/// Decides the loop again.
-pub fn replay(place: &Place, args: &ReplayArgs) -> Result<ExitCode, Failure> {
+/// Replays the loop.
+pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let over = settings(&args.set)?;
-    // What is wrong with them is said before anything is read.
+    // Errors of the settings are reported before anything is read.
     hindsight::rules(&Launch::default(), &over)?;
-    let current = place.named_loop(args.loop_id.as_deref())?;
+    let current = workspace.named_loop(args.loop_id.as_deref())?;
     let mut launches = Launches::default();
     let (reach, replayed) = {
         let rules = |launch: &Launch| {
@@ -145,7 +146,7 @@ pub fn replay(place: &Place, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a value is neither TOML nor plain words.
+/// Returns whether a value is neither TOML nor plain text.
 fn is_broken(value: &str) -> bool {
     value.starts_with(['[', '{', '"', '\''])
         && format!("value = {value}").parse::<toml::Table>().is_err()
@@ -216,7 +217,7 @@ fn notes(
     Ok(())
 }
 
-/// Says why a setting has no part in what is decided again.
+/// Explains why a setting has no influence on the replay.
 fn decides_nothing(key: &str) -> Option<&'static str> {
     match key {
         "stop_conditions.completion_promise" => Some(

@@ -1,4 +1,4 @@
-//! What git will be used for, and what stands in the way of that at the start of a run.
+//! Checks at the start of a run what git will be used for.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// What is known of the repository before a run.
+/// The state of the repository before a run.
 #[derive(Debug)]
 pub struct Repository {
     standing: Result<Standing, String>,
@@ -18,8 +18,8 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Looks at the repository of a working directory, if git is to commit there. `inputs` are the files that the user edits to
-    /// steer the loop: changes in them are no reason to refuse a start, and the loop does not commit them.
+    /// Reads the repository of a working directory, if git is to commit there. `inputs` are the files that the user edits to
+    /// steer the loop: their changes do not prevent a start, and the loop does not commit them.
     pub fn of(config: &LoopConfig, inputs: &[PathBuf]) -> Self {
         let commits = config.settings.git.auto_commit;
         let search_path = config.search_path.as_deref();
@@ -35,8 +35,8 @@ impl Repository {
         Self { standing, commits }
     }
 
-    /// Refuses a run in half a work tree, one whose commits could not be made, or whose first one could not tell whose changes are
-    /// whose.
+    /// Refuses a run in an incomplete work tree, one in which commits are impossible, or one with changes whose owner
+    /// the first commit could not know.
     pub fn check(&self, first: bool, allow_dirty: bool) -> Result<(), Failure> {
         if let Ok(Standing {
             half_restored: Some(mark),
@@ -61,7 +61,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Warns of a loop around here in the same repository, and of commits that no branch will have.
+    /// Warns of another loop in the same repository, and of commits on no branch.
     pub fn warn(&self, working_dir: &Path) {
         if self.commits
             && self
@@ -88,7 +88,7 @@ impl Repository {
         }
     }
 
-    /// Says what git will be used for.
+    /// Describes what git will be used for.
     pub fn purpose(&self) -> String {
         const KEEPS: &str = "git keeps the work tree before each iteration";
         match &self.standing {

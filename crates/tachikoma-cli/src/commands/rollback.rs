@@ -1,42 +1,42 @@
-//! `tachikoma rollback`: the work tree as it was before an iteration. What it is now is kept first.
+//! `tachikoma rollback`: restores the work tree from before an iteration. The current work tree is kept first.
 
 use std::process::ExitCode;
 
 use tachikoma_loop_runner::git::aside::Aside;
 use tachikoma_loop_runner::git::rollback::{PerformError, Rollback, RollbackError, some};
-use tachikoma_loop_runner::git::snapshots::{self, Moment};
+use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, Moment};
 use tachikoma_loop_runner::git::{CallOff, Whose};
 use tachikoma_loop_runner::offline;
 use tachikoma_loop_runner::process::Deferred;
 use tachikoma_loop_runner::store::archive::is_archived;
 
-use super::confirm::{agree, can_ask, nobody_to_ask};
+use super::snapshots;
 use super::state::refuse_live;
-use super::{kept, runtime};
 use crate::args::RollbackArgs;
+use crate::confirm::{agree, can_ask, nobody_to_ask};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
-use crate::secrets;
+use crate::runtime::runtime;
+use crate::workspace::Workspace;
 
-/// Brings the work tree back.
-pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure> {
-    secrets::shed_all(place)?;
-    let found = kept::find(place, args.loop_id)?;
+/// Restores the work tree.
+pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, Failure> {
+    workspace.shed_secrets()?;
+    let found = snapshots::find(workspace, args.loop_id)?;
     refuse_live(&found.current.working_dir)?;
     if let Moment::Iteration(iteration) = args.to {
         found.check(iteration)?;
     }
     let snapshot = found.at(args.to)?;
     let current = &found.current;
-    let rules = found.rules(place)?;
-    let premises = place.premises(&current.working_dir)?;
+    let rules = found.rules(workspace)?;
+    let premises = workspace.premises(&current.working_dir)?;
     if !args.yes && !can_ask() {
         return Err(nobody_to_ask(
             "nobody can be asked whether to replace files in the work tree",
         ));
     }
-    // Nobody starts a loop in the middle of it.
+    // The lock prevents that a loop starts meanwhile.
     let lock = runtime()?.block_on(offline::alone(&current.working_dir))?;
     let repository = (*found.repository).clone();
     let call_off = CallOff::new();
@@ -51,7 +51,7 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
         return Ok(ExitCode::SUCCESS);
     }
     let (present, target) = plan.trees();
-    let shown = kept::diff(
+    let shown = snapshots::diff(
         &found.repository.git,
         false,
         Some("--stat"),
@@ -63,17 +63,17 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
     if !args.yes {
         agree(&format!("bring the work tree back to what it was {to}?"))?;
     }
-    // Those of the user's are told from those that come now: these are the loop's to commit.
+    // The user's changes are distinguished from those that come now: these are for the loop to commit.
     let keeper = is_archived(&current.dir).then_some(None);
-    let mut keeper = keeper.unwrap_or_else(|| found.keeper(place, &rules, &lock));
-    // Half a work tree is of no use to anybody: who ends us waits until it is whole.
+    let mut keeper = keeper.unwrap_or_else(|| found.keeper(workspace, &rules, &lock));
+    // An incomplete work tree is useless: a signal waits until it is complete.
     let _whole = Deferred::new()
         .map_err(|error| Failure::new(format!("signals cannot be put off: {error}")))?;
-    let moment = snapshots::next_rollback(&found.kept);
+    let moment = git_snapshots::next_rollback(&found.kept);
     let name = plan
         .keep(current.loop_id, moment, &call_off)
         .map_err(|error| {
-            kept::failed("the work tree as it is cannot be kept", &error)
+            snapshots::failed("the work tree as it is cannot be kept", &error)
                 .hint("nothing was changed")
         })?;
     let tell = |what: &str| {
@@ -87,13 +87,13 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
             ));
         }
     };
-    // Of one that was killed: what it found is kept, and nobody goes back to that by halves.
+    // After a rollback that was killed: the tree before it is kept, and a partial one is never a target.
     if let Some(stale) = Aside::left_behind(&current.dir, args.to) {
         stale.remove();
     }
     tell("begins to bring");
     plan.perform(args.to, &call_off).map_err(|error| {
-        let failure = kept::failed("the work tree could not be brought back", &error);
+        let failure = snapshots::failed("the work tree could not be brought back", &error);
         match error {
             PerformError::NotBegun(_) | PerformError::Undone(_) => {
                 tell("could not bring");
@@ -112,7 +112,7 @@ pub fn rollback(place: &Place, args: &RollbackArgs) -> Result<ExitCode, Failure>
             chain(&error)
         ));
     }
-    // The next session would look for work that is not there any more.
+    // The next session would look for work that is gone.
     tell("has brought");
     out::line(&format!(
         "the work tree is as it was {to}; branch, commits and index are as they were"

@@ -1,4 +1,4 @@
-//! `tachikoma run`: the loop, here and now.
+//! `tachikoma run`: runs the loop.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,42 +16,43 @@ use tachikoma_loop_runner::{
 };
 
 use super::config::warn_not_built;
-use super::launch::{Base, Plan, plan, secret_names};
+use super::detach;
+use super::launch::{Base, Plan, plan};
 use super::repository::Repository;
-use super::{detach, runtime};
 use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::keys::{self, Keys};
 use crate::out;
-use crate::place::Place;
 use crate::report::changes::changes_of;
 use crate::report::line::{Lines, denied_call, ending, files};
 use crate::report::{Reporter, Style, found};
+use crate::runtime::{block_on, runtime};
 use crate::sanitise::sanitise;
 use crate::secrets;
 use crate::signals::{Signals, Terminal};
 use crate::trust::{Trust, Untrusted};
+use crate::workspace::Workspace;
 
-/// Runs the loop, or says what would be run.
-pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
+/// Runs the loop, or shows what would be run.
+pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     let runs_here = !args.detach && !args.dry_run;
     if runs_here {
-        // Before it is used: trying it takes a second.
+        // Before the passphrase is used, because checking it takes a second.
         secrets::shed_passphrase()?;
     }
-    let trust = Trust::new(place, untrusted(args));
-    let base = Base::trusted(place, &trust)?;
-    refuse_tracked_state(place, &base.working_dir)?;
+    let trust = Trust::new(workspace, untrusted(args));
+    let base = Base::trusted(workspace, &trust)?;
+    refuse_tracked_state(workspace, &base.working_dir)?;
     if !args.dry_run {
         runtime()?.block_on(offline::settle(&base.working_dir))?;
     }
-    let plan = plan(place, args, &trust, base)?;
-    // The background process works all of it out again, and says so.
+    let plan = plan(workspace, args, &trust, base)?;
+    // The background process plans the run again, and prints its notes.
     if args.detach && !args.dry_run {
         return detach::detach("tachikoma status");
     }
     if !args.dry_run {
-        let names = secret_names(&plan.loaded.settings);
+        let names = secrets::secret_names(&plan.loaded.settings);
         secrets::shed(&names, &plan.config.secrets)?;
     }
     for note in &plan.notes {
@@ -65,9 +66,9 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         plan.config
             .working_dir
             .join(&plan.config.settings.prompt_path),
-        place
+        workspace
             .directory
-            .join(place.config_file().unwrap_or("tachikoma.toml".into())),
+            .join(workspace.config_file().unwrap_or("tachikoma.toml".into())),
     ];
     let repository = Repository::of(&plan.config, &inputs);
     repository.check(plan.is_first, args.allow_dirty)?;
@@ -79,13 +80,13 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
     repository.warn(&plan.config.working_dir);
     warn_not_built(&plan.loaded);
     let (style, terminal) = match (args.detached, args.json, args.quiet) {
-        // Its only audience waits for one word.
+        // The only reader waits for one line.
         (true, _, _) => (Style::Quiet, Terminal::Detached),
         (false, true, _) => (Style::Json, Terminal::Foreground),
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
         (false, false, false) => (Style::Lines, Terminal::Foreground),
     };
-    let reader = reader(place, args, &trust);
+    let reader = reader(workspace, args, &trust);
     let registered = match plan.config.settings.state.enabled {
         true => {
             let overrides = &plan.config.launch.overrides;
@@ -94,15 +95,15 @@ pub fn run(place: &Place, args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         false => None,
     };
-    let ended = runtime()?.block_on(run_here(plan.config, style, terminal, Some(reader)));
-    // A panic in there has said why.
+    let ended = block_on(run_here(plan.config, style, terminal, Some(reader)))?;
+    // A panic there has printed its reason.
     let _ = registered.map(std::thread::JoinHandle::join);
     ended
 }
 
 /// Refuses to use the state of a loop that git tracks: a clone or a pull may have brought it.
-fn refuse_tracked_state(place: &Place, working_dir: &Path) -> Result<(), Failure> {
-    let search_path = place.search_path();
+fn refuse_tracked_state(workspace: &Workspace, working_dir: &Path) -> Result<(), Failure> {
+    let search_path = workspace.search_path();
     let Some(path) = tracked::state_file(working_dir, search_path.as_deref()) else {
         return Ok(());
     };
@@ -122,14 +123,14 @@ fn untrusted(args: &RunArgs) -> Untrusted {
     }
 }
 
-/// Works the settings of a run out again, for as long as it lasts: a loop that was begun anew is not begun anew by that.
-fn reader(place: &Place, args: &RunArgs, trust: &Trust) -> SettingsReader {
-    let place = place.clone();
+/// Plans the settings of a run again during the run; `--new` does not begin another loop then.
+fn reader(workspace: &Workspace, args: &RunArgs, trust: &Trust) -> SettingsReader {
+    let workspace = workspace.clone();
     let args = args.clone();
     let trust = trust.for_reload();
     SettingsReader::new(move || {
-        let base = Base::trusted(&place, &trust);
-        let plan = base.and_then(|base| plan(&place, &args, &trust, base));
+        let base = Base::trusted(&workspace, &trust);
+        let plan = base.and_then(|base| plan(&workspace, &args, &trust, base));
         let plan = plan.map_err(|failure| failure.what)?;
         Ok(ReloadedSettings {
             settings: plan.config.settings,
@@ -138,7 +139,7 @@ fn reader(place: &Place, args: &RunArgs, trust: &Trust) -> SettingsReader {
     })
 }
 
-/// Agents that start loops, whose agents start loops, have no end and cost without one.
+/// Agents that start loops with agents that start loops would never end.
 fn not_inside_an_agent() -> Result<(), Failure> {
     let (Ok(session), Some(dir)) = (
         std::env::var("TACHIKOMA_SESSION"),
@@ -146,8 +147,8 @@ fn not_inside_an_agent() -> Result<(), Failure> {
     ) else {
         return Ok(());
     };
-    // Gates, hooks and stop scripts have an iteration and no attempt: what these start ends with them. Agents have both, or
-    // neither where their process lives for a whole session.
+    // Gates, hooks and stop scripts have an iteration and no attempt, and end with them. Agents have both, or
+    // neither if their process lives for a whole session.
     let is_set = |name: &str| std::env::var_os(name).is_some();
     if is_set("TACHIKOMA_ITERATION") && !is_set("TACHIKOMA_ATTEMPT") {
         return Ok(());
@@ -180,7 +181,7 @@ pub async fn run_here(
     let handle = runner.handle();
     let state = runner.state();
     let dir = loops::dir(&config.store_root(state.loop_id), state.loop_id);
-    // What the reporter may still have to read.
+    // The reporter may still have to read it.
     let temporary = runner.temporary();
     // The journal of a new loop has a first record already.
     let seen = match runner.found() {
@@ -196,7 +197,7 @@ pub async fn run_here(
         (seen, state.seq),
         lines,
     );
-    // Listened to before anything runs: no signal finds us unprepared.
+    // Before anything runs, so that no signal is missed.
     let signals = Signals::listen()
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let watcher = signals.watch(handle.clone(), reporter.clone(), terminal);
@@ -259,7 +260,7 @@ pub async fn run_here(
     Ok(ExitCode::from(exit_code(&outcome)))
 }
 
-/// Says at the end of a run which tool calls were denied and which settings permit them.
+/// Lists at the end of a run which tool calls were denied and which settings permit them.
 fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
     if state.denials.is_empty() {
         return Vec::new();
@@ -283,11 +284,11 @@ fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
     std::iter::once(first).chain(remedies).collect()
 }
 
-/// What there is to do after the end of a loop that was not kept.
+/// What to do after the end of a loop with temporary state.
 const NOT_KEPT: &str =
     "nothing of this loop is kept (`state.enabled`); `tachikoma run` begins a new one";
 
-/// Says what was found and what follows. What is recorded as well, the report says by itself if it speaks to people.
+/// Prints what was found and what follows. Recorded events are part of the report for people.
 fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
     let (state, origin) = (runner.state(), runner.origin());
     let limit = config.settings.max_iterations;
@@ -315,7 +316,7 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
     }
 }
 
-/// What to do after an outcome that is not what was wanted.
+/// What to do after an unwanted outcome.
 fn next_step(outcome: &Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::LimitReached { .. } => {
@@ -344,7 +345,7 @@ fn exit_code(outcome: &Outcome) -> u8 {
     }
 }
 
-/// Says what holds before the first iteration.
+/// Prints the conditions before the first iteration.
 fn introduce(config: &LoopConfig, agent: &Agent) {
     out::tell(&format!(
         "tachikoma {}: {}",
@@ -390,7 +391,7 @@ fn limits_text(settings: &Settings) -> String {
     }
 }
 
-/// Says who may claim completion, and what has to prove it.
+/// Describes who may claim completion, and what has to prove it.
 fn completion_text(settings: &Settings) -> String {
     let conditions = &settings.stop_conditions;
     let promise = &conditions.completion_promise;
@@ -430,7 +431,7 @@ fn completion_text(settings: &Settings) -> String {
     }
 }
 
-/// What an agent with safe permission may do.
+/// Describes what an agent with safe permission may do.
 const SAFE: &str = "permission safe: it may change files in the work tree, the rest is denied";
 
 fn agent_text(config: &LoopConfig, agent: &Agent) -> String {
@@ -499,7 +500,7 @@ fn dry_run(plan: &Plan, agent: &Agent, repository: &Repository) {
     }
 }
 
-/// Says how the agent is started. Values of variables may be secrets: only those that the adapter sets are shown.
+/// Describes how the agent is started. Values of variables may be secrets: only those of the adapter are shown.
 fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
     let plan = agent.plan(&Turn {
         budget_usd,
@@ -522,7 +523,7 @@ fn launch_lines(agent: &Agent, budget_usd: Option<f64>) {
     }
 }
 
-/// Writes a word as a shell would have to read it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

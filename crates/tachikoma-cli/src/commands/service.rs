@@ -1,4 +1,4 @@
-//! `tachikoma service print`: a unit by which the system's own supervisor keeps ours running.
+//! `tachikoma service print`: prints a systemd or launchd unit for the supervisor.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,28 +8,28 @@ use crate::args::ServiceKind;
 use crate::commands::launch::working_dir;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// Letters of a directory's own name in the name of its unit: enough to be told from others by people.
+/// Characters of the directory's name in the name of its unit, for people.
 const LETTERS_MAX: usize = 24;
 
 /// Prints the unit for this directory.
-pub fn print(place: &Place, kind: ServiceKind) -> Result<ExitCode, Failure> {
-    let settings = place.layers()?.load()?.settings;
-    let dir = working_dir(place, &settings.working_dir)?;
+pub fn print(workspace: &Workspace, kind: ServiceKind) -> Result<ExitCode, Failure> {
+    let settings = workspace.layers()?.load()?.settings;
+    let dir = working_dir(workspace, &settings.working_dir)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("our own program cannot be found: {error}")))?;
-    let path = place.search_path().unwrap_or_default();
+    let path = workspace.search_path().unwrap_or_default();
     let mut variables = vec![
         ("PATH", path.to_string_lossy().into_owned()),
         ("TACHIKOMA_OPENCODE__ENABLED", "true".to_owned()),
     ];
-    if let Some(file) = place.config_file() {
-        let file = place.directory.join(file);
+    if let Some(file) = workspace.config_file() {
+        let file = workspace.directory.join(file);
         variables.push(("TACHIKOMA_CONFIG", file.to_string_lossy().into_owned()));
     }
-    // A line break would end the line of the unit, and the rest would be a setting of its own.
+    // A line break would end the line of the unit, and the rest would be another setting.
     let texts = [&program.to_string_lossy(), &dir.to_string_lossy()].map(ToString::to_string);
     let texts = texts
         .into_iter()
@@ -58,16 +58,16 @@ pub fn print(place: &Place, kind: ServiceKind) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a unit says, whoever reads it.
+/// Values that both kinds of units share.
 struct Unit<'a> {
     program: &'a str,
     dir: &'a str,
-    /// Of this directory alone: each has a server of its own.
+    /// For this directory alone: each has its own server.
     name: String,
     variables: Vec<(&'static str, String)>,
 }
 
-/// Names the unit of a directory: for people by its last part, for machines by all of it.
+/// Names the unit of a directory: by its last part for people, and by a hash of the path.
 fn name(dir: &Path) -> String {
     let last = dir.file_name().unwrap_or_default().to_string_lossy();
     let letters = last.chars().take(LETTERS_MAX);
@@ -77,7 +77,7 @@ fn name(dir: &Path) -> String {
             _ => '-',
         })
         .collect();
-    // FNV-1a, written out, because the name must stay the same with every version.
+    // FNV-1a, written out, because the name must stay the same in every version.
     let bytes = dir.as_os_str().as_encoded_bytes().iter();
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

@@ -1,4 +1,4 @@
-//! `tachikoma state`: what is kept of the loops here.
+//! `tachikoma state`: shows and changes the stored state of loops.
 
 mod backup;
 mod change;
@@ -8,32 +8,43 @@ mod show;
 mod verify;
 mod work_tree;
 
+use std::path::Path;
 use std::process::ExitCode;
+
+use tachikoma_loop_runner::offline::Premises;
 
 pub use change::refuse_live;
 
 use crate::args::StateCommand;
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
-/// Does what was asked with the state.
-pub fn state(place: &Place, command: StateCommand) -> Result<ExitCode, Failure> {
+/// Runs the command.
+pub fn state(workspace: &Workspace, command: StateCommand) -> Result<ExitCode, Failure> {
     match command {
-        StateCommand::Show { json } => show::show(place, json),
-        StateCommand::Verify { json } => verify::verify(place, json),
-        StateCommand::Set { key, value } => change::set(place, key, &value),
-        StateCommand::Export { output, force } => export::export(place, output.as_deref(), force),
-        StateCommand::Backup => backup::take(place),
+        StateCommand::Show { json } => show::show(workspace, json),
+        StateCommand::Verify { json } => verify::verify(workspace, json),
+        StateCommand::Set { key, value } => change::set(workspace, key, &value),
+        StateCommand::Export { output, force } => {
+            export::export(workspace, output.as_deref(), force)
+        }
+        StateCommand::Backup => backup::take(workspace),
         StateCommand::Backups {
             from: Some(url),
             json,
-        } => cloud::list(place, &url, json),
-        StateCommand::Backups { from: None, json } => backup::list(place, json),
+        } => cloud::list(workspace, &url, json),
+        StateCommand::Backups { from: None, json } => backup::list(workspace, json),
         StateCommand::Restore { file, from, yes } => {
-            backup::restore(place, file.as_deref(), &from, yes)
+            backup::restore(workspace, file.as_deref(), &from, yes)
         }
         StateCommand::Clear { purge, yes } => {
-            change::clear(place, purge, yes).map_err(Failure::for_a_new_beginning)
+            change::clear(workspace, purge, yes).map_err(Failure::for_a_new_beginning)
         }
     }
+}
+
+/// Returns a path for messages: relative to the working directory if it is below it.
+fn shown(premises: &Premises, path: &Path) -> String {
+    let short = path.strip_prefix(&premises.working_dir);
+    short.unwrap_or(path).display().to_string()
 }

@@ -1,4 +1,4 @@
-//! `tachikoma status`: what the loop is doing. Only reads.
+//! `tachikoma status`: shows what the loop is doing. Only reads.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -11,22 +11,22 @@ use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 
 use super::control::live_socket;
-use super::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::report::check;
 use crate::report::line::{files, iterations, left_to_redline, totals};
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 use crate::zone::local;
 
-/// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has written down what
-/// it was doing, and a person who asks should not have to wait for that.
+/// A runner answers within milliseconds, also on a busy machine. One that is stopped or blocked has recorded its
+/// state, and the user should not have to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Prints the status; also when nothing runs.
-pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let status = find(place)?;
+/// Prints the status, also if nothing runs.
+pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let status = find(workspace)?;
     let text = match (&status, json) {
         (Some(status), true) => {
             serde_json::to_string_pretty(status).map_err(|error| Failure::new(error.to_string()))?
@@ -35,16 +35,16 @@ pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
         (Some(status), false) => text(status),
         (None, false) => format!(
             "no loop in {}; {}",
-            place.directory.display(),
-            place.first_step()
+            workspace.directory.display(),
+            workspace.first_step()
         ),
     };
     out::line(text.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(place: &Place) -> Result<Option<Status>, Failure> {
-    let Some(working_dir) = place.working_dir()? else {
+fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
+    let Some(working_dir) = workspace.working_dir()? else {
         return Ok(None);
     };
     let mut live = false;
@@ -55,7 +55,7 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
         });
         match asked {
             Ok(Response::Status { status }) => return Ok(Some(*status)),
-            // The runner has ended in between: what it wrote down is there.
+            // The runner has ended in between: its records are there.
             Ok(_) => {}
             Err(error) => {
                 live = !is_refused(&error) && lock::is_held(&working_dir);
@@ -66,15 +66,15 @@ fn find(place: &Place) -> Result<Option<Status>, Failure> {
             }
         }
     }
-    let copies = place.copies(&working_dir);
-    let Some(current) = place.loop_in(working_dir)? else {
+    let copies = workspace.copies(&working_dir);
+    let Some(current) = workspace.loop_in(working_dir)? else {
         return Ok(None);
     };
     let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Refuse)?;
     Ok(Some(Status::of(&found.state, live)))
 }
 
-/// Returns whether nobody listens any more: the runner is dead, and its guard cleans up.
+/// Returns whether no process listens: the runner is dead, and its guard cleans up.
 fn is_refused(error: &ClientError) -> bool {
     matches!(error, ClientError::Nobody { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }
@@ -241,7 +241,7 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// Counts that stand at nothing are no news; budgets are, and so is whatever has begun.
+/// Counts of zero are not shown; budgets are, and so is everything that has begun.
 fn worth_saying(condition: &ConditionSummary) -> bool {
     let counts = matches!(
         condition.name.as_str(),
@@ -253,8 +253,8 @@ fn worth_saying(condition: &ConditionSummary) -> bool {
     !counts || condition.percent > 0
 }
 
-/// Says what the latest iterations were worth, once one was. How near the end is for want of progress is said with the other
-/// ends.
+/// Reports the progress of the latest iterations, if there is any. The distance to the end for lack of progress is shown with the other
+/// limits.
 fn progress_text(progress: &ProgressSummary) -> Option<String> {
     const SHOWN_MAX: usize = 10;
     let last = progress.last_iteration?;
@@ -313,7 +313,7 @@ fn copies_text(copies: &Copies) -> String {
     }
 }
 
-/// Says in a word how the loop is, and in a few if its runner is gone.
+/// Describes the state of the loop in one word, and more if its runner is gone.
 pub fn state_text(status: &Status) -> String {
     match (&status.runner, &status.outcome) {
         (None, None) if status.iteration > 0 => {

@@ -1,4 +1,4 @@
-//! `tachikoma trust`: agree to the programs and permissions that the configuration here names, and to the loop that is here.
+//! `tachikoma trust`: agrees to the programs and permissions of the configuration here, and to the loop here.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,14 +12,14 @@ use tachikoma_loop_runner::store::trust::Agreement;
 use super::launch::Base;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
 use crate::trust::{Trust, Untrusted, agreements_of, guarded_lines, listed};
+use crate::workspace::Workspace;
 
-/// Records the user's agreement, or forgets it.
-pub fn trust(place: &Place, revoke: bool) -> Result<ExitCode, Failure> {
-    let base = Base::read(place)?;
-    let trust = Trust::new(place, Untrusted::Refuse);
+/// Records the user's agreement, or deletes it.
+pub fn trust(workspace: &Workspace, revoke: bool) -> Result<ExitCode, Failure> {
+    let base = Base::read(workspace)?;
+    let trust = Trust::new(workspace, Untrusted::Refuse);
     let dir = base.working_dir.display();
     if revoke {
         let text = match trust.forget(&base.working_dir)? {
@@ -30,7 +30,7 @@ pub fn trust(place: &Place, revoke: bool) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let configuration = configuration(&trust, &base.working_dir, &base.loaded)?;
-    let adopted = adopt(place, &trust, &base.working_dir)?;
+    let adopted = adopt(workspace, &trust, &base.working_dir)?;
     if let Some(Adopted { loop_id, lines, .. }) = &adopted {
         let what = format!("{loop_id} is yours: `tachikoma run` goes on with it");
         out::line(&listed(&what, lines));
@@ -62,15 +62,19 @@ fn configuration(trust: &Trust, working_dir: &Path, loaded: &Loaded) -> Result<b
 #[derive(Debug)]
 pub struct Adopted {
     pub loop_id: LoopId,
-    /// The programs and permissions of its launch, one to a line.
+    /// The programs and permissions of its launch, one per line.
     pub lines: Vec<String>,
-    /// Whether it was not known before.
+    /// Whether it was unknown before.
     pub is_new: bool,
 }
 
-/// Agrees to the current loop of a working directory, with the programs of its launch; none if there is no loop that can be read.
-pub fn adopt(place: &Place, trust: &Trust, working_dir: &Path) -> Result<Option<Adopted>, Failure> {
-    let copies = place.copies(working_dir);
+/// Agrees to the current loop of a working directory, with the programs of its launch; `None` if there is no readable loop.
+pub fn adopt(
+    workspace: &Workspace,
+    trust: &Trust,
+    working_dir: &Path,
+) -> Result<Option<Adopted>, Failure> {
+    let copies = workspace.copies(working_dir);
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);
     };

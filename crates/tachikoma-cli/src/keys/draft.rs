@@ -1,4 +1,4 @@
-//! A prompt that is being written in the operator's editor. What was written and is not used is kept: the next edit begins with it.
+//! A prompt that the operator edits. A draft that was not used is kept: the next edit begins with it.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use tachikoma_loop_runner::prompt;
 
 use super::lent;
 
-/// Where a prompt is edited: in a directory of the user's own.
+/// The file of the draft, in a directory of the user.
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
-    /// Whether it has something that was written and not used.
+    /// Whether it has text that was not used.
     kept: bool,
 }
 
@@ -27,7 +27,7 @@ impl Draft {
         &self.path
     }
 
-    /// Has the prompt edited, or what is kept. Returns why there is none.
+    /// Edits the prompt, or the draft. Returns why there is none.
     pub fn edit(&mut self, prompt: &PromptSource, working_dir: &Path) -> Result<(), String> {
         let before = prompt::read(prompt, working_dir).unwrap_or_default();
         let no = |error: std::io::Error| format!("no draft {}: {error}", self.path.display());
@@ -48,7 +48,7 @@ impl Draft {
             .map_err(|error| format!("`{shown}`: {error}"))?;
         let after = std::fs::read_to_string(&self.path).map_err(no)?;
         let empty = after.trim().is_empty();
-        // One that was ended may have more to save beside it.
+        // An editor that was killed may have saved more beside it.
         let ended = status.signal().is_some();
         self.kept = !empty && (ended || after != before);
         if !status.success() {
@@ -65,7 +65,7 @@ impl Draft {
         }
     }
 
-    /// It was used.
+    /// The draft was used.
     pub fn used(&mut self) {
         self.kept = false;
     }
@@ -79,7 +79,7 @@ impl Drop for Draft {
     }
 }
 
-/// Writes a file that nobody else reads, and never over or through one that is there: only an earlier draft is ours to remove.
+/// Writes a file that only the user can read. Never overwrites or follows a file of others; only an earlier draft is removed.
 fn write_draft(path: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_draft_is_written_for_its_user_alone_and_through_no_link() {
+    fn a_draft_is_private_and_follows_no_link() {
         let dir = tempfile::tempdir().unwrap();
         let (draft, theirs) = (dir.path().join("draft"), dir.path().join("theirs"));
         std::fs::write(&theirs, "theirs").unwrap();

@@ -1,5 +1,5 @@
-//! The terminal is lent to an editor or a pager: that is in the foreground, in a process group of its own, so that Ctrl-C there is meant
-//! for it and not for the loop.
+//! Lends the terminal to an editor or a pager: it runs in the foreground in its own process group, so that Ctrl-C
+//! does not reach the loop.
 
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -16,36 +16,36 @@ use tachikoma_loop_runner::process::{Attended, Operators, give_terminal};
 
 use super::raw;
 
-/// How soon it is noticed that the terminal is ours again.
+/// How often to check whether the terminal is free again.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// So long it may take until the loop is stopped because its editor is. Where Ctrl-Z is not for us, nothing is.
+/// How long the loop may take to stop after its editor was stopped. If Ctrl-Z is not for us, nothing stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who has the terminal.
+/// The program that has the terminal.
 static GUEST: Mutex<Option<Pid>> = Mutex::new(None);
 
 fn guest() -> MutexGuard<'static, Option<Pid>> {
     GUEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whose a program is that has the terminal.
+/// Who controls a program that has the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// The operator's own: what it asks, the operator asks.
+    /// The operator: its requests are the operator's.
     Operators,
-    /// It runs what the repository names, which may be the agent's.
+    /// The repository names it, so it may be the agent's.
     Nobodys,
 }
 
-/// Runs something that has the terminal for itself. However it ends, the terminal is ours and as it was.
+/// Runs a program that has the terminal for itself. Restores the terminal in any case.
 pub fn run(command: &mut Command, whose: Whose) -> io::Result<ExitStatus> {
     raw::lend();
     let lent = Lent {
         modes: tcgetattr(stdin()).ok(),
     };
     command.process_group(0);
-    // Known as what it is until it has ended.
+    // Registered until it has ended.
     let operators;
     let attended;
     let pid = match whose {
@@ -76,7 +76,7 @@ pub fn run(command: &mut Command, whose: Whose) -> io::Result<ExitStatus> {
     }
 }
 
-/// The program ends: whoever has its terminal is asked to go, and does not get the shell's keys. Returns whether somebody had it.
+/// At the end of the program: ends the program that has the terminal, so that it does not get the shell's keys. Returns whether there was one.
 pub fn call_back() -> bool {
     let guest = guest().take();
     if let Some(pid) = guest {
@@ -86,20 +86,20 @@ pub fn call_back() -> bool {
     guest.is_some()
 }
 
-/// A terminal that somebody else has by now, a shell, is not ours to take.
+/// A terminal that a shell has by now is not taken back.
 fn take_from(guest: Pid) -> bool {
     tcgetpgrp(stdin()).is_ok_and(|group| group == guest)
         && give_terminal(stdin(), getpgrp()).is_ok()
 }
 
-/// Who reads before it has the terminal is stopped for that, and goes on now.
+/// A program that reads before it has the terminal is stopped by the kernel, and continues now.
 fn hand_over(pid: Pid) {
     *guest() = Some(pid);
     let _ = give_terminal(stdin(), pid);
     let _ = kill_process_group(pid, Signal::CONT);
 }
 
-/// Ctrl-Z in the editor is one for all of us: the shell wants its terminal. Returns when the terminal is ours again.
+/// Ctrl-Z in the editor stops the loop too, because the shell wants its terminal. Returns when the terminal is free again.
 fn stop_with_it() {
     let before = raw::times_taken_back();
     let _ = kill_process(getpid(), Signal::TSTP);
@@ -114,14 +114,14 @@ fn stop_with_it() {
     raw::lend();
 }
 
-/// The terminal, while somebody else has it.
+/// The terminal, while another program has it.
 struct Lent {
-    /// As it was before.
+    /// The mode before.
     modes: Option<Termios>,
 }
 
 impl Lent {
-    /// The loop goes on meanwhile: what it says must not stop it, also where the user has background writers stopped.
+    /// The loop continues meanwhile: its output must not stop it, even if the terminal stops background writers.
     fn allow_writing(&self) {
         if let Some(modes) = &self.modes
             && modes.local_modes.contains(LocalModes::TOSTOP)
@@ -134,7 +134,7 @@ impl Lent {
 
     fn take_back(&self) {
         let taken = guest().take().is_some_and(take_from);
-        // Who dies in the middle does not put it in order.
+        // A program that is killed does not restore the terminal.
         if let Some(modes) = self.modes.as_ref().filter(|_| taken) {
             let _ = tcsetattr(stdin(), OptionalActions::Now, modes);
         }

@@ -1,4 +1,4 @@
-//! A terminal that gives single keys. Whoever ends this program finds it as it was: each way out calls [`restore`].
+//! A terminal in single-key mode. Every exit of this program calls [`restore`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +9,11 @@ use rustix::termios::{
     tcgetpgrp, tcsetattr,
 };
 
-/// What is known of the terminal.
+/// The state of the terminal.
 struct Known {
-    /// As it was before keys were read from it; none while they are not.
+    /// The mode before single keys; `None` while it is unchanged.
     before: Option<Termios>,
-    /// Somebody else has it: a shell while we are stopped, an editor, a pager.
+    /// Another program has it: a shell while we are stopped, an editor, a pager.
     lent: bool,
     /// How often it was lent and taken back.
     taken_back: u32,
@@ -26,12 +26,12 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
 });
 
 fn known() -> MutexGuard<'static, Known> {
-    // What a panic leaves is still what is known.
+    // The state is valid after a panic too.
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the terminal give single keys, unless it does already. Returns whether keys can be read: not where it is lent, and not in
-/// the background, where whoever reads is stopped.
+/// Switches the terminal to single keys. Returns whether keys can be read: not while it is lent, and not in
+/// the background, where reading would stop this process.
 pub fn enter() -> bool {
     let mut known = known();
     if known.lent || !is_ours() {
@@ -49,7 +49,7 @@ pub fn enter() -> bool {
         .remove(LocalModes::ICANON | LocalModes::ECHO);
     raw.special_codes[SpecialCodeIndex::VMIN] = 1;
     raw.special_codes[SpecialCodeIndex::VTIME] = 0;
-    // What was typed before anything was asked is no answer.
+    // Input from before the question is not an answer.
     let flushed = tcflush(stdin(), QueueSelector::IFlush);
     let entered = flushed.and_then(|()| tcsetattr(stdin(), OptionalActions::Now, &raw));
     if entered.is_ok() {
@@ -58,12 +58,12 @@ pub fn enter() -> bool {
     entered.is_ok()
 }
 
-/// Makes the terminal what it was.
+/// Restores the terminal.
 pub fn restore() {
     known().give_back();
 }
 
-/// Makes the terminal what it was, until [`take_back`].
+/// Restores the terminal until [`take_back`].
 pub fn lend() {
     let mut known = known();
     known.lent = true;
@@ -82,7 +82,7 @@ pub fn times_taken_back() -> u32 {
     known().taken_back
 }
 
-/// Has a panic leave the terminal as it was.
+/// Makes a panic restore the terminal.
 pub fn restore_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -117,11 +117,11 @@ mod tests {
 
     use super::*;
 
-    /// In the environment of this test where it is the program at the terminal.
+    /// Set in the environment of this test where it is the program at the terminal.
     const INSIDE: &str = "RAW_TERMINAL_TEST_INSIDE";
 
     #[test]
-    fn a_panic_leaves_the_terminal_as_it_was() {
+    fn a_panic_restores_the_terminal() {
         if std::env::var_os(INSIDE).is_some() {
             restore_on_panic();
             assert!(enter(), "it gives keys");
@@ -145,7 +145,7 @@ mod tests {
             .arg(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "keys::raw::tests::a_panic_leaves_the_terminal_as_it_was",
+                "keys::raw::tests::a_panic_restores_the_terminal",
             ])
             .env(INSIDE, &gave_keys)
             .stdin(slave.try_clone().unwrap())

@@ -1,16 +1,16 @@
-//! Settings that changed, as lines for people.
+//! Changed settings as lines for people.
 
 use tachikoma_core::Change;
 
 use crate::sanitise::sanitise;
 
-/// Changed settings that are named; who edits more of them knows it.
+/// Limit of changed settings that are named.
 const CHANGES_MAX: usize = 8;
 
-/// What is shown of a setting's value: a program may have a script as an argument.
+/// Characters of a value that are shown: a program can have a script as an argument.
 const CHANGE_CHARS_MAX: usize = 60;
 
-/// Says which settings changed, a line for each; of many of them only the first.
+/// Returns a line for each changed setting; only the first of many.
 pub fn changes_of(changes: &[Change]) -> Vec<String> {
     let value = |value: &Option<String>| {
         let text = value.as_deref().map(sanitise);

@@ -1,4 +1,4 @@
-//! What was found out behind an iteration, as lines for people.
+//! Results of the checks after an iteration, as lines for people.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tachikoma_core::{
     Refusal, ScriptVerdict, TestsReport,
 };
 
-use super::line::span;
+use super::span::span;
 use crate::sanitise::sanitise;
 
-/// Says what is about to be found out, where that may take a while.
+/// Names a check that begins, if it can take a while.
 pub fn started(check: &Check) -> Vec<String> {
     match &check.stage {
         CheckStage::Asking => Vec::new(),
@@ -26,7 +26,7 @@ pub fn started(check: &Check) -> Vec<String> {
     }
 }
 
-/// Says what scripts want, unless it is that the loop goes on. What is wrong with them is a warning of its own.
+/// Reports the answers of stop scripts, except to continue. Their errors are separate warnings.
 pub fn answered(answers: &Answers) -> Vec<String> {
     let said = answers.scripts.iter().filter_map(|script| {
         let name = sanitise(&script.name);
@@ -39,7 +39,7 @@ pub fn answered(answers: &Answers) -> Vec<String> {
     said.collect()
 }
 
-/// Says how each gate went. What fails before the first iteration changes nothing, and may be a gate that is broken.
+/// Reports the result of each gate. A failure before the first iteration changes nothing, and may show a broken gate.
 pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<String> {
     let when = match iteration {
         0 => "before the first iteration: ",
@@ -58,7 +58,7 @@ pub fn gates(iteration: u32, results: &[GateResult]) -> Vec<String> {
     said.collect()
 }
 
-/// Says after which iteration gates ran.
+/// Names the iteration after which gates ran.
 pub fn at_iteration(iteration: u32) -> String {
     match iteration {
         0 => "before the first iteration".to_owned(),
@@ -66,12 +66,12 @@ pub fn at_iteration(iteration: u32) -> String {
     }
 }
 
-/// Says what the tests came to, and what is new.
+/// Reports the results of the tests, and the changes.
 pub fn tests(report: &TestsReport) -> String {
     format!("tests: {}", tests_words(report))
 }
 
-/// The same for `status`.
+/// Returns the same for `status`.
 pub fn tests_words(report: &TestsReport) -> String {
     let mut said = format!("{} passed, {} failed", report.passed, report.failed);
     if report.skipped > 0 {
@@ -100,7 +100,7 @@ fn some(names: &[String]) -> String {
     said
 }
 
-/// Says why a claim is not believed.
+/// Explains why a claim is refused.
 pub fn refused(refusal: &Refusal) -> String {
     let claims: Vec<String> = refusal.claims.iter().map(ToString::to_string).collect();
     let claims = claims.join(", ");
@@ -108,12 +108,12 @@ pub fn refused(refusal: &Refusal) -> String {
     let why = sanitise(&why);
     match refusal.confirmed {
         0 => format!("completion is not believed ({claims}): {why}"),
-        // Nothing speaks against it.
+        // There is no reason against it.
         _ => format!("completion has to be confirmed ({claims}): {why}"),
     }
 }
 
-/// Sums up for `status` what is known: names of lines with their text.
+/// Returns the lines for `status`: names with their text.
 pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     match &known.checking {

@@ -1,4 +1,4 @@
-//! What is said when a loop is taken up: what was found, what follows and why, before anything is done.
+//! The report at the start of a resumed loop: what was found, and what happens next.
 
 use tachikoma_core::{Phase, State};
 use tachikoma_loop_runner::store::recover::Source;
@@ -6,7 +6,7 @@ use tachikoma_loop_runner::{FoundLoop, StateOrigin};
 
 use crate::sanitise::sanitise;
 
-/// Says which loop is resumed, from where and how; nothing where none is. `limit` is the most iterations it may have, 0
+/// Reports which loop is resumed, and how; empty for a new loop. `limit` is the limit of iterations, 0
 /// for no limit.
 pub fn resuming(
     found: &FoundLoop,
@@ -44,7 +44,7 @@ pub fn resuming(
     ))
 }
 
-/// What the loop does first.
+/// Returns what the loop does first.
 fn next(state: &State, limit: u32) -> String {
     match &state.phase {
         Phase::Paused { .. } => "it is still paused, and `tachikoma resume` goes on".to_owned(),
@@ -91,7 +91,7 @@ fn origin_text(origin: &StateOrigin) -> String {
     }
 }
 
-/// Says that an attempt was cut, and by what.
+/// Reports that an attempt was cut off, and why.
 pub fn cut(iteration: u32, attempt: u32, reason: Option<&str>) -> String {
     let cut = format!("iteration {iteration}, attempt {attempt}, was cut");
     match reason {

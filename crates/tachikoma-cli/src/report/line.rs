@@ -8,28 +8,29 @@ use tachikoma_core::{
 };
 
 use super::changes::changes_of;
+use super::span::span;
 use super::{check, found, question};
 use crate::keys;
 use crate::sanitise::sanitise;
 use crate::zone::local;
 
-/// What is said of a loop that is paused.
+/// Text for a paused loop.
 const PAUSED: &str = "paused; `tachikoma resume` goes on";
 
-/// Turns records into lines for a person who watches, in their order.
+/// Turns records into lines for a person, in their order.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// The reading of an answer that was not over when it was made.
+    /// The reading of an answer that was still being written.
     open: Option<Context>,
     redline_tokens: Option<u64>,
-    /// Whether the agent's process was let go, so that its end is no news.
+    /// Whether the stdin of the agent was closed, so that its end is expected.
     let_go: bool,
-    /// Whether questions are answered by keys.
+    /// Whether keys answer questions.
     keys: bool,
 }
 
 impl Lines {
-    /// Returns the lines of a loop whose session is replaced at so many tokens, as far as that is known.
+    /// Returns the lines of a loop. `redline` is the number of tokens at which the session is replaced, if known.
     pub fn beginning_at(redline_tokens: Option<u64>) -> Self {
         Self {
             redline_tokens,
@@ -37,16 +38,16 @@ impl Lines {
         }
     }
 
-    /// Says whether questions are answered by keys.
+    /// Sets whether keys answer questions.
     pub fn with_keys(self, keys: bool) -> Self {
         Self { keys, ..self }
     }
 
-    /// Returns the lines that the next record is worth.
+    /// Returns the lines for the next record.
     pub fn of(&mut self, record: &Record) -> Vec<String> {
         let mut said = Vec::new();
         match &record.event {
-            // The reading at the end of an answer is the one that counts.
+            // The reading at the end of an answer counts.
             LoopEvent::ContextMeasured {
                 context,
                 answering,
@@ -175,7 +176,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::Paused { .. } => PAUSED.to_owned(),
         LoopEvent::Resumed => "resumed".to_owned(),
         LoopEvent::StopRequested { stop, .. } => match stop {
-            // The condition itself was said right before.
+            // The condition itself was reported before.
             Stop::Budget { .. } => return Vec::new(),
             Stop::Operator
             | Stop::Signal { .. }
@@ -375,7 +376,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::SegmentOpened { .. }
         | LoopEvent::HandOffWritten { partial: true, .. }
         | LoopEvent::Operator(_)
-        // The end of the loop says what came of it, and `history` what each iteration was worth.
+        // The end of the loop reports the results, and `history` those of each iteration.
         | LoopEvent::ProgressMeasured(_)
         | LoopEvent::SessionStarted { .. }
         | LoopEvent::SessionEnded { .. }
@@ -407,7 +408,7 @@ fn lines(record: &Record) -> Vec<String> {
     vec![line]
 }
 
-/// Says what was committed, or why nothing was. What only changed is not worth a line.
+/// Reports a commit, or why there is none. Changes alone are not reported.
 fn kept_lines(kept: &Kept) -> Vec<String> {
     let committed = kept.commit.as_ref();
     let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
@@ -416,8 +417,8 @@ fn kept_lines(kept: &Kept) -> Vec<String> {
     committed.into_iter().chain(error).collect()
 }
 
-/// Says which call was denied and what permits it. Repetitions are shown at the 2nd, 4th, 8th time and so on. Too many different
-/// calls are announced once.
+/// Names a denied call and the setting that permits it. Repetitions are reported at the 2nd, 4th, 8th time and so on. Too many different
+/// calls are reported once.
 fn denied(denial: &Denial) -> Vec<String> {
     match denial.others {
         0 => {}
@@ -442,7 +443,7 @@ fn denied(denial: &Denial) -> Vec<String> {
     )]
 }
 
-/// Names a call that was denied, with how often.
+/// Names a denied call, with its count.
 pub fn denied_call(denial: &Denial) -> String {
     let mut text = sanitise(&denial.name).into_owned();
     if !denial.summary.is_empty() {
@@ -454,13 +455,13 @@ pub fn denied_call(denial: &Denial) -> String {
     text
 }
 
-/// Counts files in words.
+/// Returns a number of files as text.
 pub fn files(count: u32) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} file{plural}")
 }
 
-/// Says how a loop ended and what it did.
+/// Reports how a loop ended and what it did.
 pub fn ending(outcome: &Outcome, stats: &LoopStats) -> String {
     format!(
         "{}: {} ({})",
@@ -486,7 +487,7 @@ fn context_line(context: &Context, redline_tokens: Option<u64>) -> String {
     )
 }
 
-/// Says how far it is to the redline, behind other words.
+/// Returns the distance to the redline, after other text.
 pub fn left_to_redline(tokens: u64, redline: u64) -> String {
     match redline.checked_sub(tokens) {
         Some(left @ 1..) => format!("; {left} left to the redline at {redline}"),
@@ -494,18 +495,7 @@ pub fn left_to_redline(tokens: u64, redline: u64) -> String {
     }
 }
 
-/// Writes a span of time as people say it.
-pub fn span(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0..10 => format!("{:.1} s", duration.as_secs_f64()),
-        10..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200.. => format!("{:.1} h", duration.as_secs_f64() / 3600.0),
-    }
-}
-
-/// Sums a loop up in one line.
+/// Summarizes a loop in one line.
 pub fn totals(stats: &LoopStats) -> String {
     let mut parts = vec![iterations(stats.iterations)];
     for (count, what) in [
@@ -531,14 +521,14 @@ pub fn totals(stats: &LoopStats) -> String {
     parts.push(format!("{work} of work"));
     if stats.cost_microusd > 0 {
         let cost = dollars(Duration::from_micros(stats.cost_microusd).as_secs_f64());
-        // Nobody pays that on a subscription.
+        // With a subscription this is not paid.
         let guess = if stats.on_subscription { "est. " } else { "" };
         parts.push(format!("{guess}{cost}"));
     }
     parts.join(", ")
 }
 
-/// Writes an amount of money: cents where they say something, and more than them where they do not.
+/// Formats an amount of money: cents, or more digits for small amounts.
 pub fn dollars(usd: f64) -> String {
     if usd < 1.0 {
         format!("${usd:.4}")
@@ -547,7 +537,7 @@ pub fn dollars(usd: f64) -> String {
     }
 }
 
-/// Counts iterations in words.
+/// Returns a number of iterations as text.
 pub fn iterations(count: u32) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} iteration{plural}")
@@ -558,7 +548,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn denials_name_the_command_and_the_setting_and_are_said_less_often() {
+    fn denials_name_the_command_and_the_setting_and_are_repeated_rarely() {
         let said = (1..=9).flat_map(|times| {
             denied(&Denial {
                 name: "Bash".to_owned(),

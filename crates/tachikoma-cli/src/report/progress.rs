@@ -1,14 +1,14 @@
-//! The progress line at the bottom of a terminal; nothing at all where there is none.
+//! The progress line at the bottom of a terminal.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use tachikoma_core::{Context, LoopEvent, OperatorEvent, Record, Timestamp};
 
-use super::line::span;
+use super::span::span;
 use crate::out::harmless;
 
-/// What a terminal whose width is unknown gets.
+/// The width of a terminal that does not report it.
 const COLUMNS: usize = 80;
 
 /// Standard output, with a progress line below it if it is a terminal.
@@ -22,7 +22,7 @@ pub struct Screen {
     iteration: u32,
     session: u32,
     context: Option<f64>,
-    /// Where the session is replaced, in percent.
+    /// The redline in percent.
     redline: Option<f64>,
     reboot_pending: bool,
 }
@@ -47,7 +47,7 @@ enum Doing {
 }
 
 impl Screen {
-    /// Returns the screen. `progress` says whether a progress line is wanted.
+    /// Returns the screen. `progress` is whether a progress line is wanted.
     pub fn new(progress: bool) -> Self {
         Self {
             terminal: progress && std::io::stdout().is_terminal(),
@@ -63,12 +63,12 @@ impl Screen {
         }
     }
 
-    /// Returns whether there is a progress line that has to be drawn again and again.
+    /// Returns whether there is a progress line to redraw.
     pub fn is_live(&self) -> bool {
         self.terminal && !self.hidden && self.doing.is_some()
     }
 
-    /// Takes in what the progress line shows.
+    /// Updates the values of the progress line.
     pub fn note(&mut self, record: &Record) {
         match &record.event {
             LoopEvent::IterationStarted {
@@ -99,7 +99,7 @@ impl Screen {
                 self.doing = Some(waiting(record.time, wait.until, &wait.reason.to_string()));
             }
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
-            // The question itself stands there.
+            // The question itself is shown.
             LoopEvent::Operator(OperatorEvent::Asked(_)) => self.doing = None,
             LoopEvent::KeepStarted(keep) => {
                 let since = Instant::now();
@@ -187,7 +187,7 @@ impl Screen {
         self.draw();
     }
 
-    /// Takes the progress line away.
+    /// Removes the progress line.
     pub fn clear(&mut self) {
         if self.drawn {
             self.drawn = false;
@@ -195,13 +195,13 @@ impl Screen {
         }
     }
 
-    /// Takes the progress line away until [`Screen::show`]: what is printed meanwhile does not bring it back.
+    /// Removes the progress line until [`Screen::show`]; other output does not bring it back.
     pub fn hide(&mut self) {
         self.hidden = true;
         self.clear();
     }
 
-    /// Draws the progress line again after [`Screen::hide`].
+    /// Redraws the progress line after [`Screen::hide`].
     pub fn show(&mut self) {
         self.hidden = false;
         self.draw();
@@ -220,7 +220,7 @@ impl Screen {
             .ok()
             .filter(|columns| *columns > 0)
             .unwrap_or(COLUMNS);
-        // One column less: some terminals wrap when the last one is written.
+        // One column less: some terminals wrap after the last one.
         let shown: String = text.chars().take(columns - 1).collect();
         self.write(&format!("\r\u{1b}[2K\u{1b}[2m{shown}\u{1b}[0m"));
         self.drawn = true;
@@ -252,7 +252,7 @@ impl Screen {
         } else {
             ""
         };
-        // None has begun yet, as far as this screen has seen.
+        // No iteration has begun, as far as this screen knows.
         if self.iteration == 0 {
             return Some(doing);
         }
@@ -267,7 +267,7 @@ impl Screen {
             return;
         }
         let mut out = std::io::stdout().lock();
-        // Whoever reads has gone: the loop goes on without an audience.
+        // The reader is gone: the loop continues.
         self.broken = out
             .write_all(text.as_bytes())
             .and_then(|()| out.flush())
@@ -275,8 +275,8 @@ impl Screen {
     }
 }
 
-/// Returns whether the terminal is ours to draw on: after Ctrl-Z and `bg` a shell has it. A terminal that is nobody's
-/// can be drawn on.
+/// Returns whether this process may draw on the terminal: after Ctrl-Z and `bg` a shell has it. A terminal without a
+/// foreground process can be drawn on.
 fn is_in_foreground() -> bool {
     rustix::termios::tcgetpgrp(std::io::stdout())
         .map_or(true, |group| group == rustix::process::getpgrp())
@@ -301,7 +301,7 @@ mod tests {
     use tachikoma_core::{Generation, LoopId, RebootReason, Seq, SessionNo};
 
     #[test]
-    fn it_shows_how_full_the_context_is_where_that_ends_and_what_is_pending() {
+    fn the_line_shows_the_context_the_redline_and_pending_requests() {
         let mut screen = Screen::new(true);
         let mut note = |event: LoopEvent| {
             screen.note(&Record {

@@ -1,13 +1,13 @@
-//! What is asked of the operator, and what became of it, as lines for people.
+//! Questions to the operator and their answers, as lines for people.
 
 use tachikoma_core::{AnsweredBy, OperatorEvent, Question, Record};
 
 use super::changes::changes_of;
-use super::line::span;
+use super::span::span;
 use crate::keys;
 use crate::sanitise::sanitise;
 
-/// Returns the lines of something that happened between the loop and its operator. `by_keys` says that a key answers.
+/// Returns the lines for an event between the loop and its operator. `by_keys` is whether keys answer.
 pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<String> {
     let line = match event {
         OperatorEvent::Asked(question) => return asked(record, question, by_keys),
@@ -15,7 +15,7 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
             AnsweredBy::Operator => format!("question {id} is answered: {choice}"),
             AnsweredBy::Default => format!("nobody answered question {id} in time: {choice}"),
         },
-        // Whoever writes has the terminal.
+        // The editor has the terminal.
         OperatorEvent::Held { .. } if by_keys => return Vec::new(),
         OperatorEvent::Held { id, until: None } => {
             format!("question {id} waits for what is written")

@@ -309,7 +309,7 @@ fn a_directory_that_is_away_is_a_warning_and_one_that_is_there_has_the_copies() 
         failed[0]["error"]
             .as_str()
             .unwrap()
-            .ends_with("is no directory"),
+            .ends_with("is not a directory"),
         "{failed:?}"
     );
     assert!(!place.exists());

@@ -215,7 +215,7 @@ fn what_is_wrong_with_the_place_of_copies_is_said_when_the_run_begins() {
     ));
     // Long before the first backup.
     await_until("the warning", SOON, || {
-        format!("{}{}", live.stdout(), live.stderr()).contains("missing is no directory")
+        format!("{}{}", live.stdout(), live.stderr()).contains("missing is not a directory")
     });
     kill(&here, live);
 

@@ -77,6 +77,7 @@ mod misbehaving;
 mod misbehaving_questions;
 mod notify;
 mod notify_facts;
+mod notify_mail;
 mod notify_support;
 mod odd_files;
 mod opencode;

@@ -1,4 +1,4 @@
-//! Messages to people: what arrives, what is tried again, and that the loop does not wait for any of it.
+//! Notifications: what arrives, what is retried, and that the loop never waits for a delivery.
 
 use std::time::Instant;
 
@@ -6,16 +6,16 @@ use serde_json::Value;
 use tachikoma_testkit::{Scratch, await_until};
 
 use crate::live_support::{await_nobody, seconds};
-use crate::notify_support::{Answer, Mailbox, Service};
+use crate::notify_support::{Answer, Service};
 use crate::support::{CLAIMS, SOON, events, journals, run, tachikoma};
 
-fn configure(scratch: &Scratch, tables: &[&str]) {
+pub(crate) fn configure(scratch: &Scratch, tables: &[&str]) {
     let tables = tables.iter().map(|table| format!("[[notify]]\n{table}\n"));
     scratch.write("tachikoma.toml", tables.collect::<String>());
 }
 
-/// What was not delivered.
-fn failures(scratch: &Scratch) -> Vec<(String, String, u64)> {
+/// Returns the messages that were not delivered: target, error and attempts.
+pub(crate) fn failures(scratch: &Scratch) -> Vec<(String, String, u64)> {
     let incidents = events(scratch, "incident");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let failed = incidents.iter().filter(|it| it["kind"] == "notify_failed");
@@ -30,8 +30,8 @@ fn failures(scratch: &Scratch) -> Vec<(String, String, u64)> {
         .collect()
 }
 
-/// No file of the loop has the secret.
-fn assert_no_secret(scratch: &Scratch) {
+/// Asserts that no file of the loop contains a secret.
+pub(crate) fn assert_no_secret(scratch: &Scratch) {
     for (path, bytes) in journals(scratch) {
         let text = String::from_utf8_lossy(&bytes);
         assert!(!text.contains("hunter"), "{}", path.display());
@@ -39,7 +39,7 @@ fn assert_no_secret(scratch: &Scratch) {
 }
 
 #[test]
-fn a_webhook_is_told_the_end_and_can_check_who_says_so() {
+fn a_webhook_gets_a_signed_message_about_the_end() {
     let scratch = Scratch::new();
     let service = Service::new(&[Answer::Status(200)]);
     configure(
@@ -79,13 +79,13 @@ fn a_webhook_is_told_the_end_and_can_check_who_says_so() {
     assert!(!ran.snapshot().contains("hunter"));
     assert!(
         !scratch.read("environment").contains("hunter"),
-        "the agent is not given them"
+        "the agent does not get the variables"
     );
     assert_no_secret(&scratch);
 }
 
 #[test]
-fn what_fails_for_a_moment_is_tried_again() {
+fn a_temporary_failure_is_retried() {
     let scratch = Scratch::new();
     let service = Service::new(&[Answer::Status(500), Answer::Cut, Answer::Status(204)]);
     configure(
@@ -99,7 +99,7 @@ fn what_fails_for_a_moment_is_tried_again() {
 }
 
 #[test]
-fn a_redirect_is_not_followed_and_a_refusal_not_repeated() {
+fn redirects_are_not_followed_and_rejections_are_not_retried() {
     let scratch = Scratch::new();
     let elsewhere = Service::new(&[Answer::Status(200)]);
     let redirect = Service::new(&[Answer::Redirect(elsewhere.port)]);
@@ -128,12 +128,13 @@ fn a_redirect_is_not_followed_and_a_refusal_not_repeated() {
         [
             (
                 "discord (notify 1)".to_owned(),
-                "it answered with a redirect (302), which is not followed".to_owned(),
+                "the service answered with a redirect (302), and redirects are not followed"
+                    .to_owned(),
                 1
             ),
             (
                 "ntfy (notify 2)".to_owned(),
-                "it answered with 403".to_owned(),
+                "the service answered with status 403".to_owned(),
                 1
             ),
         ]
@@ -143,7 +144,7 @@ fn a_redirect_is_not_followed_and_a_refusal_not_repeated() {
 }
 
 #[test]
-fn a_service_that_hangs_holds_nothing_up() {
+fn a_hanging_service_does_not_delay_the_loop_or_its_end() {
     let scratch = Scratch::new();
     let service = Service::new(&[Answer::Hang]);
     let table = format!(
@@ -151,7 +152,6 @@ fn a_service_that_hangs_holds_nothing_up() {
         service.url()
     );
     configure(&scratch, &[&table]);
-    // The agent claims only when the first message is on its way, and nobody has answered.
     let script = format!("[ $TACHIKOMA_ITERATION = 1 ] && exit 0; {CLAIMS}");
     let mut live = tachikoma(&scratch).spawn(run(&[], &script));
     await_until("the loop to end in the journal", SOON, || {
@@ -160,7 +160,7 @@ fn a_service_that_hangs_holds_nothing_up() {
             .values()
             .any(|bytes| String::from_utf8_lossy(bytes).contains("\"type\":\"completed\""))
     });
-    // It waits for its messages, and not once somebody is tired of it.
+    // The loop waits for its messages after the end, but not after another signal.
     let began = Instant::now();
     live.signal(rustix::process::Signal::INT);
     let ran = live.wait(SOON);
@@ -170,12 +170,12 @@ fn a_service_that_hangs_holds_nothing_up() {
     assert_eq!(failed.len(), 2, "{failed:?}");
     assert_eq!(
         failed[0].1,
-        "the loop had ended, and did not wait longer for it"
+        "the loop ended before the message was delivered"
     );
 }
 
 #[test]
-fn a_command_is_told_on_its_standard_input_and_ended_when_it_hangs() {
+fn a_command_gets_the_message_on_stdin_and_is_killed_when_it_hangs() {
     let scratch = Scratch::new();
     let long = seconds();
     configure(
@@ -197,18 +197,18 @@ fn a_command_is_told_on_its_standard_input_and_ended_when_it_hangs() {
         errors,
         [
             "the program ended with exit 7",
-            "the loop had ended, and did not wait longer for it"
+            "the loop ended before the message was delivered"
         ]
     );
     await_nobody(&long);
     assert!(
         !ran.snapshot().contains("hunter"),
-        "what a program says is not repeated"
+        "the output of a program is not repeated"
     );
 }
 
 #[test]
-fn the_services_are_told_in_their_own_words() {
+fn each_service_gets_its_own_format() {
     let scratch = Scratch::new();
     let service = Service::new(&[Answer::Status(200)]);
     let url = service.url();
@@ -247,7 +247,7 @@ fn the_services_are_told_in_their_own_words() {
     assert_eq!(body("/sendMessage")["chat_id"], "7");
     assert_eq!(at("/ntfy").header("Authorization"), Some("Bearer hunter3"));
     assert_eq!(at("/ntfy").header("Priority"), Some("high"));
-    // Who reads it by a program can tell it from an end.
+    // A program can tell a test message from a message about the end.
     configure(
         &scratch,
         &["to = 'command'\ncommand = 'cat >told; echo $TACHIKOMA_TEST >test'"],
@@ -260,33 +260,7 @@ fn the_services_are_told_in_their_own_words() {
 }
 
 #[test]
-fn mail_arrives() {
-    let scratch = Scratch::new();
-    let mailbox = Mailbox::new();
-    let table = format!(
-        "to = 'email'\nurl = 'smtp://127.0.0.1:{}'\nfrom = 'loop@example.org'\nrecipients = ['a@example.org', 'b@example.org']",
-        mailbox.port
-    );
-    configure(&scratch, &[&table]);
-    let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
-    assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    assert_eq!(failures(&scratch), []);
-    let came = mailbox.came();
-    assert_eq!(came.len(), 1, "{came:?}");
-    for part in [
-        "MAIL FROM:<loop@example.org>",
-        "RCPT TO:<a@example.org>",
-        "RCPT TO:<b@example.org>",
-        "Subject: [tachikoma] ",
-        "the loop ends: the work is complete",
-        "\"outcome\":\"done\"",
-    ] {
-        assert!(came[0].contains(part), "{part}: {}", came[0]);
-    }
-}
-
-#[test]
-fn a_test_names_what_does_not_arrive_and_never_where() {
+fn notify_test_names_failures_without_addresses() {
     let scratch = Scratch::new();
     let service = Service::new(&[Answer::Status(404)]);
     configure(
@@ -300,10 +274,10 @@ fn a_test_names_what_does_not_arrive_and_never_where() {
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert_eq!(
         ran.stdout,
-        "webhook (notify 1): it answered with 404\nwebhook (notify 2): its address is none that can be sent to\n"
+        "webhook (notify 1): the service answered with status 404\nwebhook (notify 2): the address is not valid\n"
     );
     assert!(!ran.snapshot().contains("hunter"));
-    // What is wrong with another one, or takes its time, is not asked about.
+    // Problems of another target do not matter.
     configure(
         &scratch,
         &[
@@ -315,7 +289,7 @@ fn a_test_names_what_does_not_arrive_and_never_where() {
     let one = tool.run(["notify", "test", "1"]);
     assert_eq!(one.code(), Some(0), "{}", one.snapshot());
     assert_eq!(scratch.read("told"), "hidden\n");
-    // Once is enough to know.
+    // A test message is tried once.
     let broken = Service::new(&[Answer::Status(503), Answer::Status(200)]);
     let table = format!("to = 'webhook'\nurl = '{}'", broken.url());
     configure(&scratch, &[&table]);
@@ -350,7 +324,7 @@ fn a_test_names_what_does_not_arrive_and_never_where() {
 }
 
 #[test]
-fn an_error_of_the_loop_is_told_once() {
+fn an_error_that_ends_the_loop_is_sent_once() {
     let scratch = Scratch::new();
     let service = Service::new(&[Answer::Status(200)]);
     let table = format!(
@@ -368,13 +342,13 @@ fn an_error_of_the_loop_is_told_once() {
 }
 
 #[test]
-fn what_hangs_does_not_take_the_message_of_the_end_along() {
+fn a_hanging_message_is_canceled_for_the_message_about_the_end() {
     let scratch = Scratch::new();
     let long = seconds();
     let hangs = format!("[ $TACHIKOMA_HOOK = loop_end ] || sleep {long}; cat > told");
     let table = format!("to = 'command'\ncommand = '{hangs}'\non = ['iteration_end', 'loop_end']");
     configure(&scratch, &[&table]);
-    // A hook beside the loop that hangs does not either.
+    // A hanging hook that runs beside the loop does not delay the message either.
     let hook = format!("[[hook]]\non = 'no_progress'\ncommand = 'sleep {long}'\n");
     let before = scratch.read("tachikoma.toml");
     scratch.write("tachikoma.toml", before + &hook);
@@ -384,6 +358,6 @@ fn what_hangs_does_not_take_the_message_of_the_end_along() {
     assert_eq!(told["point"], "loop_end");
     let failed = failures(&scratch);
     let errors: Vec<_> = failed.iter().map(|it| it.1.as_str()).collect();
-    assert_eq!(errors[0], "it was called off", "{failed:?}");
+    assert_eq!(errors[0], "canceled", "{failed:?}");
     await_nobody(&long);
 }

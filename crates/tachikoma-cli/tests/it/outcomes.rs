@@ -53,7 +53,7 @@ fn complaint_23_a_promise_that_is_not_meant_is_none_and_said() {
         ),
         (
             "printf '```\\n<promise>COMPLETE</promise>\\n```\\n'",
-            "it stands in a block of code",
+            "it is in a code block",
         ),
     ] {
         let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! A directory as a store. A server is one in the tests of the binary.
+//! Tests with a directory as a store. The tests of the binary use a server.
 
 use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -41,7 +41,7 @@ impl Place {
 }
 
 #[test]
-fn small_and_large_come_as_they_are_and_once() {
+fn small_and_large_files_are_stored_once_and_unchanged() {
     let place = Place::new();
     let large: Vec<u8> = (0..=250).cycle().take(PART_BYTES * 2 + 7).collect();
     for (name, bytes) in [
@@ -79,7 +79,7 @@ fn small_and_large_come_as_they_are_and_once() {
 }
 
 #[test]
-fn something_else_under_the_name_stays_and_is_told() {
+fn another_object_with_the_same_name_stays_and_is_reported() {
     let place = Place::new();
     for size in [10, PART_BYTES + 1] {
         std::fs::write(place.dir.path().join("name"), "mine").unwrap();
@@ -93,7 +93,7 @@ fn something_else_under_the_name_stays_and_is_told() {
 }
 
 #[test]
-fn a_file_that_changes_under_way_is_not_sent() {
+fn a_file_that_changes_during_the_upload_is_not_stored() {
     let place = Place::new();
     for size in [10, PART_BYTES + 1] {
         let mut file = tempfile::tempfile().unwrap();
@@ -113,7 +113,7 @@ fn a_file_that_changes_under_way_is_not_sent() {
 }
 
 #[test]
-fn what_is_missing_is_told_as_missing() {
+fn a_missing_object_is_reported_as_missing() {
     let place = Place::new();
     let mut file = tempfile::tempfile().unwrap();
     let got = place.store.get("nothing", &mut file, Path::new("to"), 1);

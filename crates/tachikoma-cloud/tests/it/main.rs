@@ -1,4 +1,4 @@
-//! A store that is a real server on loopback: what is created stays, and who comes second is told.
+//! Tests with a real S3 server on loopback: objects are created once and never overwritten.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 use std::fs::File;
@@ -37,7 +37,7 @@ impl Place {
         open(&format!("s3://{BUCKET}/a"), &surroundings).unwrap()
     }
 
-    /// Whether somebody has asked for the parts of an upload to go.
+    /// Returns whether an upload in parts was aborted.
     fn is_taken_back(&self) -> bool {
         let is_abort = |asked: &String| asked.starts_with("DELETE ") && asked.contains("uploadId=");
         self.s3.asked().iter().any(is_abort)
@@ -54,7 +54,7 @@ fn file_of(bytes: &[u8]) -> (File, Digest) {
 }
 
 #[test]
-fn two_machines_with_one_name_have_one_object() {
+fn two_uploads_of_one_name_create_one_object() {
     let place = Place::new();
     for size in [1_000, PART_BYTES * 2 + 1] {
         let name = format!("of-{size}");
@@ -69,7 +69,7 @@ fn two_machines_with_one_name_have_one_object() {
             )
         };
         let (first, second) = place.runtime.block_on(put);
-        // Whoever is second is told so, or asks too early to know: either way it is there, whole, and once.
+        // The second upload finds the object, or is too early to see it. In both cases there is one complete object.
         first.unwrap();
         second.unwrap();
         assert_eq!(place.s3.objects().len(), 1 + usize::from(size > 1_000));
@@ -82,7 +82,7 @@ fn two_machines_with_one_name_have_one_object() {
 }
 
 #[test]
-fn what_is_there_is_not_written_over() {
+fn an_existing_object_is_not_overwritten() {
     let place = Place::new();
     std::fs::create_dir(place.s3.file("a")).unwrap();
     for size in [1_000, PART_BYTES + 1] {
@@ -99,9 +99,9 @@ fn what_is_there_is_not_written_over() {
     }
 }
 
-/// The library completes what was sent in parts without a condition; ours has one.
+/// The library completes a multipart upload without a condition; our client adds one.
 #[test]
-fn a_large_object_is_completed_only_where_there_is_none() {
+fn a_large_object_does_not_replace_an_existing_one() {
     let place = Place::new();
     let (mut file, digest) = file_of(&vec![7; PART_BYTES + 1]);
     let store = place.store();
@@ -122,7 +122,7 @@ fn a_large_object_is_completed_only_where_there_is_none() {
 }
 
 #[test]
-fn what_is_called_off_leaves_no_object_and_no_part() {
+fn a_canceled_upload_leaves_no_object_and_no_parts() {
     let place = Place::new();
     place
         .s3
@@ -130,7 +130,7 @@ fn what_is_called_off_leaves_no_object_and_no_part() {
     let (mut file, digest) = file_of(&vec![7; PART_BYTES * 3]);
     let store = place.store();
     let put = store.put("large", &mut file, Path::new("here"), &digest);
-    // Before that there is nothing to take back.
+    // Before this there is nothing to abort.
     let is_begun = || place.s3.asked().iter().any(|it| it.contains("partNumber="));
     let begun = async {
         while !is_begun() {
@@ -149,7 +149,7 @@ fn what_is_called_off_leaves_no_object_and_no_part() {
 }
 
 #[test]
-fn a_large_file_that_changes_under_way_leaves_no_object_and_no_part() {
+fn a_large_file_that_changes_during_the_upload_leaves_no_object_and_no_parts() {
     let place = Place::new();
     let (mut file, mut digest) = file_of(&vec![7; PART_BYTES + 1]);
     digest.hex = "0".repeat(64);
@@ -162,7 +162,7 @@ fn a_large_file_that_changes_under_way_leaves_no_object_and_no_part() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_and_may_come_back() {
+fn an_unreachable_server_is_reported_and_can_be_retried() {
     let mut place = Place::new();
     place.s3.kill();
     let listed = place.store();
@@ -208,7 +208,7 @@ fn plain_http_needs_to_be_allowed() {
 }
 
 #[test]
-fn a_directory_has_what_lies_in_it_and_nothing_of_the_dead() {
+fn a_directory_lists_its_files_and_removes_leftovers() {
     let place = Place::new();
     let dir = place.dir.path().join("copies");
     std::fs::create_dir(&dir).unwrap();

@@ -1,38 +1,31 @@
-//! One message on its way: tried again while that may help, and given up when it does not.
+//! Delivers one message: repeats an attempt while a retry can help, and gives up otherwise.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tachikoma_core::Exit;
 use tokio::sync::mpsc;
 
-use super::format::{self, Order as What};
-use super::{Address, Delivered, Message};
+use super::format::{self, Delivery, Program};
+use super::{Address, Attempt, Delivered, Message, http};
 use crate::settings::NotifyTarget;
 use crate::shell::{Ended, Failure, Job, Limit, Said, Shell, TaskCommand};
 
-/// A message of an hour ago is no news: a service that is down for half a minute is worth waiting for, and not more.
+/// Together with the backoff these are 15 seconds. A message about an hour ago has no use.
 pub(super) const ATTEMPTS_MAX: u32 = 5;
 
-/// Before the second attempt; doubled with each.
+/// The pause before the second attempt; it doubles with each attempt.
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// For one attempt. The program itself gives up a little earlier, and says why.
-const TIMEOUT: Duration = Duration::from_secs(15);
+/// For one HTTP request or one mail, from the connection to the answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is heard of the program: the status of the answer, or nothing that matters.
-const HEARD_BYTES_MAX: usize = 1024;
+/// For a program.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How an attempt went.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Attempt {
-    Delivered,
-    /// It may go better later.
-    Again(String),
-    /// It never will.
-    Failed(String),
-}
+/// The output of a program is not used; it can hold secrets.
+const OUTPUT_BYTES_MAX: usize = 1024;
 
 pub(super) async fn deliver(
     address: Address,
@@ -49,11 +42,15 @@ pub(super) async fn deliver(
         let error = match attempt(&address, &message, &mut shell, &mut orders).await {
             Attempt::Delivered => break None,
             Attempt::Failed(error) => break Some(error),
-            Attempt::Again(error) => error,
+            Attempt::Retry(error) => error,
         };
-        let backoff = BACKOFF * 2_u32.pow(attempts.saturating_sub(1));
-        if attempts >= attempts_max || !rest(backoff, &mut orders).await {
+        if attempts >= attempts_max {
             break Some(error);
+        }
+        let backoff = BACKOFF * 2_u32.pow(attempts.saturating_sub(1));
+        match within(backoff, std::future::pending::<()>(), &mut orders).await {
+            Waited::TimedOut | Waited::For(()) => {}
+            Waited::Canceled => break Some(error),
         }
     };
     shell.close().await;
@@ -66,56 +63,82 @@ async fn attempt(
     shell: &mut Shell,
     orders: &mut mpsc::Receiver<TaskCommand>,
 ) -> Attempt {
-    let What {
+    let waited = match format::delivery(address, message) {
+        Err(error) => return Attempt::Failed(error),
+        Ok(Delivery::Run(program)) => {
+            let job = job(program, message);
+            let ended = shell.run(job, orders).await;
+            return program_outcome(&ended, address.settings.to);
+        }
+        Ok(Delivery::Post(request)) => {
+            let sent = http::post(request, &address.proxies);
+            within(REQUEST_TIMEOUT, sent, orders).await
+        }
+        Ok(Delivery::Mail(mail)) => within(REQUEST_TIMEOUT, mail.send(), orders).await,
+    };
+    match waited {
+        Waited::For(attempt) => attempt,
+        Waited::TimedOut => Attempt::Retry("no answer in time".to_owned()),
+        Waited::Canceled => Attempt::Failed("canceled".to_owned()),
+    }
+}
+
+fn job(program: Program, message: &Message) -> Job {
+    let Program {
         program,
         args,
         env,
         input,
-    } = match format::order(address, message) {
-        Ok(what) => what,
-        Err(error) => return Attempt::Failed(error),
-    };
-    let job = Job {
+    } = program;
+    Job {
         program,
         args,
         env,
         working_dir: message.event.working_dir.clone(),
         input,
-        limit: Limit::new(TIMEOUT),
-        said: Said::tail_only(HEARD_BYTES_MAX),
-    };
-    let ended = shell.run(job, orders).await;
-    match format::goes_through_curl(address.settings.to) {
-        true => of_curl(ended),
-        false => of_program(&ended, address.settings.to),
+        limit: Limit::new(PROGRAM_TIMEOUT),
+        said: Said::tail_only(OUTPUT_BYTES_MAX),
     }
 }
 
-/// Waits; returns whether it is still wanted.
-async fn rest(backoff: Duration, orders: &mut mpsc::Receiver<TaskCommand>) -> bool {
-    let mut limit = Limit::new(backoff);
+/// How a wait ended.
+enum Waited<T> {
+    For(T),
+    TimedOut,
+    Canceled,
+}
+
+/// Waits for work, which is dropped when the time is over or the message is canceled. Time while the process is stopped does not count.
+async fn within<T>(
+    time: Duration,
+    work: impl Future<Output = T>,
+    orders: &mut mpsc::Receiver<TaskCommand>,
+) -> Waited<T> {
+    let mut limit = Limit::new(time);
+    tokio::pin!(work);
     loop {
         tokio::select! {
-            () = limit.over() => return true,
+            done = &mut work => return Waited::For(done),
+            () = limit.over() => return Waited::TimedOut,
             order = orders.recv() => match order {
                 Some(TaskCommand::Suspend(done)) => {
                     limit.stop();
-                    // Whoever asked may have gone.
+                    // The sender may be gone.
                     let _ = done.send(());
                 }
                 Some(TaskCommand::Resume) => limit.go_on(),
-                Some(TaskCommand::Cancel) | None => return false,
+                Some(TaskCommand::Cancel) | None => return Waited::Canceled,
             },
         }
     }
 }
 
-fn of_program(ended: &Ended, to: NotifyTarget) -> Attempt {
+/// The output of the program is not repeated: it can hold secrets.
+fn program_outcome(ended: &Ended, to: NotifyTarget) -> Attempt {
     match &ended.failure {
         None => Attempt::Delivered,
-        Some(Failure::TimedOut) => Attempt::Failed("it did not end in time".to_owned()),
-        Some(Failure::CalledOff) => Attempt::Failed("it was called off".to_owned()),
-        // What it said may be what it was not to say.
+        Some(Failure::TimedOut) => Attempt::Failed("the program did not end in time".to_owned()),
+        Some(Failure::CalledOff) => Attempt::Failed("canceled".to_owned()),
         Some(Failure::Failed(_)) => Attempt::Failed(match ended.exit {
             Some(exit) => format!("the program ended with {exit}"),
             None if to == NotifyTarget::Desktop => {
@@ -123,39 +146,5 @@ fn of_program(ended: &Ended, to: NotifyTarget) -> Attempt {
             }
             None => "the program cannot be started".to_owned(),
         }),
-    }
-}
-
-/// What curl said on its way out is not repeated: addresses are secrets.
-fn of_curl(ended: Ended) -> Attempt {
-    let code = match (ended.failure, ended.exit) {
-        (Some(Failure::TimedOut), _) => {
-            return Attempt::Again("there was no answer in time".to_owned());
-        }
-        (Some(Failure::CalledOff), _) => return Attempt::Failed("it was called off".to_owned()),
-        (Some(Failure::Failed(_)), Some(Exit::Code(code))) => code,
-        (Some(Failure::Failed(_)), _) => {
-            return Attempt::Failed("`curl` cannot be started; is it installed?".to_owned());
-        }
-        (None, _) => 0,
-    };
-    let said = ended.last_words.unwrap_or_default();
-    let status: u32 = said.trim().parse().unwrap_or(0);
-    match (code, status) {
-        (0, 200..300) => Attempt::Delivered,
-        (0, 300..400) => Attempt::Failed(format!(
-            "it answered with a redirect ({status}), which is not followed"
-        )),
-        (0, 408 | 429 | 500..) => Attempt::Again(format!("it answered with {status}")),
-        (0, 1..) => Attempt::Failed(format!("it answered with {status}")),
-        (0, 0) | (52 | 55 | 56, _) => Attempt::Again("the connection was cut".to_owned()),
-        (1 | 3, _) => Attempt::Failed("its address is none that can be sent to".to_owned()),
-        (5 | 6, _) => Attempt::Again("its host is not known".to_owned()),
-        (7, _) => Attempt::Again("nobody listens there".to_owned()),
-        (28, _) => Attempt::Again("there was no answer in time".to_owned()),
-        (35 | 51 | 58 | 60, _) => Attempt::Failed("its certificate is not accepted".to_owned()),
-        (67, _) => Attempt::Failed("the user or the password is refused".to_owned()),
-        (127, _) => Attempt::Failed("`curl` cannot be started; is it installed?".to_owned()),
-        (code, _) => Attempt::Again(format!("curl ended with exit {code}")),
     }
 }

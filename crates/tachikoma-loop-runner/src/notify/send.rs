@@ -1,4 +1,4 @@
-//! A message to see whether it arrives.
+//! Sends a test message to configured targets.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use tachikoma_cloud::Proxies;
 use tachikoma_core::{HookPoint, LoopId, State, Timestamp};
 use tokio::sync::mpsc;
 
@@ -16,27 +17,27 @@ use crate::process::{Adoption, GuardOptions};
 use crate::settings::{Notify, Secret};
 use crate::shell::Shell;
 
-/// How a message fared that was sent by hand.
+/// The result of a test message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// The target, as records name it.
+    /// The name of the target in records.
     pub target: String,
-    /// Why it did not arrive, if it did not.
+    /// Why it was not delivered; `None` if it was.
     pub error: Option<String>,
 }
 
-/// Sends a message to all targets of the settings, or to the one of a number, from 1, once each: who waits for the answer can send
-/// it again. Each result is told as soon as it is there. `guard` is the program whose main is
-/// [`serve`](crate::process::serve), with the arguments that make it one.
+/// Sends a test message to all targets, or only to target `number` (from 1). Each is tried once, and `report` gets each result at once.
+/// `guard` is the program whose main is [`serve`](crate::process::serve), with the arguments for it.
 pub async fn test(
     settings: &[Notify],
     secrets: &BTreeMap<String, Secret>,
     working_dir: &Path,
     guard: &[OsString],
+    proxies: &Proxies,
     number: Option<usize>,
-    mut told: impl FnMut(Sent),
+    mut report: impl FnMut(Sent),
 ) {
-    let addresses = Address::all(settings, secrets);
+    let addresses = Address::all(settings, secrets, proxies);
     let wanted = |address: &Address| number.is_none_or(|number| number == address.number);
     let names = settings.iter().flat_map(Notify::variables);
     let hidden: Vec<OsString> = names.map(Into::into).collect();
@@ -62,7 +63,7 @@ pub async fn test(
             hidden: hidden.clone(),
             commands: false,
         });
-        // Nobody stops it but whoever drops this future.
+        // The caller cancels it by dropping this future.
         let (_orders, ordered) = mpsc::channel(1);
         let target = address.name();
         let delivered = deliver::deliver(
@@ -74,7 +75,7 @@ pub async fn test(
             1,
         )
         .await;
-        told(Sent {
+        report(Sent {
             target,
             error: delivered.error,
         });

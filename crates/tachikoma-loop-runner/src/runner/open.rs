@@ -190,7 +190,11 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     let saved =
         prepare_snapshot(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
     let done = found == FoundLoop::Nothing && !config.new_loop;
-    let mut targets = Notices::new(Address::all(&config.settings.notify, &config.secrets));
+    let mut targets = Notices::new(Address::all(
+        &config.settings.notify,
+        &config.secrets,
+        &config.surroundings.proxies(),
+    ));
     targets.tests.clone_from(&state.progress.tests);
     let features = Features {
         session: Session::new(&config.settings, channels.notices.clone()),

@@ -1,5 +1,5 @@
-//! Whatever the bytes are, results are read without a panic and within bounds: recordings that were cut and changed, and
-//! inputs that are larger than anything should be.
+//! Any bytes are read without a panic and within the limits: recordings that were cut and changed, and inputs that
+//! are far too large.
 
 use std::io::{self, Read};
 
@@ -11,10 +11,10 @@ use tachikoma_test_results::{
 
 use crate::recordings::{RUNNERS, recordings};
 
-/// Changed recordings of each recording.
+/// Changed versions of each recording.
 const CHANGES: u64 = 20;
 
-/// Cuts of each recording; short ones are cut at every byte.
+/// Cuts of each recording; a short one is cut at every byte.
 const CUTS_MAX: usize = 100;
 
 fn check(read: &Result<Results, ResultsError>) {
@@ -30,7 +30,7 @@ fn check(read: &Result<Results, ResultsError>) {
     assert!(results.counts.total() >= named);
 }
 
-/// Numbers as good as random (`SplitMix64`).
+/// Pseudorandom numbers (`SplitMix64`).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -44,7 +44,7 @@ fn below(state: &mut u64, bound: usize) -> usize {
 }
 
 #[test]
-fn a_recording_may_end_anywhere() {
+fn a_recording_can_end_at_any_byte() {
     for runner in RUNNERS {
         for (name, bytes) in recordings(runner) {
             let whole = results::read(&bytes[..], None);
@@ -63,7 +63,7 @@ fn a_recording_may_end_anywhere() {
                 check(&cut);
                 let Ok(cut) = cut else { continue };
                 let lost = cut.tests.len() < whole.tests.len() || failing(&cut) < failing(&whole);
-                // Nobody announces how many binaries, packages or files there will be.
+                // The number of binaries, packages or files is not announced.
                 let between = matches!(runner, "libtest" | "go") || name.starts_with("prove-");
                 let silent = lost && cut.is_complete() && !between;
                 assert!(!silent, "{name} cut at {end}: {cut:?}");
@@ -73,7 +73,7 @@ fn a_recording_may_end_anywhere() {
 }
 
 #[test]
-fn a_recording_may_be_changed_anywhere() {
+fn a_recording_can_be_changed_at_any_byte() {
     const STUFFING: [&[u8]; 14] = [
         b"\"",
         b"\\",
@@ -151,7 +151,7 @@ fn every_format_takes_the_output_of_every_other() {
     }
 }
 
-/// Bytes that are made as they are read.
+/// Bytes that are generated as they are read.
 struct Made<F> {
     part: F,
     number: u64,
@@ -182,7 +182,7 @@ impl<F: FnMut(u64) -> Option<Vec<u8>>> Read for Made<F> {
     }
 }
 
-/// The most memory that this process ever had.
+/// Returns the peak memory of this process.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -193,10 +193,10 @@ fn peak_bytes() -> u64 {
     kilobytes << 10
 }
 
-/// What all that is below may add to it: the names that are kept, several times while tests run beside each other.
+/// Memory that the tests below may add: the names that are kept, several times because tests run in parallel.
 const MEMORY_MAX: u64 = 700 << 20;
 
-/// A format, how many tests, what is before them, behind them, and one of them.
+/// A format, the number of tests, the text before and after them, and one of them.
 type List = (
     Format,
     u64,
@@ -205,7 +205,7 @@ type List = (
     fn(u64, &str) -> String,
 );
 
-/// One of a million; the others only need to pass the bound.
+/// A result of one of a million tests; the others only need to exceed the limit.
 const LISTS: [List; 5] = [
     (
         Format::Libtest,
@@ -269,7 +269,7 @@ fn a_million_tests_are_counted_and_bounded() {
 }
 
 #[test]
-fn one_endless_line_is_passed_over() {
+fn an_endless_line_is_skipped() {
     let before = peak_bytes();
     // Without an end of line; in megabytes.
     let of = |size: u64, head: &'static str, byte: u8, tail: &'static str| {
@@ -344,7 +344,7 @@ fn one_endless_line_is_passed_over() {
 }
 
 #[test]
-fn what_is_endless_in_another_way_is_refused_or_said() {
+fn other_endless_inputs_are_rejected_or_reported() {
     let deep = made(|number| (number < 2).then(|| b"<testsuite>".repeat(100_000)));
     let results = results::read(deep, None).unwrap();
     let text = results.problems[0].to_string();

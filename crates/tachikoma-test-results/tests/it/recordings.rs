@@ -1,5 +1,5 @@
-//! Results of tests, read from what real runners wrote. The recordings are kept as they came; each is named after its
-//! runner's version and what was done, and the snapshots say what is read from it.
+//! Results of real test runners. The recordings are unchanged; each is named after the version of its
+//! runner and the scenario, and the snapshots show what is read from it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -57,7 +57,7 @@ fn told(results: &Result<Results, ResultsError>) -> String {
     text
 }
 
-/// Reads every recording of a runner, in the format that it seems to have.
+/// Reads every recording of a runner, in the detected format.
 fn read_all(runner: &str) -> String {
     let mut text = String::new();
     for (name, bytes) in recordings(runner) {
@@ -112,7 +112,7 @@ fn read(text: &str) -> Results {
 }
 
 #[test]
-fn colours_and_line_ends_of_windows_change_nothing() {
+fn colors_and_windows_line_ends_change_nothing() {
     for runner in RUNNERS {
         for (name, bytes) in recordings(runner) {
             let Ok(plain) = results::read(&bytes[..], None) else {
@@ -163,7 +163,7 @@ fn the_text_and_the_report_of_a_runner_agree() {
 }
 
 #[test]
-fn other_bytes_than_text_are_replaced_in_names_only() {
+fn invalid_utf8_is_replaced_in_names_only() {
     let bad = b"TAP version 13\nok 1 - caf\xe9\nnot ok 2 - \xff\xfe\n1..2\n";
     let results = results::read(&bad[..], None).unwrap();
     assert_eq!(
@@ -181,7 +181,7 @@ fn other_bytes_than_text_are_replaced_in_names_only() {
 }
 
 #[test]
-fn what_is_no_report_is_refused_with_its_place() {
+fn other_documents_are_rejected_with_the_position() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |name: &str, bytes: &[u8], hint: Format| {
         let path = dir.path().join(name);
@@ -195,31 +195,31 @@ fn what_is_no_report_is_refused_with_its_place() {
         ("", "it is empty; did the tests run?"),
         (
             "\n  all good\n",
-            "it is no XML: line 2, column 3: text stands where a tag should",
+            "it is not XML: line 2, column 3: text where a tag should be",
         ),
         (
             "<html><body/></html>",
-            "it is no JUnit XML: line 1: it begins with <html>, not with <testsuites> or <testsuite>",
+            "it is not JUnit XML: line 1: it begins with <html>, not with <testsuites> or <testsuite>",
         ),
         (
             "<?xml version='1.0'?>\n",
-            "it is no XML: line 2, column 1: there is no element in it",
+            "it is not XML: line 2, column 1: there is no element in it",
         ),
         (
             "<testsuites>\n </testsuite>",
-            "it is no XML: line 2, column 2: </testsuite> closes <testsuites>",
+            "it is not XML: line 2, column 2: </testsuite> closes <testsuites>",
         ),
         (
             "<testsuite name=x>",
-            "it is no XML: line 1, column 1: position 15: attribute value must be enclosed in `\"` or `'`",
+            "it is not XML: line 1, column 1: position 15: attribute value must be enclosed in `\"` or `'`",
         ),
         (
             "<testsuite name",
-            "it is no XML: line 1, column 1: it ends in the middle of its first tag",
+            "it is not XML: line 1, column 1: it ends in the middle of its first tag",
         ),
         (
             "<\0t\0",
-            "it is no XML: line 1, column 1: it is UTF-16, and only UTF-8 is read",
+            "it is not XML: line 1, column 1: it is UTF-16, and only UTF-8 is read",
         ),
     ] {
         assert_eq!(
@@ -230,11 +230,11 @@ fn what_is_no_report_is_refused_with_its_place() {
     }
     assert_eq!(
         refused("jest.json", b"{\n\"a\": oh}", Format::Jest),
-        "read test results from DIR/jest.json: it is no JSON of Jest or Vitest: line 2: expected value"
+        "read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 2: expected value"
     );
     assert_eq!(
         refused("jest.json", b"{}", Format::Jest),
-        "read test results from DIR/jest.json: it is no JSON of Jest or Vitest: line 1: it has no testResults"
+        "read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 1: it has no testResults"
     );
     let error = results::read_file(&dir.path().join("none.xml"), None).unwrap_err();
     assert!(
@@ -293,7 +293,7 @@ fn dialects_of_junit() {
 }
 
 #[test]
-fn a_hint_wins_over_what_it_looks_like() {
+fn a_given_format_wins_over_the_detected_one() {
     let text = "TAP version 13\nrunning 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
     assert_eq!(read(text).format, Format::Tap);
     let hinted = results::read(text.as_bytes(), Some(Format::Libtest)).unwrap();
@@ -312,7 +312,7 @@ fn names_can_be_made_relative() {
 }
 
 #[test]
-fn a_junit_file_with_less_than_it_announces_or_without_tests_says_so() {
+fn a_junit_report_with_missing_tests_is_reported() {
     let problem = |text: &str| {
         let problems = read(text).problems;
         assert!(problems.len() <= 1, "it is said once: {problems:?}");

@@ -12,7 +12,7 @@ use signal_hook::consts::SIGINT;
 use super::args::Args;
 use super::inbox::{Inbox, News};
 use super::sessions::{Session, State, new_uuid};
-use super::{Ignored, Misbehaviour, Surroundings, events, replay, silence, tools};
+use super::{Ignored, Misbehaviour, Surroundings, events, silence, tools};
 use crate::scenario::Scenario;
 
 const MODEL: &str = "claude-sonnet-4-5";
@@ -39,38 +39,6 @@ impl From<String> for Break {
     }
 }
 
-/// Runs it: the exit code, or what to say on standard error before exit code 1.
-pub(super) fn run(words: &[String], surroundings: &Surroundings) -> Result<u8, String> {
-    let args = Args::parse(words)?;
-    if args.version {
-        say_version();
-        return Ok(0);
-    }
-    let scenario = match &surroundings.scenario {
-        Some(path) => Scenario::read(path)?,
-        None => Scenario::default(),
-    };
-    let mut agent = Agent::start(args, scenario, surroundings)?;
-    let lived = match &surroundings.replay {
-        Some(file) => replay::play(&mut agent, file, surroundings.real_speed),
-        None => agent.live(),
-    };
-    match lived {
-        Ok(()) => Ok(u8::from(agent.last_failed)),
-        Err(Break::Interrupted | Break::Signalled) => Ok(0),
-        Err(Break::Exit(code)) => {
-            agent.complain();
-            Ok(code)
-        }
-        Err(Break::Failed(error)) => Err(error),
-    }
-}
-
-#[expect(clippy::print_stdout, reason = "it is asked to")]
-fn say_version() {
-    println!("{} (Claude Code)", events::VERSION);
-}
-
 /// A running one.
 #[derive(Debug)]
 pub(super) struct Agent {
@@ -95,7 +63,11 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    fn start(args: Args, scenario: Scenario, surroundings: &Surroundings) -> Result<Self, String> {
+    pub(super) fn start(
+        args: Args,
+        scenario: Scenario,
+        surroundings: &Surroundings,
+    ) -> Result<Self, String> {
         let state = State::open(surroundings.state.as_deref())?;
         let start = state.count("starts")?.unwrap_or(0);
         let behaviour = &scenario.agent;
@@ -147,7 +119,7 @@ impl Agent {
 
     /// Its last words on standard error, where it has some.
     #[expect(clippy::print_stderr, reason = "it is asked to")]
-    fn complain(&self) {
+    pub(super) fn complain(&self) {
         if let Some(words) = &self.wrong.last_words {
             eprintln!("{words}");
         }
@@ -165,7 +137,7 @@ impl Agent {
     }
 
     /// Takes prompts until there are no more.
-    fn live(&mut self) -> Result<(), Break> {
+    pub(super) fn live(&mut self) -> Result<(), Break> {
         if self.wrong.hang_at_start {
             self.printing = false;
             return self.hang();

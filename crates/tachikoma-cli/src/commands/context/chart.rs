@@ -1,14 +1,14 @@
-//! A curve as a picture of characters, which fits a terminal of 80 columns.
+//! Draws a curve with characters, for a terminal of 80 columns.
 
 use super::curve::Curve;
 
-/// Columns of the picture itself; with its scale it stays below 80.
+/// Columns of the chart; with its scale it stays below 80.
 const COLUMNS: usize = 70;
 
-/// Rows, each of which stands for ten percent.
+/// Rows of ten percent each.
 const ROWS: usize = 10;
 
-/// Draws a curve: time from left to right by readings, the fill from 0 to 100 % from bottom to top.
+/// Draws a curve: readings from left to right, the fill from 0 to 100 % from bottom to top.
 pub fn chart(curve: &Curve) -> Vec<String> {
     let fills = columns(curve);
     let redline = curve.redline_tokens.filter(|_| curve.window > 0);
@@ -32,13 +32,13 @@ pub fn chart(curve: &Curve) -> Vec<String> {
     lines
 }
 
-/// One fill per column, in percent: of the readings that share one, the highest.
+/// Returns one fill per column in percent: the highest of its readings.
 fn columns(curve: &Curve) -> Vec<f64> {
     let readings = &curve.readings;
     let count = readings.len().min(COLUMNS);
     let mut fills = vec![0.0_f64; count];
-    for (place, reading) in readings.iter().enumerate() {
-        let column = place * count / readings.len();
+    for (workspace, reading) in readings.iter().enumerate() {
+        let column = workspace * count / readings.len();
         if let Some(fill) = fills.get_mut(column) {
             *fill = fill.max(reading.percent);
         }
@@ -46,7 +46,7 @@ fn columns(curve: &Curve) -> Vec<f64> {
     fills
 }
 
-/// The row that a fill reaches into. An empty context has the lowest: it is a reading all the same.
+/// Returns the row of a fill. An empty context has the lowest one.
 fn row_of(percent: f64) -> usize {
     let mut rows = (0..ROWS).rev();
     rows.find(|row| percent > (*row as f64) * 10.0).unwrap_or(0)

@@ -4,29 +4,29 @@ use serde::Serialize;
 use tachikoma_core::{Context, LoopEvent, Record, SessionNo, Timestamp};
 use tachikoma_loop_runner::settings::Settings;
 
-/// Readings that are kept; more than anyone reads, and little memory. Of a longer session every other one is left out.
+/// Limit of readings. Of a longer session every other one is left out.
 const READINGS_MAX: usize = 4096;
 
-/// What happened at a reading, or between it and the next.
+/// An event at a reading, or between it and the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
     /// The first reading at or above `context.warning_percent`.
     Warning,
-    /// The agent was told to come to an end.
+    /// The agent was asked to finish.
     Advice,
     /// The first reading at or above the redline.
     Redline,
-    /// A reboot is wanted.
+    /// A reboot was requested.
     RebootDue,
-    /// A reboot failed; the session went on.
+    /// A reboot failed; the session continued.
     RebootFailed,
     /// The session was replaced.
     Rebooted,
 }
 
 impl Mark {
-    /// Returns it in words.
+    /// Returns it as text.
     pub fn word(self) -> &'static str {
         match self {
             Self::Warning => "warning",
@@ -42,17 +42,17 @@ impl Mark {
 /// One final reading.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reading {
-    /// When.
+    /// The time of the reading.
     pub time: Timestamp,
     /// The iteration.
     pub iteration: u32,
     /// Tokens in the context.
     pub tokens: u64,
-    /// The fill, in percent, to one decimal.
+    /// The fill in percent, to one decimal.
     pub percent: f64,
-    /// Whether it is a guess.
+    /// Whether it is an estimate.
     pub estimated: bool,
-    /// What happened.
+    /// The events.
     pub marks: Vec<Mark>,
 }
 
@@ -63,24 +63,24 @@ pub struct Curve {
     pub session: SessionNo,
     /// Tokens that fit into its context, by the last reading.
     pub window: u64,
-    /// Where the warning lies, in percent.
+    /// The warning line in percent.
     pub warning_percent: f64,
-    /// Where it is replaced.
+    /// The redline in percent.
     pub redline_tokens: Option<u64>,
     /// Readings, oldest first.
     pub readings: Vec<Reading>,
-    /// Readings in between that are not among them.
+    /// Readings that were left out.
     pub left_out: u64,
     #[serde(skip)]
     warned: bool,
     #[serde(skip)]
     crossed: bool,
-    /// One in so many readings is kept.
+    /// Every n-th reading is kept.
     #[serde(skip)]
     every: u64,
     #[serde(skip)]
     seen: u64,
-    /// The reading of an answer that was not over when it was made, with what happened since.
+    /// The reading of an answer that is still being written, with its events.
     #[serde(skip)]
     open: Option<(Timestamp, u32, Context)>,
     #[serde(skip)]
@@ -105,12 +105,12 @@ impl Curve {
         }
     }
 
-    /// Takes the reading of an answer that is not over: if it is the last, it counts.
+    /// Takes the reading of an answer that is still being written: if it is the last, it counts.
     fn answering(&mut self, time: Timestamp, iteration: u32, context: Context) {
         self.open = Some((time, iteration, context));
     }
 
-    /// Nothing more comes of the answer under way.
+    /// The answer has ended.
     fn close(&mut self) {
         if let Some((time, iteration, context)) = self.open.take() {
             self.measured(time, iteration, &context);
@@ -150,19 +150,19 @@ impl Curve {
         }
     }
 
-    /// Leaves every other reading out, but none at which something happened.
+    /// Leaves out every other reading without an event.
     fn thin(&mut self) {
         let before = self.readings.len();
-        let mut place = 0_usize;
+        let mut workspace = 0_usize;
         self.readings.retain(|reading| {
-            place += 1;
-            place.is_multiple_of(2) || !reading.marks.is_empty()
+            workspace += 1;
+            workspace.is_multiple_of(2) || !reading.marks.is_empty()
         });
         self.left_out += (before - self.readings.len()) as u64;
         self.every *= 2;
     }
 
-    /// Marks the reading under way, or the latest.
+    /// Adds an event to the pending reading, or to the latest.
     fn mark(&mut self, mark: Mark) {
         let marks = match self.readings.last_mut() {
             Some(latest) if self.open.is_none() => &mut latest.marks,
@@ -174,18 +174,18 @@ impl Curve {
     }
 }
 
-/// Looks for the curve of one session in the records of a loop.
+/// Finds the curve of one session in the records of a loop.
 pub struct Curves {
     wanted: Option<SessionNo>,
     warning_percent: f64,
     iteration: u32,
     current: Curve,
-    /// The latest that is over and is what is wanted.
+    /// The latest finished curve that matches.
     found: Option<Curve>,
 }
 
 impl Curves {
-    /// Looks for a session; for the latest with a reading, if none is named.
+    /// Looks for a session; by default for the latest with a reading.
     pub fn new(wanted: Option<SessionNo>) -> Self {
         let warning_percent = Settings::default().context.warning_percent.get();
         Self {
@@ -197,7 +197,7 @@ impl Curves {
         }
     }
 
-    /// Takes one record in.
+    /// Takes one record.
     pub fn take(&mut self, record: &Record) {
         match &record.event {
             LoopEvent::SegmentOpened { state, .. } => {
@@ -235,7 +235,7 @@ impl Curves {
             LoopEvent::WrapUpAdvised { .. } => self.current.mark(Mark::Advice),
             LoopEvent::RebootRequested { .. } => self.current.mark(Mark::RebootDue),
             LoopEvent::RebootFailed { .. } => self.current.mark(Mark::RebootFailed),
-            // Recorded behind the start of the session that took over.
+            // Recorded after the start of the next session.
             LoopEvent::RebootCompleted { from, .. } => {
                 let over = self.found.as_mut().filter(|found| found.session == *from);
                 if let Some(over) = over {
@@ -323,7 +323,7 @@ impl Curves {
         }
     }
 
-    /// Returns the curve that was looked for.
+    /// Returns the curve that was found.
     pub fn finish(mut self) -> Option<Curve> {
         let last = Curve::new(SessionNo(0), 0.0);
         let current = std::mem::replace(&mut self.current, last);
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_session_takes_little_memory_and_keeps_its_ends_and_marks() {
+    fn a_long_session_uses_little_memory_and_keeps_its_ends_and_events() {
         let mut curve = Curve::new(SessionNo(1), 70.0);
         curve.redline_tokens = Some(85_000);
         for tokens in 0..=90_000 {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_in_an_answer_counts_if_it_was_the_last_of_it() {
+    fn a_reading_during_an_answer_counts_if_it_is_the_last() {
         let mut curve = Curve::new(SessionNo(1), 70.0);
         let context = |tokens| Context {
             tokens,

@@ -1,4 +1,4 @@
-//! The reboots of a loop: every attempt that is remembered, and the sums.
+//! The reboots of a loop: all recorded attempts, and the totals.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use tachikoma_loop_runner::store::recover::{self, Loss};
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::{Current, Place};
-use crate::report::line::span;
+use crate::report::span::span;
 use crate::sanitise::sanitise;
+use crate::workspace::{Current, Workspace};
 
 /// What `history --reboots --json` prints.
 #[derive(Debug, Serialize)]
 struct Reboots<'a> {
     stats: Stats,
-    /// Wanted, and not begun yet; or under way.
+    /// The reboot that is requested or running.
     pending: Option<Pending>,
-    /// Attempts that are over, oldest first.
+    /// Finished attempts, oldest first.
     reboots: &'a [RebootEntry],
 }
 
@@ -28,7 +28,7 @@ struct Reboots<'a> {
 struct Stats {
     total: u32,
     successful: u32,
-    /// Those that a fresh session came of, and that gained nothing.
+    /// Reboots with a new session, and reboots that gained nothing.
     futile: u32,
     last_hour: usize,
     consecutive_failures: u32,
@@ -44,8 +44,8 @@ struct Pending {
 }
 
 /// Prints the reboots of a loop.
-pub fn print(place: &Place, current: &Current, json: bool) -> Result<ExitCode, Failure> {
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+pub fn print(workspace: &Workspace, current: &Current, json: bool) -> Result<ExitCode, Failure> {
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     let found = recover::read(
         &current.dir,
         &premises.copies(),

@@ -1,4 +1,4 @@
-//! `opencode events`: the supervisor's journal, with times. Only reads.
+//! `opencode events`: prints the supervisor's journal. Only reads.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,15 @@ use tachikoma_loop_runner::opencode::supervisor::read_records;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 use crate::zone::local;
 
-/// Prints the records of the supervisor around here, the oldest first.
-pub fn events(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let records = read_records(&super::dir_here(place)?)?;
+/// Prints the records of the supervisor, oldest first.
+pub fn events(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let records = read_records(&super::dir_here(workspace)?)?;
     if records.is_empty() {
-        return Err(super::nobody(place));
+        return Err(super::nobody(workspace));
     }
     for record in records {
         if json {

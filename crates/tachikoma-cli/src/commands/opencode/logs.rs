@@ -1,4 +1,4 @@
-//! `opencode logs`: what the server wrote, and its supervisor between it, made harmless for the terminal.
+//! `opencode logs`: prints the output of the server and its supervisor, safe for the terminal.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,21 +12,21 @@ use tachikoma_loop_runner::opencode::supervisor::log_files;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// What is shown of a line; the file has all of it.
+/// Characters of a line that are shown; the file has all of it.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// How often to look for more.
+/// How often to check for more.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Prints what there is; with `follow`, what comes too, until it is interrupted.
-pub fn logs(place: &Place, follow: bool) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place)?;
+/// Prints the log; with `follow`, also new lines, until it is interrupted.
+pub fn logs(workspace: &Workspace, follow: bool) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(workspace)?;
     let files = log_files(&dir);
     let Some((newest, older)) = files.split_last() else {
-        return Err(super::nobody(place));
+        return Err(super::nobody(workspace));
     };
     let unread = |path: &Path, error: std::io::Error| {
         Failure::new(format!("read {}: {error}", path.display()))
@@ -49,7 +49,7 @@ pub fn logs(place: &Place, follow: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints lines as they are complete.
+/// Prints complete lines.
 struct Printer {
     lines: LineSplitter,
 }
@@ -67,7 +67,7 @@ impl Printer {
         Ok(file)
     }
 
-    /// Prints what was added, also when another file has taken the place of this one.
+    /// Prints new output, also after the file was replaced.
     fn more(&mut self, path: &Path, mut file: File) -> std::io::Result<File> {
         let ours = file.metadata()?.ino();
         let turned = std::fs::metadata(path).is_ok_and(|there| there.ino() != ours);
@@ -90,7 +90,7 @@ impl Printer {
         }
     }
 
-    /// Half a line at the end is a line.
+    /// An unfinished line at the end is printed too.
     fn finish(mut self) {
         self.lines.finish(&mut show);
     }

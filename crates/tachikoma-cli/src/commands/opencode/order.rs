@@ -1,4 +1,4 @@
-//! `opencode restart`, `stop` and `reload`: a word to the supervisor, and what came of it.
+//! `opencode restart`, `stop` and `reload`: requests to the supervisor.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,22 +9,22 @@ use tachikoma_loop_runner::opencode::supervisor::{Asked, Caller, CallerError};
 use tachikoma_loop_runner::store::lock;
 
 use super::status::sentence;
-use crate::commands::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
+use crate::workspace::Workspace;
 
-/// The ladder by which a server is stopped, with all its graces, and its start, take less.
+/// Stopping a server, with all grace periods, and starting it take less.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// How often to look.
+/// How often to check.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Has the server replaced, and waits until the next one is ready.
-pub fn restart(place: &Place) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place)?;
+/// Restarts the server, and waits until the new one is ready.
+pub fn restart(workspace: &Workspace) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(workspace)?;
     let before = ServerFile::read(&dir)?.map_or(0, |file| file.generation);
-    ask(place, &dir, Asked::Restart)?;
+    ask(workspace, &dir, Asked::Restart)?;
     let is_over = |file: &ServerFile| match file.state {
         Condition::Starting | Condition::Restarting => false,
         Condition::Ready | Condition::Stopped | Condition::GaveUp => file.generation > before,
@@ -39,28 +39,32 @@ pub fn restart(place: &Place) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the server and its supervisor stopped, and waits for their end.
-pub fn stop(place: &Place) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place)?;
-    ask(place, &dir, Asked::Stop)?;
+/// Stops the server and its supervisor, and waits for their end.
+pub fn stop(workspace: &Workspace) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(workspace)?;
+    ask(workspace, &dir, Asked::Stop)?;
     wait(|| (!lock::is_held_in(&dir)).then_some(()))?;
     out::line("OpenCode is stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the settings of the server read again.
-pub fn reload(place: &Place) -> Result<ExitCode, Failure> {
-    out::line(&ask(place, &super::dir_here(place)?, Asked::Reload)?);
+/// Reloads the settings of the server.
+pub fn reload(workspace: &Workspace) -> Result<ExitCode, Failure> {
+    out::line(&ask(
+        workspace,
+        &super::dir_here(workspace)?,
+        Asked::Reload,
+    )?);
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(place: &Place, dir: &Path, asked: Asked) -> Result<String, Failure> {
-    let caller = Caller::find(dir).map_err(|_| super::nobody(place))?;
+fn ask(workspace: &Workspace, dir: &Path, asked: Asked) -> Result<String, Failure> {
+    let caller = Caller::find(dir).map_err(|_| super::nobody(workspace))?;
     let answer = runtime()?.block_on(caller.ask(asked));
     answer.map_err(|error| {
         let failure = Failure::new(chain(&error));
         match error {
-            CallerError::Nobody(_) => super::nobody(place),
+            CallerError::Nobody(_) => super::nobody(workspace),
             CallerError::Silent { .. } => {
                 failure.hint("it may be stopped (Ctrl-Z); send it SIGCONT, or SIGTERM")
             }

@@ -1,4 +1,4 @@
-//! `opencode status`: how the server is. Only reads.
+//! `opencode status`: shows the state of the server. Only reads.
 
 use std::process::ExitCode;
 
@@ -11,26 +11,26 @@ use tachikoma_loop_runner::store::lock;
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 use crate::zone::local;
 
-/// All that is known, as it is printed.
+/// All that is known, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Shown {
     #[serde(flatten)]
     file: ServerFile,
-    /// Who keeps it alive; none if nobody does.
+    /// The supervisor; `None` if there is none.
     supervisor: Option<Keeper>,
     /// Restarts since it was last healthy.
     attempts: u32,
     /// Crashes since then.
     crashes_in_a_row: u32,
-    /// All crashes that were ever seen here.
+    /// All recorded crashes.
     crashes_total: u64,
-    /// All restarts, wanted ones included.
+    /// All restarts, requested ones included.
     restarts_total: u64,
-    /// How the last one ended.
+    /// How the last process ended.
     last_end: Option<ServerEnd>,
 }
 
@@ -40,13 +40,13 @@ struct Keeper {
     since: Timestamp,
 }
 
-/// Prints how the server is; also when nothing runs.
-pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let dir = super::dir_here(place)?;
+/// Prints the state of the server, also if nothing runs.
+pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let dir = super::dir_here(workspace)?;
     let Some(file) = ServerFile::read(&dir)? else {
         let nothing = match json {
             true => "{\"state\": null}".to_owned(),
-            false => super::nobody(place).what,
+            false => super::nobody(workspace).what,
         };
         out::line(&nothing);
         return Ok(ExitCode::SUCCESS);
@@ -80,7 +80,7 @@ pub fn status(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says in one line how a server is.
+/// Describes the state of a server in one line.
 pub fn sentence(file: &ServerFile) -> String {
     let why = file.why.as_deref().unwrap_or("nobody knows why");
     let until = |before: &str| match file.until {

@@ -1,4 +1,4 @@
-//! `opencode up`: the supervisor, here or in the background, for people and for systemd.
+//! `opencode up`: runs the supervisor, in the foreground or the background, for people and for systemd.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -17,32 +17,33 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use crate::args::UpArgs;
-use crate::commands::launch::{Base, secret_names};
-use crate::commands::{GUARD, detach, runtime};
+use crate::commands::launch::Base;
+use crate::commands::{GUARD, detach};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
 use crate::sd_notify::Notifier;
 use crate::secrets;
 use crate::signals::{Asked, Requests};
 use crate::trust::{Trust, Untrusted};
+use crate::workspace::Workspace;
 
-/// How a supervisor in the background is seen.
+/// Shows a supervisor in the background.
 const SHOWN_BY: &str = "tachikoma opencode status";
 
-/// Keeps the server running until someone stops it.
-pub fn up(place: &Place, args: &UpArgs) -> Result<ExitCode, Failure> {
-    let settings = settings(place, args)?;
+/// Keeps the server running until it is stopped.
+pub fn up(workspace: &Workspace, args: &UpArgs) -> Result<ExitCode, Failure> {
+    let settings = settings(workspace, args)?;
     if args.detach {
         return detach::detach(SHOWN_BY);
     }
-    // The server's tools have no use for them, and neither have we.
+    // Neither this process nor the server's tools need the secrets.
     secrets::shed(&settings.hidden, &BTreeMap::new())?;
     runtime()?.block_on(supervise(args, settings))
 }
 
-/// Returns an error where the configuration says that there must not be a shared server. One that says nothing does not.
+/// Fails if the configuration forbids a shared server. Without a setting it is allowed.
 fn check_enabled(loaded: &Loaded) -> Result<(), String> {
     let is_said = *loaded.origin_of("opencode.enabled") != Origin::Default;
     match loaded.settings.opencode.enabled || !is_said {
@@ -51,30 +52,32 @@ fn check_enabled(loaded: &Loaded) -> Result<(), String> {
     }
 }
 
-fn settings(place: &Place, args: &UpArgs) -> Result<SupervisorSettings, Failure> {
-    let trust = Trust::new(place, Untrusted::Ask);
+fn settings(workspace: &Workspace, args: &UpArgs) -> Result<SupervisorSettings, Failure> {
+    let trust = Trust::new(workspace, Untrusted::Ask);
     let Base {
         loaded,
         working_dir,
-    } = Base::trusted(place, &trust)?;
+    } = Base::trusted(workspace, &trust)?;
     check_enabled(&loaded).map_err(|what| {
         Failure::usage(what)
             .hint("set `enabled = true` in `[opencode]`, or TACHIKOMA_OPENCODE__ENABLED=true")
     })?;
-    let hidden = secret_names(&loaded.settings);
-    let (again, trust) = (place.clone(), trust.for_reload());
+    let hidden = secrets::secret_names(&loaded.settings);
+    let (again, trust) = (workspace.clone(), trust.for_reload());
     Ok(SupervisorSettings {
         opencode: loaded.settings.opencode.clone(),
         dir: working_dir.join(RALPH_DIR).join(DIR),
         working_dir,
-        runtime_dir: place.runtime_dir(),
-        guard: place.ourselves(GUARD)?,
+        runtime_dir: workspace.runtime_dir(),
+        guard: workspace.ourselves(GUARD)?,
         cgroup: true,
         adoption: Adoption::All,
         id: LoopId::new(uuid::Uuid::new_v4()),
         env: Vec::new(),
-        password: place.variable("OPENCODE_SERVER_PASSWORD").map(Secret::from),
-        user: place.variable("OPENCODE_SERVER_USERNAME"),
+        password: workspace
+            .variable("OPENCODE_SERVER_PASSWORD")
+            .map(Secret::from),
+        user: workspace.variable("OPENCODE_SERVER_USERNAME"),
         signals: StopSignals::Obeyed,
         by: match args.service {
             true => StartedBy::Service,
@@ -93,7 +96,7 @@ fn settings(place: &Place, args: &UpArgs) -> Result<SupervisorSettings, Failure>
 }
 
 async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCode, Failure> {
-    // Listened to before anything runs: no signal finds us unprepared.
+    // Before anything runs, so that no signal is missed.
     let requests = Requests::listen(args.detached)
         .map_err(|error| Failure::new(format!("signals cannot be listened to: {error}")))?;
     let notifier = Notifier::here();
@@ -132,11 +135,11 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
                 },
                 Asked::Stop(number) => {
                     if signal.replace(number).is_some() {
-                        // The second one: the guard ends everything without us.
+                        // The second signal: the guard ends everything.
                         return Ok(code(Some(number)));
                     }
                     audience.notifier.stopping();
-                    // One that is gone already has stopped.
+                    // A supervisor that is gone has stopped.
                     let _ = handle.stop().await;
                 }
             },
@@ -154,17 +157,17 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     }
 }
 
-/// 0 after `opencode stop`; else as shells say it.
+/// 0 after `opencode stop`; otherwise 128 plus the signal, as in shells.
 fn code(signal: Option<i32>) -> ExitCode {
     let number = signal.and_then(|signal| u8::try_from(signal).ok());
     ExitCode::from(number.map_or(0, |number| 128_u8.saturating_add(number)))
 }
 
-/// Who wants to know what happens: whoever started us, and systemd.
+/// The receivers of the state: the process that started us, and systemd.
 struct Audience {
-    /// Whether whoever waits for the process in the background was told that it runs.
+    /// Whether the waiting process was told that the background process runs.
     announced: bool,
-    /// In the background the only audience waits for one word.
+    /// In the background the only reader waits for one line.
     quiet: bool,
     json: bool,
     notifier: Notifier,
@@ -172,7 +175,7 @@ struct Audience {
 
 impl Audience {
     fn hear(&self, record: Result<Arc<ServerRecord>, RecvError>) {
-        // Those that were missed are in the journal.
+        // Missed notices are in the journal.
         let Ok(record) = record else {
             return;
         };

@@ -1,4 +1,4 @@
-//! `tachikoma state backup`, `backups` and `restore`: the loop in one file, and back.
+//! `tachikoma state backup`, `backups` and `restore`: a loop in one file.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,34 +11,33 @@ use tachikoma_loop_runner::store::backup::{self, Content};
 use tachikoma_loop_runner::store::{StoreError, loops};
 
 use super::change::refuse_live;
-use super::{cloud, work_tree};
+use super::{cloud, shown, work_tree};
 use crate::args::FromArgs;
-use crate::commands::confirm::{agree, can_ask, nobody_to_ask};
-use crate::commands::runtime;
 use crate::commands::trust::adopt;
+use crate::confirm::{agree, can_ask, nobody_to_ask};
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
-use crate::secrets;
 use crate::trust::{Trust, Untrusted, listed};
+use crate::workspace::Workspace;
 
-/// Other loops that are named: more are in the list.
+/// Limit of other loops that are named; the list has all.
 const OTHERS_MAX: usize = 3;
 
 /// Takes a backup of the current loop.
-pub fn take(place: &Place) -> Result<ExitCode, Failure> {
-    secrets::shed_all(place)?;
-    let current = place.current_loop()?;
+pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
+    workspace.shed_secrets()?;
+    let current = workspace.current_loop()?;
     if !current.is_kept {
         let what = format!("{} is not kept (`state.enabled = false`)", current.loop_id);
         return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
     }
-    let premises = place.premises(&current.working_dir)?;
+    let premises = workspace.premises(&current.working_dir)?;
     if premises.cloud.is_some() {
-        // It goes to an address that the configuration names.
-        let loaded = place.layers_of(&current.working_dir)?.load()?;
-        let trust = Trust::new(place, Untrusted::Ask);
+        // The configuration names its address.
+        let loaded = workspace.layers_of(&current.working_dir)?.load()?;
+        let trust = Trust::new(workspace, Untrusted::Ask);
         trust.check_configuration(&canonical(&current.working_dir), &loaded)?;
     }
     let taken = runtime()?
@@ -55,8 +54,8 @@ pub fn take(place: &Place) -> Result<ExitCode, Failure> {
 }
 
 /// Lists all backups.
-pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let premises = place.premises(&place.working_dir_or_here()?)?;
+pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let premises = workspace.premises(&workspace.working_dir_or_here()?)?;
     let mut wrong = 0_usize;
     let mut locked = None;
     let mut objects = Vec::new();
@@ -107,20 +106,20 @@ pub fn list(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     Err(Failure::new(what).hint("`tachikoma state backup` takes another one"))
 }
 
-/// Brings a loop back.
+/// Restores a loop.
 pub fn restore(
-    place: &Place,
+    workspace: &Workspace,
     file: Option<&Path>,
     from: &FromArgs,
     yes: bool,
 ) -> Result<ExitCode, Failure> {
-    secrets::shed_all(place)?;
+    workspace.shed_secrets()?;
     let working_dir = match (file, &from.from) {
-        (None, None) => place.working_dir_or_here()?,
-        // Where a run would go on with it: a loop further up is another one.
-        (Some(_), _) | (None, Some(_)) => place.run_dir(),
+        (None, None) => workspace.working_dir_or_here()?,
+        // The directory of a run: a loop in a directory above is another one.
+        (Some(_), _) | (None, Some(_)) => workspace.run_dir(),
     };
-    let premises = place.premises(&working_dir)?;
+    let premises = workspace.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     let asks = !yes;
     if asks && !can_ask() {
@@ -128,12 +127,12 @@ pub fn restore(
             "nobody can be asked whether to bring a loop back",
         ));
     }
-    let fetched = cloud::fetch(place, &premises, from, file)?;
+    let fetched = cloud::fetch(workspace, &premises, from, file)?;
     let file = match (&fetched, file) {
         (Some(fetched), _) => fetched.path.clone(),
         (None, Some(file)) => {
-            let file = place.directory.join(file);
-            // A person may name a link.
+            let file = workspace.directory.join(file);
+            // The user may name a symbolic link.
             match std::fs::canonicalize(&file) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let what = format!("there is no {}", file.display());
@@ -177,7 +176,7 @@ pub fn restore(
             out::note(&format!("note: what was here is {what}: {path}"));
         }
     }
-    register(place, &working_dir);
+    register(workspace, &working_dir);
     let back = format!(
         "{loop_id} is back at iteration {iteration}, record {seq}, in {}",
         working_dir.display()
@@ -197,10 +196,10 @@ pub fn restore(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Registers the loop that was brought back, so that a run goes on with it, and says which programs that starts.
-fn register(place: &Place, working_dir: &Path) {
-    let trust = Trust::new(place, Untrusted::Refuse);
-    match adopt(place, &trust, &canonical(working_dir)) {
+/// Registers the restored loop, so that a run resumes it, and names the programs of its launch.
+fn register(workspace: &Workspace, working_dir: &Path) {
+    let trust = Trust::new(workspace, Untrusted::Refuse);
+    match adopt(workspace, &trust, &canonical(working_dir)) {
         Ok(Some(adopted)) if adopted.is_new && !adopted.lines.is_empty() => {
             let what = "note: `tachikoma run` goes on with it by what its launch names:";
             out::note(&listed(what, &adopted.lines));
@@ -220,7 +219,7 @@ fn canonical(working_dir: &Path) -> PathBuf {
     canonical.unwrap_or_else(|_| working_dir.to_owned())
 }
 
-/// Says why nothing was done. The loop is as it was.
+/// Explains why nothing was done. The loop is unchanged.
 fn undone(error: OfflineError) -> Failure {
     let is_full = matches!(&error, OfflineError::Store(error) if error.is_full_disk());
     if is_full {
@@ -230,7 +229,7 @@ fn undone(error: OfflineError) -> Failure {
     error.into()
 }
 
-/// Finds the newest good backup of the current loop; where there is none, of any.
+/// Finds the newest valid backup of the current loop; without one, of any loop.
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     let found = loops::find(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let current = found.current;
@@ -250,7 +249,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
                 found = Some(listed);
                 break;
             }
-            // With the key it may be the newest good one.
+            // With the key it may be the newest valid one.
             Err(error @ StoreError::Locked { .. }) => {
                 return Err(Failure::from(error).hint(
                     "nothing was changed; by its name it is the newest: give its key, or name another one: `tachikoma state restore FILE`",
@@ -274,7 +273,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Says how the newest good backup of each other loop is restored.
+/// Describes how the newest valid backup of each other loop is restored.
 fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
     let mut seen: Vec<LoopId> = current.into_iter().collect();
     let mut others = Vec::new();
@@ -295,9 +294,4 @@ fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
         }
     }
     others
-}
-
-pub(super) fn shown(premises: &Premises, path: &Path) -> String {
-    let short = path.strip_prefix(&premises.working_dir);
-    short.unwrap_or(path).display().to_string()
 }

@@ -1,4 +1,4 @@
-//! `tachikoma state set` and `clear`: through the live runner, or, where nobody runs, on the files themselves.
+//! `tachikoma state set` and `clear`: through the live runner or, without one, on the files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,22 +9,22 @@ use tachikoma_loop_runner::control::{ClientError, Request, Response};
 use tachikoma_loop_runner::offline::{self, OfflineError};
 use tachikoma_loop_runner::store::lock::{self, LockError};
 
-use crate::commands::confirm::{agree, can_ask, nobody_to_ask};
 use crate::commands::control::{answered, ask, live_socket, unreachable_runner};
-use crate::commands::runtime;
+use crate::confirm::{agree, can_ask, nobody_to_ask};
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
+use crate::workspace::Workspace;
 
-/// Writes down a value for later.
-pub fn set(place: &Place, key: String, value: &str) -> Result<ExitCode, Failure> {
+/// Sets a value.
+pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, Failure> {
     let value: Value = serde_json::from_str(value).map_err(|error| {
         Failure::usage(format!("the value of `{key}` is no JSON: {error}"))
             .hint("words need quotes of their own: '\"some words\"'")
     })?;
     custom::check(&key, &value).map_err(|refusal| Failure::usage(refusal.to_string()))?;
-    let working_dir = place.current_loop()?.working_dir;
-    let premises = place.premises(&working_dir)?;
+    let working_dir = workspace.current_loop()?.working_dir;
+    let premises = workspace.premises(&working_dir)?;
     if let Some(socket) = live_socket(&working_dir) {
         let request = Request::Set {
             key: key.clone(),
@@ -32,7 +32,7 @@ pub fn set(place: &Place, key: String, value: &str) -> Result<ExitCode, Failure>
         };
         match ask(&socket, &request)? {
             Ok(response) => return answered(response),
-            // The runner has just died: it is not in the way any more, or its guard will soon be gone.
+            // The runner has just died, or its guard will be gone soon.
             Err(ClientError::Nobody { .. }) => {}
             Err(error) => return Err(unreachable_runner(&error)),
         }
@@ -47,17 +47,17 @@ pub fn set(place: &Place, key: String, value: &str) -> Result<ExitCode, Failure>
 }
 
 /// Archives the current loop, or deletes everything.
-pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure> {
-    let found = match place.working_dir()? {
-        None if purge => place.purgeable_dir()?,
+pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, Failure> {
+    let found = match workspace.working_dir()? {
+        None if purge => workspace.purgeable_dir()?,
         found => found,
     };
-    let working_dir = found.ok_or_else(|| place.no_loop())?;
-    let premises = place.premises(&working_dir)?;
+    let working_dir = found.ok_or_else(|| workspace.no_loop())?;
+    let premises = workspace.premises(&working_dir)?;
     refuse_live(&working_dir)?;
     if !purge {
-        // Before anyone is asked.
-        place.current_loop()?;
+        // Before the user is asked.
+        workspace.current_loop()?;
     }
     let shown = working_dir.display();
     let question = if purge {
@@ -93,7 +93,7 @@ pub fn clear(place: &Place, purge: bool, yes: bool) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// A runner that answers would only be waited for in vain.
+/// Fails at once if a runner is alive, instead of waiting for its lock.
 pub fn refuse_live(working_dir: &Path) -> Result<(), Failure> {
     let answers = |socket| std::os::unix::net::UnixStream::connect(socket).is_ok();
     if live_socket(working_dir).is_some_and(answers) {

@@ -1,4 +1,4 @@
-//! `--from URL`: copies of backups in an object store, listed and brought here; and one more sent there.
+//! `--from URL`: lists and downloads remote backups, and uploads one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,19 +10,19 @@ use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::store::{StoreError, backup, loops};
 
 use crate::args::FromArgs;
-use crate::commands::runtime;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
+use crate::runtime::runtime;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// A copy that was brought here, for as long as it is needed.
+/// A downloaded backup, for as long as it is needed.
 #[derive(Debug)]
 pub struct Fetched {
     pub path: PathBuf,
-    /// Another copy, if this one has no work in it: the newest of the loop that has.
+    /// Another remote backup, if this one has no work tree: the newest of the loop that has.
     pub with_work: Option<String>,
-    /// Directories that were made for it; they go with it, unless something else is in them by then.
+    /// Directories that were created for it; they are removed with it, unless they have other files by then.
     made: Vec<PathBuf>,
 }
 
@@ -43,7 +43,7 @@ impl Drop for Fetched {
     }
 }
 
-/// Returns what of a directory and those above it is not there, innermost first.
+/// Returns the missing directories of a path, innermost first.
 fn missing(dir: &Path) -> Vec<PathBuf> {
     let above = dir.ancestors().take_while(|dir| !dir.exists());
     above.map(Path::to_owned).collect()
@@ -51,12 +51,12 @@ fn missing(dir: &Path) -> Vec<PathBuf> {
 
 fn remove_empty(dirs: &[PathBuf]) {
     for dir in dirs {
-        // Whatever is in it is not ours to remove.
+        // A directory with other files is not removed.
         let _ = std::fs::remove_dir(dir);
     }
 }
 
-/// Sends a backup that was taken.
+/// Uploads a backup.
 pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
     let sent = runtime()?.block_on(cloud.send(path, has_work));
     let sent = sent.map_err(|error| {
@@ -84,9 +84,9 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lists the copies in a store.
-pub fn list(place: &Place, url: &str, json: bool) -> Result<ExitCode, Failure> {
-    let copies = copies(&opened(place, url)?, None)?;
+/// Lists the remote backups of a store.
+pub fn list(workspace: &Workspace, url: &str, json: bool) -> Result<ExitCode, Failure> {
+    let copies = copies(&opened(workspace, url)?, None)?;
     if json {
         let object = |copied: &Copied| {
             json!({
@@ -113,11 +113,11 @@ pub fn list(place: &Place, url: &str, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn opened(place: &Place, url: &str) -> Result<Cloud, Failure> {
+fn opened(workspace: &Workspace, url: &str) -> Result<Cloud, Failure> {
     cloud::check(url).map_err(|error| Failure::usage(format!("--from: {error}")))?;
     Ok(Cloud {
         url: url.to_owned(),
-        surroundings: place.surroundings(),
+        surroundings: workspace.surroundings(),
         max: 0,
     })
 }
@@ -138,9 +138,9 @@ fn failed(cloud: &Cloud, what: &str) -> Failure {
     Failure::new(sanitise(what).into_owned()).hint(hint)
 }
 
-/// Brings a copy here that is good: the one of a name, or the newest of a loop.
+/// Downloads a valid remote backup: the one with a name, or the newest of a loop.
 pub fn fetch(
-    place: &Place,
+    workspace: &Workspace,
     premises: &Premises,
     from: &FromArgs,
     name: Option<&Path>,
@@ -148,7 +148,7 @@ pub fn fetch(
     let Some(url) = &from.from else {
         return Ok(None);
     };
-    let cloud = opened(place, url)?;
+    let cloud = opened(workspace, url)?;
     let candidates = match name.map(Path::to_string_lossy) {
         Some(name) => {
             let mut copies = copies(&cloud, None)?;
@@ -181,7 +181,7 @@ pub fn fetch(
                     }
                     return Ok(Some(fetched));
                 }
-                // With the key it may be good.
+                // With the key it may be valid.
                 Err(StoreError::Locked { action, why, .. }) => {
                     let path = Path::new(url).join(copied.object());
                     return Err(StoreError::Locked { action, path, why }.into());
@@ -203,29 +203,29 @@ pub fn fetch(
         .hint("`tachikoma state backups --from URL` lists what is there"))
 }
 
-/// Gives a copy the name that it has as a backup, by which records know it; one that is there keeps it.
+/// Renames a downloaded file to the name of its backup; an existing file keeps it.
 fn named(fetched: Fetched, dir: &Path, copied: &Copied, made: &[PathBuf]) -> Fetched {
     let path = dir.join(copied.name());
     match std::fs::hard_link(&fetched.path, &path) {
-        // The other name goes with the old value.
+        // The old value removes the other name.
         Ok(()) => Fetched::at(path, made),
         Err(_) => fetched,
     }
 }
 
-/// Says something of a copy, and not of the file that it was brought to.
+/// Reports a problem of a remote backup, without the name of the local file.
 fn as_named(what: &str, path: &Path, copied: &Copied) -> String {
     what.replace(&path.display().to_string(), &copied.object())
 }
 
-/// Names the newest copy of the same loop that has the work in it.
+/// Names the newest remote backup of the same loop that has the work tree.
 fn newest_with_work(cloud: &Cloud, copied: &Copied) -> Result<Option<String>, Failure> {
     let copies = copies(cloud, Some(copied.loop_id()))?;
     let found = copies.iter().find(|copied| copied.has_work);
     Ok(found.map(Copied::name))
 }
 
-/// Of several loops nobody knows which is meant.
+/// Fails if there are several loops, because the user has to choose.
 fn only_one_loop(copies: &[Copied]) -> Result<(), Failure> {
     let mut loops: Vec<LoopId> = copies.iter().map(Copied::loop_id).collect();
     loops.sort();

@@ -1,7 +1,7 @@
-//! `tachikoma state export`: everything about a loop as one text, streamed: as large as its journal, in constant memory.
+//! `tachikoma state export`: writes everything about a loop as one text, streamed in constant memory.
 //!
-//! One JSON object per line, not one object in all: it can be written and read without holding it, `grep` and `jq` work on
-//! it, and of one that was cut off all but the end is there, and the missing last line tells.
+//! One JSON object per line instead of one document: it can be written and read as a stream, `grep` and `jq` work on
+//! it, and an incomplete export is recognized by its missing last line.
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::Path;
@@ -16,16 +16,20 @@ use super::show;
 use crate::commands::records;
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 /// The version of the first and last line. The records have their own, in the first of them.
 const FORMAT: u32 = 1;
 
-/// Writes everything about the current loop.
-pub fn export(place: &Place, output: Option<&Path>, force: bool) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
+/// Exports the current loop.
+pub fn export(
+    workspace: &Workspace,
+    output: Option<&Path>,
+    force: bool,
+) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
     let loop_id = current.loop_id;
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     match output {
         None => to_stdout(&premises, loop_id)?,
         Some(path) => {
@@ -40,13 +44,13 @@ fn to_stdout(premises: &Premises, loop_id: LoopId) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(premises, loop_id, &mut out) {
         Ok(_) => Ok(()),
-        // A reader that has gone (`| head`) has what it wanted.
+        // A reader that is gone (`| head`) has what it wanted.
         Err(Trouble::Write(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(trouble) => Err(trouble.told("standard output")),
     }
 }
 
-/// A file is there whole or not at all.
+/// Writes a file atomically.
 fn to_file(premises: &Premises, loop_id: LoopId, path: &Path, force: bool) -> Result<u64, Failure> {
     let shown = path.display().to_string();
     let failed = |error: io::Error| Trouble::Write(error).told(&shown);
@@ -93,7 +97,7 @@ impl Trouble {
     }
 }
 
-/// Writes a first line with the state, the records up to it, and a last line. Returns how many records there were.
+/// Writes a first line with the state, the records up to it, and a last line. Returns the number of records.
 fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u64, Trouble> {
     let snapshot = show::find(premises, loop_id)
         .map_err(Trouble::Read)?
@@ -110,7 +114,7 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
     let mut written = Ok(());
     let dir = loops::dir(&premises.working_dir, loop_id);
     let read = records::read(&dir, &premises.vault, tachikoma_core::Seq(0), |record| {
-        // A live runner writes on; the export stands where its state does.
+        // A live runner continues to write; the export ends at its state.
         if record.seq <= until && written.is_ok() {
             records += 1;
             written = serde_json::to_string(&record)

@@ -1,4 +1,4 @@
-//! `tachikoma state show`: all that the loop knows, and whether it is saved. Only reads.
+//! `tachikoma state show`: shows the whole state of a loop, and whether it is saved. Only reads.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -14,17 +14,17 @@ use tachikoma_loop_runner::store::{lock, loops};
 use crate::commands::status::state_text;
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::Place;
 use crate::report::line::iterations;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// What is shown of a value or a list; `--json` has all of it.
+/// Characters of a value or a list that are shown; `--json` has all of it.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// Prints the state of the current loop.
-pub fn show(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let current = place.current_loop()?;
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let current = workspace.current_loop()?;
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     let found = find(&premises, current.loop_id)?;
     if found.is_damaged {
         out::note(
@@ -47,13 +47,13 @@ pub fn show(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A state as it was found.
+/// A state with its origin.
 pub struct Shown {
-    /// It.
+    /// The state.
     pub snapshot: Snapshot,
     source: Source,
     saved: Saved,
-    /// Whether something could not be used.
+    /// Whether a file could not be used.
     is_damaged: bool,
 }
 
@@ -65,10 +65,10 @@ enum Saved {
     Unreadable(String),
 }
 
-/// Finds the state of a loop: that of the snapshot if it is up to date, else what the journal makes of it.
+/// Finds the state of a loop: that of the snapshot if it is current, otherwise that of the journal.
 pub fn find(premises: &Premises, loop_id: LoopId) -> Result<Shown, Failure> {
     let dir = loops::dir(&premises.working_dir, loop_id);
-    // Before the journal, which may grow in between and only makes it look older than it is.
+    // Before the journal, which may grow in between and would make the snapshot look older.
     let on_disk = snapshot::read(&premises.snapshot, &premises.vault);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let state = &found.state;
@@ -104,7 +104,7 @@ impl Page {
         let _ = writeln!(self.0, "{name:<14} {}", sanitise(&value));
     }
 
-    /// A line only if there is something to say.
+    /// Returns a line if there is a value.
     fn list(&mut self, name: &str, values: &[impl Display]) {
         if !values.is_empty() {
             let values: Vec<_> = values.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! `tachikoma state verify`: a look at everything that is kept. Only reads.
+//! `tachikoma state verify`: checks all stored files. Only reads.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,17 +10,17 @@ use tachikoma_loop_runner::store::{lock, loops};
 
 use crate::failure::Failure;
 use crate::out;
-use crate::place::Place;
 use crate::sanitise::sanitise;
+use crate::workspace::Workspace;
 
-/// Prints what was found of each object; fails if something is wrong.
-pub fn verify(place: &Place, json: bool) -> Result<ExitCode, Failure> {
-    let Some(working_dir) = place.working_dir()? else {
-        return Err(place.no_loop());
+/// Prints the result for each object; fails if one is damaged.
+pub fn verify(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
+    let Some(working_dir) = workspace.working_dir()? else {
+        return Err(workspace.no_loop());
     };
-    let current = place.loop_in(working_dir.clone())?;
+    let current = workspace.loop_in(working_dir.clone())?;
     let root = current.map_or_else(|| working_dir.clone(), |current| current.root);
-    let premises = place.premises_to_look_at(&working_dir, &root);
+    let premises = workspace.premises_to_look_at(&working_dir, &root);
     let mut objects = Vec::new();
     let (mut all, mut wrong) = (0_usize, 0_usize);
     let is_live = || lock::is_held(&working_dir);
@@ -65,7 +65,7 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
     sanitise(&text).into_owned()
 }
 
-/// What the damage means for the current loop.
+/// Describes what the damage means for the current loop.
 fn next_step(premises: &Premises) -> String {
     let spared = "nothing was changed, and the current loop does not need what is damaged: `tachikoma run` goes on with it";
     let Ok(Some(loop_id)) =

@@ -1,4 +1,4 @@
-//! The work that came with a restored loop, and what is said of it: whoever goes on has to know whether it is there.
+//! The work tree of a restored loop: unpacks it, and reports how to continue.
 
 use std::path::Path;
 
@@ -9,22 +9,22 @@ use tachikoma_loop_runner::offline::{
 };
 use tachikoma_loop_runner::worktree;
 
-use super::backup::shown;
 use super::cloud::Fetched;
+use super::shown;
 use crate::failure::Failure;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// What is said of a work tree that nobody touched.
+/// Text for an unchanged work tree.
 const AS_IT_WAS: &str = "the work tree is as it was";
 
-/// What is said when the loop can go on at once.
+/// Text for a loop that can continue at once.
 const GOES_ON: &str = "`tachikoma run` goes on";
 
-/// Brings the work back that a backup had in it, where it may be missing. Returns what is to be said of it, and of how to go on.
+/// Unpacks the work of a backup, if it may be missing here. Returns a text about it, and about how to continue.
 ///
 /// # Errors
-/// It had some, and that is not made.
+/// The backup has work, and it cannot be unpacked.
 pub fn bring(
     premises: &Premises,
     (loop_id, iteration): (LoopId, u32),
@@ -40,7 +40,7 @@ pub fn bring(
         return Ok(format!("{what}; {GOES_ON}"));
     };
     if has_repository && fetched.is_none() {
-        // It came from here.
+        // The backup was made here.
         let _ = std::fs::remove_file(bundle);
         return Ok(format!("{AS_IT_WAS}; {GOES_ON}"));
     }
@@ -82,7 +82,7 @@ pub fn bring(
     }
 }
 
-/// What is said of commits that a run would not see: it would do their work again, or beside them.
+/// Describes commits that a run would not see: it would repeat their work.
 fn first(merge: &Merge, head: &str) -> String {
     let Merge { on, is_ahead } = merge;
     let how = if *is_ahead { " --ff-only" } else { "" };
@@ -91,7 +91,7 @@ fn first(merge: &Merge, head: &str) -> String {
     )
 }
 
-/// What is said of a copy that has no work in it.
+/// Describes a remote backup without a work tree.
 fn without(fetched: &Fetched) -> String {
     let mut what =
         "warning: no work tree is in this copy: bring the work here before `tachikoma run`"

@@ -1,16 +1,16 @@
-//! Asking a person before something is done that cannot simply be undone.
+//! Asks for confirmation before an action that cannot simply be undone.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use crate::failure::Failure;
 use crate::out::harmless;
 
-/// Returns whether somebody is there to be asked.
+/// Returns whether a person can be asked.
 pub fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Asks. Only a yes is one: without an answer it is no, and that is a failure.
+/// Asks a yes-or-no question. Anything but a yes is a failure.
 pub fn agree(question: &str) -> Result<(), Failure> {
     let mut stderr = std::io::stderr().lock();
     let _ = write!(stderr, "{} [y/N] ", harmless(question)).and_then(|()| stderr.flush());
@@ -22,7 +22,7 @@ pub fn agree(question: &str) -> Result<(), Failure> {
     }
 }
 
-/// Says that nobody can be asked about something.
+/// Returns the failure for a question that cannot be asked.
 pub fn nobody_to_ask(what: &str) -> Failure {
     Failure::usage(what).hint("nothing was changed; say `--yes`")
 }

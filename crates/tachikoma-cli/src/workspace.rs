@@ -1,12 +1,13 @@
-//! Where we are and what surrounds us: the only reader of the environment.
+//! The working directory, its configuration and its loops, and the environment: only this module reads variables of other programs.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tachikoma_core::TRUST_VARIABLE;
 use tachikoma_core::{LoopId, PASSPHRASE_VARIABLE};
 use tachikoma_fs::{RALPH_DIR, owner};
-use tachikoma_loop_runner::cloud::{Cloud, Surroundings};
+use tachikoma_loop_runner::cloud::{Cloud, Proxies, Surroundings};
 use tachikoma_loop_runner::git::present::Bounds;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
@@ -19,49 +20,48 @@ use tachikoma_loop_runner::store::{lock, loops, temporary};
 
 use crate::failure::Failure;
 use crate::secrets;
-use crate::trust;
 
-/// Where the names of loops can be looked up.
+/// Hint where the ids of loops are found.
 const LOOPS_HINT: &str =
     "the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one";
 
-/// The surroundings of the process.
+/// The current directory with its configuration and its loops.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Workspace {
     /// The current directory.
     pub directory: PathBuf,
-    /// The vaults that were asked for.
+    /// The vaults that were opened.
     vaults: Arc<Mutex<Vec<(KeySource, Vault)>>>,
 }
 
-/// The loop that started this process, as it was told.
+/// The loop that started this process, from the environment.
 #[derive(Debug)]
 pub struct AgentsLoop {
-    /// Where it works.
+    /// Its working directory.
     pub working_dir: PathBuf,
     /// The loop.
     pub loop_id: Option<LoopId>,
 }
 
-/// A loop, and where it is.
+/// A loop with its directories.
 #[derive(Debug)]
 pub struct Current {
     /// The loop.
     pub loop_id: LoopId,
-    /// Where it works.
+    /// Its working directory.
     pub working_dir: PathBuf,
-    /// What has its `.ralph/`: the working directory, unless it is not kept.
+    /// The directory with its `.ralph/`: the working directory, unless its state is temporary.
     pub root: PathBuf,
-    /// Its own directory there.
+    /// Its own directory in there.
     pub dir: PathBuf,
-    /// Whether it is kept.
+    /// Whether its state is kept after the run.
     pub is_kept: bool,
-    /// What opens it.
+    /// Opens its encrypted files.
     pub vault: Vault,
 }
 
-impl Place {
-    /// Looks around.
+impl Workspace {
+    /// Reads the current directory.
     pub fn here() -> Result<Self, Failure> {
         let directory = std::env::current_dir().map_err(|error| {
             Failure::usage(format!("the current directory cannot be used: {error}"))
@@ -73,13 +73,13 @@ impl Place {
         })
     }
 
-    /// Returns the settings that files and variables give, lowest first.
+    /// Returns the settings of files and variables, lowest priority first.
     pub fn layers(&self) -> Result<Layers, Failure> {
-        // As people write it: messages name it so.
+        // Relative, because messages show it.
         self.layers_with(Path::new("tachikoma.toml"))
     }
 
-    /// Returns the settings for a loop that [`Place::working_dir`] found: further up, its own file holds.
+    /// Returns the settings for a loop that [`Workspace::working_dir`] found: in a directory above, its own file counts.
     pub fn layers_of(&self, working_dir: &Path) -> Result<Layers, Failure> {
         if self.configured_dir().as_deref() == Some(working_dir) {
             return self.layers();
@@ -87,14 +87,14 @@ impl Place {
         self.layers_with(&working_dir.join("tachikoma.toml"))
     }
 
-    /// Returns where the state of a working directory's loop is besides its journal. Configuration that cannot be read does not
-    /// keep anyone from looking at a loop: then it is where it is by default.
+    /// Returns the locations of the state of a loop besides its journal. If the configuration cannot be read, these are
+    /// the defaults.
     pub fn copies(&self, working_dir: &Path) -> Copies {
         self.premises_to_look_at(working_dir, working_dir).copies()
     }
 
-    /// Returns where everything of a loop's store is, with defaults for configuration that cannot be read: for whoever only
-    /// looks.
+    /// Returns all locations of a loop's store for a command that only reads. If the configuration cannot be read, these are
+    /// the defaults.
     pub fn premises_to_look_at(&self, working_dir: &Path, root: &Path) -> Premises {
         if root == working_dir {
             return self.premises(working_dir).unwrap_or_else(|failure| {
@@ -105,11 +105,11 @@ impl Place {
                 }
             });
         }
-        // Of a loop that is not kept.
+        // A loop with temporary state.
         self.premises_by(root, Settings::default())
     }
 
-    /// Returns where everything of a working directory's loops is: for whoever changes something there.
+    /// Returns all locations of a loop's store for a command that changes it.
     pub fn premises(&self, working_dir: &Path) -> Result<Premises, Failure> {
         Ok(self.premises_by(working_dir, self.loaded(working_dir)?))
     }
@@ -145,7 +145,7 @@ impl Place {
         }
     }
 
-    /// Returns what opens the loops of a working directory, and seals what is written of them.
+    /// Returns the vault of a working directory, which decrypts and encrypts the files of its loops.
     pub fn vault(&self, working_dir: &Path, settings: &Settings) -> Vault {
         let state = &settings.state;
         let words = secrets::value(PASSPHRASE_VARIABLE).filter(|words| !words.expose().is_empty());
@@ -162,7 +162,7 @@ impl Place {
             generated: working_dir.join(RALPH_DIR).join(IDENTITY),
         };
         let mut known = self.vaults.lock().unwrap_or_else(PoisonError::into_inner);
-        // Trying a passphrase takes a second: once is enough.
+        // A passphrase takes a second to check, so the result is kept.
         if let Some((_, vault)) = known.iter().find(|(known, _)| *known == source) {
             return vault.clone();
         }
@@ -176,7 +176,7 @@ impl Place {
         if let Some(path) = user_file() {
             layers.file(&path, FileOf::User);
         }
-        let of = match trust::is_off(self) {
+        let of = match self.is_trust_off() {
             true => FileOf::ProjectOfAnyOwner,
             false => FileOf::Project,
         };
@@ -198,13 +198,13 @@ impl Place {
         Ok(layers)
     }
 
-    /// Returns the configuration file that a variable names instead of the directory's own.
+    /// Returns the configuration file that a variable names instead of the one in the directory.
     pub fn config_file(&self) -> Option<PathBuf> {
         let path = std::env::var_os("TACHIKOMA_CONFIG").filter(|path| !path.is_empty());
         path.map(PathBuf::from)
     }
 
-    /// Finds the working directory of the loop around here: this directory or one above it. One of another user is refused.
+    /// Finds the working directory of a loop: this directory or one above. A directory of another user is refused.
     pub fn working_dir(&self) -> Result<Option<PathBuf>, Failure> {
         let found = self.upward(loops::working_dir_of);
         if let Some(dir) = &found {
@@ -213,18 +213,18 @@ impl Place {
         Ok(found)
     }
 
-    /// Finds the working directory around here, or the one in which a run would begin a loop.
+    /// Finds the working directory of a loop, or the one in which a run would begin a loop.
     pub fn working_dir_or_here(&self) -> Result<PathBuf, Failure> {
         Ok(self.working_dir()?.unwrap_or_else(|| self.run_dir()))
     }
 
-    /// Returns the directory in which a run would begin a loop, whatever is above it.
+    /// Returns the directory in which a run would begin a loop.
     pub fn run_dir(&self) -> PathBuf {
         self.configured_dir()
             .unwrap_or_else(|| self.directory.clone())
     }
 
-    /// Finds the working directory around here in which something of ours may be left to delete.
+    /// Finds the working directory in which files of Tachikoma may be left to delete.
     pub fn purgeable_dir(&self) -> Result<Option<PathBuf>, Failure> {
         let found = self.upward(loops::purgeable_dir_of);
         if let Some(dir) = &found {
@@ -241,7 +241,7 @@ impl Place {
             .find_map(|dir| find(&dir))
     }
 
-    /// Returns the loop whose agent, or whose agent's child, this process is; none if no loop started it.
+    /// Returns the loop that started this process, directly or through its agent; `None` if there is none.
     pub fn agents_loop(&self) -> Option<AgentsLoop> {
         let dir = std::env::var_os("TACHIKOMA_DIR").filter(|dir| !dir.is_empty())?;
         let loop_id = std::env::var(MARKER).ok();
@@ -251,7 +251,7 @@ impl Place {
         })
     }
 
-    /// Finds the loop around here that was begun last.
+    /// Finds the loop that was begun last.
     pub fn current_loop(&self) -> Result<Current, Failure> {
         if let Some(working_dir) = self.working_dir()?
             && let Some(current) = self.loop_in(working_dir)?
@@ -261,7 +261,7 @@ impl Place {
         Err(self.no_loop())
     }
 
-    /// Finds the loop of a name around here, archived or not; without a name the current one.
+    /// Finds the loop with an id, archived or not; without an id the current one.
     pub fn named_loop(&self, name: Option<&str>) -> Result<Current, Failure> {
         let current = || self.current_loop();
         let Some(name) = name else { return current() };
@@ -291,12 +291,12 @@ impl Place {
         }
     }
 
-    /// Says that there is no loop.
+    /// Returns the failure for a missing loop.
     pub fn no_loop(&self) -> Failure {
         Failure::new(format!("no loop in {}", self.directory.display())).hint(self.first_step())
     }
 
-    /// Says what there is to do where there is no loop: to begin one, or to go back to one of which only a backup is left.
+    /// Returns what to do without a loop: begin one, or restore one of which only a backup is left.
     pub fn first_step(&self) -> String {
         let dir = self.working_dir_or_here();
         let dir = dir.unwrap_or_else(|_| self.run_dir());
@@ -307,7 +307,7 @@ impl Place {
         }
     }
 
-    /// Finds the loop of a working directory that was begun last: the live one, where that is not kept.
+    /// Finds the loop of a working directory that was begun last, or the live one with temporary state.
     pub fn loop_in(&self, working_dir: PathBuf) -> Result<Option<Current>, Failure> {
         let live = lock::is_held(&working_dir).then(|| lock::holder(&working_dir));
         let unkept = live
@@ -328,7 +328,7 @@ impl Place {
         }))
     }
 
-    /// Returns the working directory that the configuration here names.
+    /// Returns the working directory of the configuration.
     pub fn configured_dir(&self) -> Option<PathBuf> {
         let loaded = self.layers().ok()?.load().ok()?;
         // Without the `.` of the default, which would show in messages.
@@ -336,7 +336,7 @@ impl Place {
         Some(path.components().collect())
     }
 
-    /// Returns the directory for sockets: the user's own.
+    /// Returns the user's directory for sockets.
     pub fn runtime_dir(&self) -> PathBuf {
         match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
             Some(dir) => PathBuf::from(dir).join("tachikoma"),
@@ -344,28 +344,28 @@ impl Place {
         }
     }
 
-    /// Returns the directory for what is kept of this user on this machine; none where the environment names none.
+    /// Returns the user's state directory on this machine; `None` if the environment names none.
     pub fn state_dir(&self) -> Option<PathBuf> {
         let state = absolute("XDG_STATE_HOME")
             .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))?;
         Some(state.join("tachikoma"))
     }
 
-    /// Returns the directory for loops that are not kept: the user's own.
+    /// Returns the user's directory for temporary state of loops.
     pub fn temporary_dir(&self) -> PathBuf {
         std::env::temp_dir().join(format!("tachikoma-{}", rustix::process::geteuid().as_raw()))
     }
 
-    /// Returns a variable of others than us, if it is set and is text.
+    /// Returns a variable of another program, if it is set and is UTF-8.
     pub fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok().filter(|value| !value.is_empty())
     }
 
-    /// Returns where credentials of an object store are looked for: in the variables of the services' own tools, and in their files.
+    /// Returns what network clients use of the environment: credentials of object stores, and proxies.
     pub fn surroundings(&self) -> Surroundings {
         let ours = |name: &str| {
             let prefixes = ["AWS_", "AZURE_", "GOOGLE_"];
-            prefixes.iter().any(|prefix| name.starts_with(prefix))
+            prefixes.iter().any(|prefix| name.starts_with(prefix)) || Proxies::has_variable(name)
         };
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
@@ -378,12 +378,29 @@ impl Place {
         }
     }
 
-    /// Returns where programs are looked for.
+    /// Returns whether `TACHIKOMA_TRUST` switches the checks of trust off.
+    pub fn is_trust_off(&self) -> bool {
+        self.variable(TRUST_VARIABLE)
+            .is_some_and(|value| value == "1" || value == "true")
+    }
+
+    /// Removes all secret variables from the environment of this process, for a command that runs git: git can run the agent's programs.
+    pub fn shed_secrets(&self) -> Result<(), Failure> {
+        let loaded = self.layers().and_then(|layers| Ok(layers.load()?));
+        // The command that needs the settings reports that they cannot be read.
+        let names = loaded.map_or_else(
+            |_| vec![PASSPHRASE_VARIABLE.into()],
+            |loaded| secrets::secret_names(&loaded.settings),
+        );
+        secrets::shed_but_passphrase(&names)
+    }
+
+    /// Returns the search path of programs.
     pub fn search_path(&self) -> Option<OsString> {
         std::env::var_os("PATH")
     }
 
-    /// Returns the words that start this program again, in another part.
+    /// Returns the command that starts this program in another role.
     pub fn ourselves(&self, part: &str) -> Result<Vec<OsString>, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::new(format!("our own program cannot be found: {error}")))?;
@@ -391,7 +408,7 @@ impl Place {
     }
 }
 
-/// Returns the absolute path that a variable has.
+/// Returns the absolute path in a variable.
 fn absolute(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(name).map(PathBuf::from);
     path.filter(|path| path.is_absolute())

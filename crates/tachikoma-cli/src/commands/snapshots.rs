@@ -1,4 +1,4 @@
-//! What `diff` and `rollback` share: the loop that is meant, what git keeps of it, and git itself on the terminal.
+//! Shared by `diff` and `rollback`: finds a loop and its snapshots in git, and runs git on the terminal.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tachikoma_core::{LoopId, Phase, Timestamp};
 use tachikoma_loop_runner::git::present::{Bounds, Rules};
-use tachikoma_loop_runner::git::snapshots::{self, Kept, Moment};
+use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, Kept, Moment};
 use tachikoma_loop_runner::git::{
     CallOff, Found, Git, Keeper, KeeperOptions, Opened, Repository, Whose,
 };
@@ -17,55 +17,55 @@ use tachikoma_loop_runner::store::recover::{self, Loss};
 
 use crate::failure::{Failure, chain};
 use crate::out;
-use crate::place::{Current, Place};
+use crate::workspace::{Current, Workspace};
 
 /// A loop with its snapshots.
 #[derive(Debug)]
-pub struct LoopKept {
+pub struct LoopSnapshots {
     /// The loop.
     pub current: Current,
-    /// The repository that it works in.
+    /// Its repository.
     pub repository: Box<Repository>,
-    /// What git keeps of it.
+    /// Its snapshots in git.
     pub kept: Vec<Kept>,
-    /// The iteration that was begun last.
+    /// The last iteration.
     pub last: u32,
-    /// Whether what changed since somebody last looked is the loop's.
+    /// Whether changes since the last survey belong to the loop.
     owes_a_look: bool,
     /// The time of its last record.
     until: Timestamp,
 }
 
-/// Finds a loop, the current one unless another is named, and what git keeps of it.
-pub fn find(place: &Place, wanted: Option<LoopId>) -> Result<LoopKept, Failure> {
+/// Finds a loop, by default the current one, and its snapshots.
+pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapshots, Failure> {
     let current = match wanted {
-        None => place.current_loop()?,
-        Some(loop_id) => named(place, loop_id)?,
+        None => workspace.current_loop()?,
+        Some(loop_id) => named(workspace, loop_id)?,
     };
     let archived = current.dir.join(ARCHIVED);
-    let premises = place.premises_to_look_at(&current.working_dir, &current.root);
+    let premises = workspace.premises_to_look_at(&current.working_dir, &current.root);
     let mut copies = premises.copies();
     if archived.exists() {
         copies.snapshot = archived;
     }
     let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Accept)?;
-    let repository = repository(place, &current)?;
-    let kept = snapshots::list(&repository.git, current.loop_id, &CallOff::new())
+    let repository = repository(workspace, &current)?;
+    let kept = git_snapshots::list(&repository.git, current.loop_id, &CallOff::new())
         .map_err(|error| failed("snapshots cannot be listed", &error))?;
-    Ok(LoopKept {
+    Ok(LoopSnapshots {
         current,
         repository,
         kept,
         last: found.state.iteration,
-        // A runner that died in an iteration has not said so yet.
+        // A runner that died in an iteration has not recorded it yet.
         owes_a_look: found.state.owes_a_look()
             || matches!(found.state.phase, Phase::Working { .. }),
         until: found.state.time,
     })
 }
 
-fn repository(place: &Place, current: &Current) -> Result<Box<Repository>, Failure> {
-    let search_path = place.search_path();
+fn repository(workspace: &Workspace, current: &Current) -> Result<Box<Repository>, Failure> {
+    let search_path = workspace.search_path();
     let dir = &current.working_dir;
     let reason = match Repository::find(dir, search_path.as_deref(), &CallOff::new()) {
         Found::Repository(repository) => return Ok(repository),
@@ -78,16 +78,20 @@ fn repository(place: &Place, current: &Current) -> Result<Box<Repository>, Failu
     )
 }
 
-/// A loop of the working directory around here, archived or not.
-fn named(place: &Place, loop_id: LoopId) -> Result<Current, Failure> {
-    let working_dir = place.working_dir()?.ok_or_else(|| place.no_loop())?;
+/// Finds a loop of this working directory, archived or not.
+fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
+    let working_dir = workspace
+        .working_dir()?
+        .ok_or_else(|| workspace.no_loop())?;
     let dir = loops::dir(&working_dir, loop_id);
     if !dir.is_dir() {
         let what = format!("no {loop_id} in {}", working_dir.display());
         return Err(Failure::new(what).hint("`.ralph/loops` has the loops that are kept"));
     }
     Ok(Current {
-        vault: place.premises_to_look_at(&working_dir, &working_dir).vault,
+        vault: workspace
+            .premises_to_look_at(&working_dir, &working_dir)
+            .vault,
         loop_id,
         dir,
         root: working_dir.clone(),
@@ -96,10 +100,10 @@ fn named(place: &Place, loop_id: LoopId) -> Result<Current, Failure> {
     })
 }
 
-impl LoopKept {
-    /// Finds the snapshot of a moment, and says so where it is that of an earlier iteration.
+impl LoopSnapshots {
+    /// Finds the snapshot of a moment, and prints a note if it belongs to an earlier iteration.
     pub fn at(&self, moment: Moment) -> Result<&Kept, Failure> {
-        let found = snapshots::resolve(&self.kept, moment);
+        let found = git_snapshots::resolve(&self.kept, moment);
         let found = found.ok_or_else(|| self.nothing_at(moment))?;
         if found.moment != moment {
             out::note(&format!(
@@ -146,24 +150,29 @@ impl LoopKept {
         }))
     }
 
-    /// Returns what is left alone, by the configuration of its directory.
-    pub fn rules(&self, place: &Place) -> Result<Rules, Failure> {
+    /// Returns the protected files, by the configuration of the directory.
+    pub fn rules(&self, workspace: &Workspace) -> Result<Rules, Failure> {
         let dir = &self.current.working_dir;
-        let settings = place.layers_of(dir)?.load()?.settings;
+        let settings = workspace.layers_of(dir)?.load()?.settings;
         let rules = Bounds::of(&settings, dir).rules();
-        // Each was checked with the settings.
+        // The settings were validated.
         rules.map_err(|error| Failure::usage(error.to_string()))
     }
 
-    /// Looks at the work tree in the loop's name, before something is done to it in that name. None where that cannot be: then
-    /// it is nobody's doing.
-    pub fn keeper(&self, place: &Place, rules: &Rules, lock: &WorkLock) -> Option<Box<Keeper>> {
+    /// Surveys the work tree for the loop, before it is changed for the loop. `None` if that is not possible: then
+    /// the changes have no owner.
+    pub fn keeper(
+        &self,
+        workspace: &Workspace,
+        rules: &Rules,
+        lock: &WorkLock,
+    ) -> Option<Box<Keeper>> {
         let options = KeeperOptions {
             hidden: Vec::new(),
             working_dir: self.current.working_dir.clone(),
             loop_dir: self.current.dir.clone(),
             loop_id: self.current.loop_id,
-            search_path: place.search_path(),
+            search_path: workspace.search_path(),
             protected: rules.protected.clone(),
             max_file_bytes: rules.max_file_bytes,
             own: rules.own.clone(),
@@ -176,8 +185,8 @@ impl LoopKept {
     }
 }
 
-/// Returns git's own `diff` of two trees, for whoever looks at our output. What the repository names to show it with, an agent may have
-/// written: only the operator's own pager is used.
+/// Returns the command for git's `diff` of two trees. The repository can name programs for it, which an agent may have
+/// written, so only the operator's own pager is used.
 pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> Command {
     let mut command = git.on_the_terminal();
     let settings = operators_pager(git).filter(|_| pager);
@@ -189,7 +198,7 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
         None => _ = command.arg("--no-pager"),
     }
     command.args(["-c", "core.fsmonitor=false"]);
-    // `--submodule=diff` would start git in the nested repository, which obeys that repository's configuration.
+    // `--submodule=diff` would start git in the nested repository, with that repository's configuration.
     command.args([
         "diff",
         "--no-ext-diff",
@@ -200,10 +209,10 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
     command
 }
 
-/// Returns the pager of the environment and of the settings that are not the repository's, and when it is used. None if git cannot be
+/// Returns the pager of the environment and of settings outside of the repository, and when to use it. `None` if git cannot be
 /// asked.
 fn operators_pager(git: &Git) -> Option<(OsString, String)> {
-    // Where there is no repository.
+    // Run outside of a repository.
     let elsewhere = git.clone().in_dir(Path::new("/"));
     let setting = |words: &[&str]| {
         let answer = elsewhere.order(words).run(&CallOff::new()).ok()?;
@@ -226,7 +235,7 @@ fn operators_pager(git: &Git) -> Option<(OsString, String)> {
     ))
 }
 
-/// Says what git could not do.
+/// Returns the failure of a git command.
 pub fn failed(what: &str, error: &dyn std::error::Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(error)))
 }

@@ -1,0 +1,335 @@
+//! What is known of the conversation of one process. Readers of lines change it, and the decoder shows it.
+
+use std::collections::VecDeque;
+
+use super::costs::Costs;
+use super::scan::{Raw, Scan, Walk, member};
+use super::usage::Usage;
+use super::window::Windows;
+use crate::{Observation, PlanChange, Reading, SessionInfo, TurnResult};
+
+/// Limit of an id or a name in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+/// The effect of a tool call, if it succeeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// It writes a file.
+    File(String),
+    /// It changes the plan.
+    Plan(PlanChange),
+}
+
+/// What is known of the conversation of one process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    pub session: SessionInfo,
+    pub windows: Windows,
+    /// Tool calls that have not ended, with their effect.
+    pub pending: Vec<(String, Pending)>,
+    pub costs: Costs,
+    pub turn: Turn,
+    latest: Latest,
+    /// The message that is being streamed, with its usage so far, which is more exact than that of finished blocks.
+    streamed: Streamed,
+    /// The context window where the agent does not report it.
+    pub assumed_window: Option<u64>,
+    /// The calls of sub-agents that were counted last.
+    pub below: VecDeque<String>,
+    /// How many messages were measured; repeated reports of one message count once.
+    pub readings: u64,
+}
+
+/// What was seen since the last result.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Turn {
+    /// Set if the usage limit rejected a request; the inner value is the time of its reset.
+    pub rejected: Option<Option<tachikoma_core::Timestamp>>,
+    /// The agent's name of the last error of a request.
+    pub error: String,
+    /// Whether the agent sent a request to the model: an answer or a failed request was seen.
+    pub requested: bool,
+}
+
+/// The latest reading.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Latest {
+    id: String,
+    model: String,
+    tokens: u64,
+    estimated: bool,
+    answering: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Streamed {
+    id: String,
+    model: String,
+    usage: Usage,
+}
+
+impl Conversation {
+    /// Returns the latest reading; `None` before the first and after the conversation was emptied.
+    pub fn reading(&self) -> Option<Reading> {
+        (self.latest != Latest::default()).then(|| self.latest_reading())
+    }
+
+    /// Returns the context window of the model that answers, or will.
+    pub fn window(&self) -> Option<u64> {
+        let wanted = self.session.model.as_deref();
+        let assumed = self.assumed_window;
+        match self.latest.model.as_str() {
+            "" => wanted.and_then(|model| self.windows.of(model, None, assumed)),
+            model => self.windows.of(model, wanted, assumed),
+        }
+    }
+
+    fn latest_reading(&self) -> Reading {
+        Reading {
+            tokens: self.latest.tokens,
+            window: self.window(),
+            model: Some(self.latest.model.clone()).filter(|model| !model.is_empty()),
+            estimated: self.latest.estimated,
+            answering: self.latest.answering,
+        }
+    }
+
+    /// A finished block of a message of the main thread has the usage of the message at its start.
+    pub fn message_measured(
+        &mut self,
+        id: Raw<'_>,
+        model: Raw<'_>,
+        usage: Raw<'_>,
+        seen: &mut Vec<Observation>,
+    ) {
+        let id = id.bare().unwrap_or_default();
+        if !id.is_empty() && id == self.streamed.id.as_bytes() {
+            return;
+        }
+        let mut counted = Usage::default();
+        counted.update(usage);
+        let model = model.line(NAME_BYTES_MAX).unwrap_or_default();
+        let id = String::from_utf8_lossy(id);
+        // The first block of a call represents it: without streaming nothing else reports its end.
+        let again = !id.is_empty() && self.latest.id == id;
+        self.measured(&id, &model, counted.tokens(), false, seen);
+        if !again && counted.tokens() > 0 {
+            seen.push(Observation::CallEnded(counted.tokens()));
+        }
+    }
+
+    fn measured(
+        &mut self,
+        id: &str,
+        model: &str,
+        tokens: u64,
+        answering: bool,
+        seen: &mut Vec<Observation>,
+    ) {
+        // A request is never empty: a service that does not count reports 0.
+        if tokens == 0 {
+            return;
+        }
+        let again = !id.is_empty() && self.latest.id == id;
+        if !again {
+            self.readings += 1;
+        } else if self.latest.tokens == tokens && self.latest.answering == answering {
+            return;
+        }
+        self.latest.answering = answering;
+        self.latest.id.clear();
+        self.latest.id.push_str(id);
+        self.latest.model.clear();
+        self.latest.model.push_str(model);
+        self.latest.tokens = tokens;
+        self.latest.estimated = false;
+        seen.push(Observation::Measured(self.latest_reading()));
+    }
+
+    /// The agent estimates the fill of the context after a summary replaced it. The next message has the exact number.
+    pub fn estimated(&mut self, tokens: u64, seen: &mut Vec<Observation>) {
+        self.latest.id.clear();
+        self.latest.tokens = tokens;
+        self.latest.estimated = true;
+        self.latest.answering = false;
+        seen.push(Observation::Measured(self.latest_reading()));
+    }
+
+    /// Reads a piece of a streamed message.
+    pub fn stream_event(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+        let (mut event, mut parent) = (Raw::default(), Raw::default());
+        Scan::new(line).object(|key, scan| {
+            let field = match key {
+                b"event" => &mut event,
+                b"parent_tool_use_id" => &mut parent,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })?;
+        let (mut kind, mut message, mut usage) = (Raw::default(), Raw::default(), Raw::default());
+        let mut delta = Raw::default();
+        event.scan().object(|key, scan| {
+            let field = match key {
+                b"type" => &mut kind,
+                b"message" => &mut message,
+                b"usage" => &mut usage,
+                b"delta" => &mut delta,
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            Some(Walk::On)
+        })?;
+        if kind.bare() == Some(b"ping") {
+            seen.push(Observation::Ping);
+            return Some(());
+        }
+        if parent.is_some() {
+            return Some(());
+        }
+        let (answering, ended) = match kind.bare()? {
+            b"message_start" => {
+                self.message_started(message)?;
+                (true, false)
+            }
+            b"message_delta" => {
+                self.streamed.usage.update(usage);
+                // An answer without a tool call is the last one of its turn: the turn ends with the result.
+                (
+                    member(delta, b"stop_reason").bare() != Some(b"tool_use"),
+                    true,
+                )
+            }
+            _ => return Some(()),
+        };
+        let Streamed { id, model, usage } = std::mem::take(&mut self.streamed);
+        self.measured(&id, &model, usage.tokens(), answering, seen);
+        if ended && usage.tokens() > 0 {
+            seen.push(Observation::CallEnded(usage.tokens()));
+        }
+        self.streamed = Streamed { id, model, usage };
+        Some(())
+    }
+
+    fn message_started(&mut self, message: Raw<'_>) -> Option<()> {
+        self.turn.requested = true;
+        let mut streamed = Streamed::default();
+        message.scan().object(|key, scan| {
+            let value = scan.value()?;
+            match key {
+                b"id" => streamed.id = value.string().unwrap_or_default(),
+                b"model" => streamed.model = value.line(NAME_BYTES_MAX).unwrap_or_default(),
+                b"usage" => streamed.usage.update(value),
+                _ => {}
+            }
+            Some(Walk::On)
+        })?;
+        self.streamed = streamed;
+        Some(())
+    }
+
+    /// The answer to `/context` contains the window.
+    pub fn context_usage(&mut self, usage: Raw<'_>, seen: &mut Vec<Observation>) {
+        if !usage.is_some() {
+            return;
+        }
+        let mut window = None;
+        let _ = usage.scan().object(|key, scan| {
+            let value = scan.value()?;
+            if key == b"raw_max_tokens" {
+                window = value.count();
+            }
+            Some(Walk::On)
+        });
+        let model = self.answering_model();
+        self.learn_window(&model, window, seen);
+    }
+
+    /// Returns the model of the latest message, or the requested model.
+    pub fn answering_model(&self) -> String {
+        let latest = Some(&self.latest.model).filter(|model| !model.is_empty());
+        latest
+            .or(self.session.model.as_ref())
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub fn learn_window(&mut self, model: &str, window: Option<u64>, seen: &mut Vec<Observation>) {
+        if let Some(window) = window
+            && self.windows.learn(model, window)
+        {
+            let model = model.to_owned();
+            seen.push(Observation::WindowKnown { model, window });
+        }
+    }
+
+    pub fn note_error(&mut self, error: &str) {
+        error.clone_into(&mut self.turn.error);
+    }
+
+    /// The conversation was emptied. The fill of its context is unknown.
+    pub fn conversation_reset(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+        let (mut session, mut new) = (Raw::default(), Raw::default());
+        Scan::new(line).object(|key, scan| {
+            let value = scan.value()?;
+            match key {
+                b"session_id" => session = value,
+                b"new_conversation_id" => new = value,
+                _ => {}
+            }
+            Some(Walk::On)
+        })?;
+        let session_id = new
+            .line(NAME_BYTES_MAX)
+            .or_else(|| session.line(NAME_BYTES_MAX));
+        if let Some(id) = &session_id {
+            id.clone_into(&mut self.session.session_id);
+        }
+        self.latest = Latest::default();
+        self.streamed = Streamed::default();
+        seen.push(Observation::SessionReset { session_id });
+        Some(())
+    }
+
+    /// A turn begins, perhaps in another conversation.
+    pub fn init(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+        let mut fields = [Raw::default(); 4];
+        let mut found = 0;
+        Scan::new(line).object(|key, scan| {
+            let field = match key {
+                b"session_id" => &mut fields[0],
+                b"model" => &mut fields[1],
+                b"claude_code_version" => &mut fields[2],
+                b"permissionMode" => &mut fields[3],
+                _ => return scan.skip(),
+            };
+            *field = scan.value()?;
+            found += 1;
+            Some(if found == fields.len() {
+                Walk::Done
+            } else {
+                Walk::On
+            })
+        })?;
+        let [id, model, version, mode] = fields.map(|field| field.line(NAME_BYTES_MAX));
+        let info = SessionInfo {
+            session_id: id.unwrap_or_default(),
+            model,
+            version,
+            permission_mode: mode,
+        };
+        if info != self.session {
+            if info.session_id != self.session.session_id {
+                self.latest = Latest::default();
+            }
+            seen.push(Observation::SessionKnown(info.clone()));
+            self.session = info;
+        }
+        Some(())
+    }
+
+    pub fn ended(&mut self, result: TurnResult, seen: &mut Vec<Observation>) {
+        self.turn = Turn::default();
+        seen.push(Observation::Resulted(Box::new(result)));
+    }
+}

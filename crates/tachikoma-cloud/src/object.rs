@@ -1,0 +1,59 @@
+//! Objects of a store, the parts in which they are read, and checks that all stores share.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use crate::CloudError;
+use crate::digest::{Digest, Sum};
+
+/// Bytes that are sent at a time, and held in memory for it. A store requires at least 5 MiB for each part but the last.
+pub const PART_BYTES: usize = 5 << 20;
+
+/// Limit of a listing. A store with more objects is used by other programs too.
+pub(crate) const LISTED_MAX: usize = 100_000;
+
+/// An object in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its name, without the prefix of the store.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// The result of an upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// The object was created.
+    Created,
+    /// The object existed already.
+    WasThere,
+}
+
+/// Returns the error for a store with too many objects.
+pub(crate) fn too_many(shown: &str) -> CloudError {
+    CloudError::Refused {
+        store: shown.to_owned(),
+        words: format!(
+            "more than {LISTED_MAX} objects lie there; give backups a place of their own"
+        ),
+    }
+}
+
+pub(crate) fn same(found: Digest, wanted: &Digest, name: &str) -> Result<(), CloudError> {
+    if found == *wanted {
+        return Ok(());
+    }
+    Err(CloudError::Changed {
+        name: name.to_owned(),
+        found: found.hex,
+    })
+}
+
+/// Reads the next part. A short part is the last one, and an empty one is the end.
+pub(crate) fn part(file: &mut File, sum: &mut Sum) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(PART_BYTES);
+    file.take(PART_BYTES as u64).read_to_end(&mut bytes)?;
+    sum.add(&bytes);
+    Ok(bytes)
+}

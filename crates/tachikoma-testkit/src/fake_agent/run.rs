@@ -1,0 +1,38 @@
+//! Runs the fake agent: from its arguments and its environment to its exit code.
+
+use super::agent::{Agent, Break};
+use super::args::Args;
+use super::{Surroundings, events, replay};
+use crate::scenario::Scenario;
+
+/// Runs it: the exit code, or what to say on standard error before exit code 1.
+pub(super) fn run(words: &[String], surroundings: &Surroundings) -> Result<u8, String> {
+    let args = Args::parse(words)?;
+    if args.version {
+        say_version();
+        return Ok(0);
+    }
+    let scenario = match &surroundings.scenario {
+        Some(path) => Scenario::read(path)?,
+        None => Scenario::default(),
+    };
+    let mut agent = Agent::start(args, scenario, surroundings)?;
+    let lived = match &surroundings.replay {
+        Some(file) => replay::play(&mut agent, file, surroundings.real_speed),
+        None => agent.live(),
+    };
+    match lived {
+        Ok(()) => Ok(u8::from(agent.last_failed)),
+        Err(Break::Interrupted | Break::Signalled) => Ok(0),
+        Err(Break::Exit(code)) => {
+            agent.complain();
+            Ok(code)
+        }
+        Err(Break::Failed(error)) => Err(error),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "it is asked to")]
+fn say_version() {
+    println!("{} (Claude Code)", events::VERSION);
+}

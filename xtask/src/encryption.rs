@@ -1,0 +1,36 @@
+//! The key of loops with encrypted state, in soaks and benchmarks.
+
+use std::fs;
+use std::path::Path;
+
+use tachikoma_loop_runner::store::vault::{KeySource, Vault};
+
+use crate::product::text;
+
+/// The file with the key, in the working directory.
+pub const KEY_FILE: &str = "key.txt";
+
+/// A key that guards nothing.
+pub const KEY: &str =
+    "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
+
+/// Returns what opens the memory of a loop.
+pub fn vault_of(working_dir: &Path) -> Vault {
+    let key = working_dir.join(KEY_FILE);
+    if !key.exists() {
+        return Vault::plain();
+    }
+    Vault::new(KeySource {
+        encrypt: true,
+        identity_file: Some(key),
+        ..KeySource::default()
+    })
+}
+
+/// Puts the key beside settings that need it.
+pub fn lay_key(dir: &Path, settings: &str) -> Result<(), String> {
+    if settings.contains(KEY_FILE) {
+        fs::write(dir.join(KEY_FILE), KEY).map_err(text)?;
+    }
+    Ok(())
+}
