@@ -1,5 +1,5 @@
 //! `cargo xtask attack`: each known security hole, tried against the release binary with two local users. One line says whether it
-//! held. To add a hole, write a function below `attack/` and give it a row in [`HOLES`]. Break the product once, and see "not held".
+//! has held. To add a hole, write a function below `attack/` and give it a row in [`HOLES`]. Break the product once, and see "not held".
 
 mod control;
 mod found;
@@ -73,7 +73,7 @@ const HOLES: &[Hole] = &[
     ),
     Hole(
         "edited-configuration",
-        "a reload does not take programs over that nobody trusted",
+        "a reload does not use programs that the user did not trust",
         trust::edited_configuration,
     ),
     Hole(
@@ -148,7 +148,7 @@ const HOLES: &[Hole] = &[
     ),
     Hole(
         "forged-signals",
-        "signals of the agent whose sender is forged (sigqueue, F_SETSIG) are refused",
+        "signals with a forged sender (sigqueue, F_SETSIG) are refused",
         control::forged_signals,
     ),
     Hole(

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: speed and memory of the release binary, each beside its goal. What is compared is measured in
-//! turns in one run, so that a busy machine slows both.
+//! `cargo xtask bench`: speed and memory of the release binary, compared to their goals. Compared values are measured
+//! alternately in one run, so that a busy machine slows both.
 
 mod cloud;
 mod decode;
@@ -26,7 +26,7 @@ use crate::check::succeeds;
 use crate::product;
 use report::Row;
 
-/// What a measurement needs to know.
+/// The environment of a measurement.
 pub struct Bench {
     /// The workspace.
     pub root: PathBuf,
@@ -37,8 +37,8 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Builds the binary; where it is, is a real disk more often than not. Below a repository every loop would begin with git: then it is
-    /// the directory for temporary files, unless that is in memory.
+    /// Builds the binary; its directory is usually on a real disk. In a repository every loop would start git, so then it is
+    /// the temporary directory, unless that is in memory.
     pub fn build(root: &Path) -> Result<Self, String> {
         let product = product::build(root)?;
         let beside = product.parent().unwrap_or(root).to_owned();
@@ -57,7 +57,7 @@ impl Bench {
     }
 }
 
-/// The measurements by name, in the order in which they are made.
+/// The measurements by name, in their order.
 type Measure = fn(&Bench) -> Result<Vec<Row>, String>;
 const MEASURES: [(&str, Measure); 16] = [
     ("iteration", iterations::many),
@@ -78,7 +78,7 @@ const MEASURES: [(&str, Measure); 16] = [
     ("cloud", cloud::measure),
 ];
 
-/// Measures what was named, or everything. Missing a goal is a failure only with `--strict`.
+/// Runs the named measurements, or all. A missed goal is a failure only with `--strict`.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = Wish::parse(words)?;
     if cfg!(debug_assertions) {
@@ -106,16 +106,16 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Some of the product's code is measured in this very process: it must be built as the product is.
+/// Some code of the product is measured in this process, so it must be built like the product.
 fn run_optimised(root: &Path, words: &[&str]) -> Result<(), String> {
     let mut again = cargo(root);
-    // Without its default features it needs no crate that changes how those of the product are built.
+    // Without default features it needs no crate that changes how the crates of the product are built.
     let package = ["--package", "xtask", "--no-default-features"];
     again.args(["run", "--quiet", "--release"]).args(package);
     succeeds(again.args(["--", "bench"]).args(words))
 }
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wish<'a> {
     names: Vec<&'a str>,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_understood_or_refused() {
+    fn arguments_are_parsed_or_rejected() {
         assert_eq!(Wish::parse(&[]), Ok(Wish::default()));
         let wish = Wish::parse(&["stop", "--json", "out.json", "--strict"]);
         let expected = Wish {

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: all that must hold, the quick things first, up to the first failure.
+//! `cargo xtask check`: runs all checks, the quick ones first, up to the first failure.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::{cargo, tidy};
 
-/// The variable by which the test harness learns how many tests to run at once.
+/// The variable with the number of tests that the test harness runs at once.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Runs every step, each with its time, and stops at the first that fails.
@@ -28,7 +28,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs all tests with nextest if it is installed, because a test that is a process of its own inherits no files of others. Otherwise
+/// Runs all tests with nextest if it is installed, because a test in its own process inherits no files of others. Otherwise
 /// runs them with `cargo test`.
 fn run_tests(root: &Path) -> Result<(), String> {
     let nextest = cargo(root).args(["nextest", "--version"]).output();
@@ -72,7 +72,7 @@ fn cargo_step(root: &Path, args: &[&str]) -> Result<(), String> {
     succeeds(cargo(root).args(args))
 }
 
-/// Runs a command whose own output tells what is wrong.
+/// Runs a command that prints its own errors.
 pub fn succeeds(command: &mut Command) -> Result<(), String> {
     let words: Vec<_> = command
         .get_args()
@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_its_step_and_cause() {
+    fn a_failure_names_its_step_and_its_cause() {
         let error = step("clippy", || Err("it is wrong".into())).unwrap_err();
         assert!(error.starts_with("clippy failed after "), "{error}");
         assert!(error.ends_with(": it is wrong"), "{error}");
     }
 
     #[test]
-    fn a_command_that_fails_is_named() {
+    fn a_failing_command_is_named() {
         let error = succeeds(Command::new("false").arg("fmt")).unwrap_err();
         assert_eq!(error, "`cargo fmt` ended with exit status: 1");
     }

@@ -10,11 +10,11 @@ use crate::product::text;
 /// The file with the key, in the working directory.
 pub const KEY_FILE: &str = "key.txt";
 
-/// A key that guards nothing.
+/// A key that protects nothing.
 pub const KEY: &str =
     "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
 
-/// Returns what opens the memory of a loop.
+/// Returns the vault of a loop.
 pub fn vault_of(working_dir: &Path) -> Vault {
     let key = working_dir.join(KEY_FILE);
     if !key.exists() {
@@ -27,7 +27,7 @@ pub fn vault_of(working_dir: &Path) -> Vault {
     })
 }
 
-/// Puts the key beside settings that need it.
+/// Writes the key for settings that need it.
 pub fn lay_key(dir: &Path, settings: &str) -> Result<(), String> {
     if settings.contains(KEY_FILE) {
         fs::write(dir.join(KEY_FILE), KEY).map_err(text)?;

@@ -1,4 +1,4 @@
-//! `cargo xtask licences`: what `deny.toml` says about licences, bans and sources.
+//! `cargo xtask licences`: checks licenses, bans and sources with `deny.toml`.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! The project's own chores, as `cargo xtask <chore>`.
+//! Chores of the project, as `cargo xtask <chore>`: checks, benchmarks, soaks, attacks and real agents. No product code.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -35,7 +35,7 @@ usage: cargo xtask <chore>
   picture    the README's picture, from a run of the demonstration
 ";
 
-/// A chore with the words that follow its name.
+/// A chore with its arguments.
 type Chore = fn(&Path, &[&str]) -> Result<(), String>;
 
 fn main() -> ExitCode {
@@ -46,10 +46,10 @@ fn main() -> ExitCode {
         ["tidy"] => (|root, _| tidy::run(root), &[]),
         ["licences"] => (|root, _| licences::run(root), &[]),
         ["bench", rest @ ..] => (bench::run, rest),
-        // Said by ourselves: what a supervisor is measured beside.
+        // A role of this program: the supervisor to compare with.
         ["bench-loop", rest @ ..] => (|_, words| bench::restart::bare_loop(words), rest),
         ["attack", rest @ ..] => (attack::run, rest),
-        // Said by ourselves, as the server of an attack.
+        // A role of this program: the server of an attack.
         ["fake-opencode", ..] => return tachikoma_testkit::fake_opencode::main(),
         ["soak", rest @ ..] => (soak::run, rest),
         ["real-agents", rest @ ..] => (real_agents::run, rest),
@@ -73,10 +73,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The workspace: the directory above the package that cargo runs.
+/// Returns the workspace: the directory above the package that cargo runs.
 ///
-/// Asked when it runs, not when it is compiled: work trees that share a target directory also
-/// share this binary, and each wants to be checked itself.
+/// Read at run time, not at compile time: work trees with a shared target directory also
+/// share this binary, and each must check itself.
 fn root() -> Result<PathBuf, String> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     package
@@ -84,7 +84,7 @@ fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| "started without cargo; call `cargo xtask`".into())
 }
 
-/// The cargo that started us, in the workspace.
+/// Returns the cargo that started us, in the workspace.
 fn cargo(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);

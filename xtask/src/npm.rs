@@ -1,4 +1,4 @@
-//! What comes from npm: pinned, with the checksums of a lock file, without scripts, below the target directory.
+//! Packages from npm: pinned, with the checksums of a lock file, without scripts, in the target directory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::product::{Live, text};
 
-/// An agent is 100 MB.
+/// An agent has 100 MB.
 const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Where cargo builds: the directory above the one that this program is in.
+/// Returns the target directory: the one above that of this program.
 pub fn target_dir() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(text)?;
     let target = this.parent().and_then(Path::parent);
@@ -17,13 +17,13 @@ pub fn target_dir() -> Result<PathBuf, String> {
     Ok(target.to_path_buf())
 }
 
-/// Installs what the lock file in `dir` says, and nothing else.
+/// Installs exactly the packages of the lock file in `dir`.
 pub fn ci(dir: &Path) -> Result<(), String> {
     run(dir, "ci")
 }
 
-/// Installs what the lock file in `dir` says, and what it leaves open: packages for other machines than those that it was
-/// made on.
+/// Installs the packages of the lock file in `dir`, and those that it leaves open: packages for other platforms than
+/// that of the lock file.
 pub fn install(dir: &Path) -> Result<(), String> {
     run(dir, "install")
 }

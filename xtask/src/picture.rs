@@ -1,4 +1,4 @@
-//! `cargo xtask picture`: runs the demonstration and draws what it printed, for the README.
+//! `cargo xtask picture`: runs the demo and draws its output, for the README.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::cargo;
 /// The size of a character cell, in pixels, for a 13 px monospace font.
 const CELL: (usize, usize) = (8, 18);
 
-/// Around the text, in pixels.
+/// The margin in pixels.
 const MARGIN: usize = 16;
 
 /// Runs `tachikoma demo` and writes `docs/demo.svg`.
@@ -36,7 +36,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     std::fs::write(&path, svg(&lines)).map_err(|error| format!("write {}: {error}", path.display()))
 }
 
-/// Draws lines as a terminal shows them.
+/// Draws lines like a terminal.
 fn svg(lines: &[&str]) -> String {
     let columns = lines
         .iter()
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_printed_is_drawn_and_escaped() {
+    fn the_output_is_drawn_and_escaped() {
         let drawn = svg(&["$ x", "a <b> & c"]);
         assert!(drawn.contains(">a &lt;b&gt; &amp; c</text>"), "{drawn}");
         assert_eq!(drawn.matches("<text ").count(), 2);

@@ -1,4 +1,4 @@
-//! The release binary, built and set up to run in directories of its own.
+//! The release binary, in its own directories.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -12,19 +12,19 @@ use tempfile::TempDir;
 
 use crate::cargo;
 
-/// Short against everything that is awaited, long against the cost of looking.
+/// Short compared to all waits, long compared to the cost of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Names that would let the machine's own set-up in.
+/// Prefixes of variables that would bring in settings of the machine.
 const FOREIGN_PREFIXES: [&str; 3] = ["TACHIKOMA_", "XDG_", "GIT_"];
 
 /// The name of the prompt in every ground.
 pub const PROMPT: &str = "prompt.md";
 
-/// Where `tmpfs` is on every Linux.
+/// The `tmpfs` of every Linux.
 pub const MEMORY: &str = "/dev/shm";
 
-/// Builds the release binary and returns where it is.
+/// Builds the release binary and returns its path.
 pub fn build(root: &Path) -> Result<PathBuf, String> {
     let output = cargo(root)
         .args(["build", "--release", "--package", "tachikoma-cli"])
@@ -39,7 +39,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     executable(&text).ok_or_else(|| "cargo does not say where the binary is".into())
 }
 
-/// The binary that cargo's messages name.
+/// Returns the binary in cargo's messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -48,7 +48,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
     })
 }
 
-/// A fresh directory with a prompt, and a runtime directory and a home beside it. Gone when dropped.
+/// A new directory with a prompt, and a runtime directory and a home beside it. Removed when dropped.
 #[derive(Debug)]
 pub struct Ground {
     product: PathBuf,
@@ -95,7 +95,7 @@ impl Ground {
             .ok_or_else(|| "`tachikoma trust` failed".to_owned())
     }
 
-    /// Gives all of it to nobody, with a copy of the binary that nobody can reach.
+    /// Makes the user `nobody` the owner of all of it, with a copy of the binary that this user can run.
     pub fn hand_to_nobody(&mut self) -> Result<(), String> {
         let copy = self.path().join("tachikoma");
         fs::copy(&self.product, &copy).map_err(text)?;
@@ -112,12 +112,12 @@ impl Ground {
         &self.product
     }
 
-    /// `tachikoma` with these words. Prints nothing.
+    /// Returns a `tachikoma` command without output.
     pub fn tachikoma(&self, words: &[&str]) -> Command {
         self.quietly(&self.product, words)
     }
 
-    /// Any other program, in the same surroundings.
+    /// Returns a command of another program, in the same environment.
     pub fn quietly(&self, program: &Path, words: &[&str]) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -131,7 +131,7 @@ impl Ground {
             .current_dir(self.path())
             .env("HOME", self.home.path())
             .env("XDG_RUNTIME_DIR", self.runtime.path())
-            // The agents of soaks and benches do nothing, as often as they are asked to.
+            // The agents of soaks and benchmarks do nothing, as often as they are started.
             .env("TACHIKOMA_MAX_ITERATIONS", "0")
             .env("TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS", "0")
             .stdin(Stdio::null())
@@ -140,19 +140,19 @@ impl Ground {
         command
     }
 
-    /// Whether the agent has made this file.
+    /// Returns whether the agent has created this file.
     pub fn has(&self, name: &str) -> bool {
         self.path().join(name).exists()
     }
 
-    /// Ends a loop that runs here, and waits until it has.
+    /// Ends a running loop, and waits for its end.
     pub fn stop(&self, runner: Live) -> Result<(), String> {
         self.tachikoma(&["stop", "--now"]).status().map_err(text)?;
         runner.wait(Duration::from_secs(20)).map(|_| ())
     }
 }
 
-/// A running process that does not outlive this value.
+/// A running process that is killed when dropped.
 #[derive(Debug)]
 pub struct Live(Child);
 
@@ -169,12 +169,12 @@ impl Live {
         self.0.id()
     }
 
-    /// What it prints, where the command pipes it; once.
+    /// Returns its output, if it is piped; once.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
     }
 
-    /// Whether it has ended by itself.
+    /// Returns whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }
@@ -198,13 +198,13 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Both fail only when it was reaped before.
+        // Both fail only if it was reaped before.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Waits until something holds, and says what it was if it does not in time.
+/// Waits for a condition, and names it in the error if it does not hold in time.
 pub fn await_that(
     what: &str,
     patience: Duration,
@@ -220,7 +220,7 @@ pub fn await_that(
     Ok(())
 }
 
-/// An error as text, for `map_err`.
+/// Returns an error as text, for `map_err`.
 #[expect(clippy::needless_pass_by_value, reason = "used as a function value")]
 pub fn text(error: std::io::Error) -> String {
     error.to_string()
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_binary_is_found_among_cargos_messages() {
+    fn the_binary_is_found_in_the_messages_of_cargo() {
         let messages = concat!(
             "not json\n",
             "{\"reason\":\"compiler-artifact\",\"executable\":null}\n",
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_is_named() {
+    fn a_condition_that_never_holds_is_named() {
         let waited = await_that("rain", Duration::ZERO, || false);
         assert_eq!(waited, Err("waited 0ns in vain for rain".into()));
     }

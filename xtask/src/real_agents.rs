@@ -1,8 +1,8 @@
-//! `cargo xtask real-agents`: the real agents, pinned, against a scripted model, in a network that has only loopback. No
-//! account, no key, no request that leaves the machine.
+//! `cargo xtask real-agents`: real agents in pinned versions, with a scripted model, in a network namespace with only loopback.
+//! No account, no key, no request that leaves the machine.
 //!
-//! A check is written as a test is: it asserts. One file for each topic, one row in [`CHECKS`]. What needs the network or
-//! a compiler happens in [`run`] before the namespace is entered, and its result is handed in as a word.
+//! A check is written like a test: it asserts. One file for each topic, one row in [`CHECKS`]. Work that needs the network or
+//! a compiler happens in [`run`] before the namespace is entered, and its result is passed as an argument.
 
 mod answers;
 mod budget;
@@ -37,16 +37,16 @@ use ground::{Ground, Programs};
 
 use crate::product;
 
-/// Long enough for a loaded machine: most take a second or two.
+/// Long enough for a busy machine: most take a second or two.
 const USUAL: Duration = Duration::from_secs(60);
 
-/// A check fails by panicking and returns what it saw.
+/// A check panics if it fails, and returns a summary.
 type Check = fn(&Ground) -> String;
 
-/// A check with its name, and how long any of its waits may take.
+/// A check with its name, and the limit of its waits.
 struct Row(&'static str, Check, Duration);
 
-/// Those that are made one after the other for each failure of a model's service stand with them.
+/// The checks of failures of a model's service are listed with them.
 const GROUPS: [&[Row]; 7] = [
     CHECKS,
     errors::CHECKS,
@@ -57,7 +57,7 @@ const GROUPS: [&[Row]; 7] = [
     opencode_kills::CHECKS,
 ];
 
-/// In the order in which they are made.
+/// In the order of execution.
 const CHECKS: &[Row] = &[
     Row("simple-text", answers::simple_text, USUAL),
     Row("tools", answers::tools, USUAL),
@@ -115,14 +115,14 @@ const CHECKS: &[Row] = &[
     Row("agent-dies", deaths::agent, USUAL),
 ];
 
-/// Said to ourselves, in the namespace.
+/// Argument of this program in the namespace.
 const INSIDE: &str = "--inside";
 
-/// Behind that: one long check instead of the usual ones.
+/// Argument after it: one long check instead of the usual ones.
 const FILL: &str = "--fill";
 const KILL: &str = "--kill";
 
-/// Installs the agent, then makes the named checks, or all of them, in a network of their own.
+/// Installs the agents, then runs the named checks, or all, in a network namespace.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     if let [INSIDE, claude, opencode, tachikoma, names @ ..] = words {
         isolation::expect_only_loopback()?;
@@ -141,13 +141,13 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     enter(root, words)
 }
 
-/// Fills a window so many times, in a network of its own. For the soak.
+/// Fills a context window this many times, in a network namespace. For the soak.
 pub fn fill(root: &Path, reboots: u32) -> Result<String, String> {
     enter(root, &[FILL, &reboots.to_string()])?;
     Ok(format!("{reboots} reboots of the real agent lost no work"))
 }
 
-/// Kills the real server so many times while a loop works in it, in a network of its own. For the soak.
+/// Kills the real server this many times while a loop uses it, in a network namespace. For the soak.
 pub fn kill_opencode(root: &Path, kills: u32) -> Result<String, String> {
     enter(root, &[KILL, &kills.to_string()])?;
     Ok(format!(
@@ -186,7 +186,7 @@ fn checks() -> impl Iterator<Item = &'static Row> {
     GROUPS.into_iter().flatten()
 }
 
-/// Refuses names that no check has.
+/// Rejects unknown names of checks.
 fn known(names: &[&str]) -> Result<(), String> {
     let unknown = |name: &&&str| !checks().any(|row| row.0 == **name);
     match names.iter().find(unknown) {
@@ -199,7 +199,7 @@ fn known(names: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Makes the checks one after the other, a failed one too, and says how each ended.
+/// Runs the checks one after the other, also after a failure, and reports each result.
 fn make(programs: &Programs, names: &[&str]) -> Result<(), String> {
     let started = Instant::now();
     let mut failed = Vec::new();
@@ -230,7 +230,7 @@ fn make(programs: &Programs, names: &[&str]) -> Result<(), String> {
     ))
 }
 
-/// One check, and that it left no process behind.
+/// Runs one check, and verifies that it left no process running.
 fn one(check: Check, programs: &Programs, patience: Duration) -> Result<String, String> {
     let ground = Ground::new(programs, patience);
     let ended = catch_unwind(AssertUnwindSafe(|| check(&ground)));
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_or_refused() {
+    fn unknown_names_are_rejected() {
         assert_eq!(known(&["tools", "resume"]), Ok(()));
         let refused = known(&["tools", "tool"]).expect_err("nothing is called so");
         assert!(
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_has_a_name_of_its_own() {
+    fn names_of_checks_are_unique() {
         let mut names: Vec<_> = checks().map(|Row(name, ..)| *name).collect();
         names.sort_unstable();
         names.dedup();

@@ -1,7 +1,7 @@
-//! `cargo xtask real-runners`: the real runners of tests on small projects whose tests end in every way, and what is read
-//! from what they write. Recordings, in `cargo test`, show the same for the versions of their time.
+//! `cargo xtask real-runners`: real test runners on small projects with tests of every result, and what is read
+//! from their output. Recordings, in `cargo test`, show the same for the versions of their time.
 //!
-//! One row in [`CHECKS`] for each, and a file of what must be read in `real_runners/expected/`. A runner that is not there
+//! One row in [`CHECKS`] for each, and a file with the expected results in `real_runners/expected/`. A missing runner
 //! fails the chore.
 
 mod install;
@@ -20,17 +20,17 @@ use install::Installed;
 /// The slowest compiles a small package first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is shown of a runner whose check failed.
+/// Lines of output that are shown of a failed check.
 const WORDS_LINES: usize = 15;
 const WORDS_COLUMNS: usize = 160;
 
-/// Where a runner writes a report that is not its output.
+/// The file of a report that is not the runner's output.
 const REPORT: &str = "report.xml";
 
-/// A runner: its name, the project it runs on, how it is called, and what it writes.
+/// A runner: its name, its project, its command, and its format.
 struct Row(&'static str, &'static str, &'static [&'static str], Format);
 
-/// In the order in which they are made. `{PYTHON}`, `{GO}` and `{JS}` stand for what was installed.
+/// In the order of execution. `{PYTHON}`, `{GO}` and `{JS}` are the installed programs.
 const CHECKS: &[Row] = &[
     Row(
         "cargo-test",
@@ -165,7 +165,7 @@ const CHECKS: &[Row] = &[
     ),
 ];
 
-/// Installs what has to be, then makes the named checks, or all of them.
+/// Installs the runners, then runs the named checks, or all.
 pub fn run(root: &Path, names: &[&str]) -> Result<(), String> {
     if let Some(name) = names
         .iter()
@@ -230,7 +230,7 @@ fn make(
         .args(words)
         .current_dir(&dir)
         .stdin(Stdio::null())
-        // In the order in which they are written; for a document, only what it is written to.
+        // In the order of writing; for a document, only its own output.
         .stdout(both.try_clone().map_err(text)?)
         .stderr(match format {
             Format::Junit | Format::Jest => Stdio::null(),
@@ -263,7 +263,7 @@ fn shortened(line: &str) -> String {
     line.chars().take(WORDS_COLUMNS).collect()
 }
 
-/// Reads it twice, with the format and without, and compares with what must be there.
+/// Reads the output twice, with the format and without, and compares it with the expected results.
 fn compare(file: &Path, format: Format, dir: &Path, expected: &Path) -> Result<String, String> {
     let read = |hint| results::read_file(file, hint).map_err(|error| chain(&error));
     let mut found = read(None)?;
@@ -334,7 +334,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_check_has_its_expectation_and_each_expectation_its_check() {
+    fn checks_and_expected_results_match() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/real_runners");
         let files: BTreeSet<String> = fs::read_dir(here.join("expected"))
             .expect("expectations")

@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: what a test shows once, shown many times over. Each soak says what it did, and fails loudly where
-//! the machine lacks the means to show it.
+//! `cargo xtask soak`: repeats many times what a test shows once. Each soak reports what it did, and fails if
+//! the machine lacks the means.
 
 mod audit;
 mod clock;
@@ -31,27 +31,27 @@ use crate::cargo;
 use crate::check::succeeds;
 use crate::real_agents;
 
-/// Loops that the simulation lives through for each round.
+/// Loops of the simulation for each round.
 const LOOPS_PER_ROUND: u32 = 20_000;
 
-/// A load takes as long as so many rounds of the others.
+/// A load takes as long as this many rounds of the others.
 const ROUNDS_PER_LOAD: u32 = 10;
 
-/// A soak takes so many rounds and returns what it did.
+/// A soak runs this many rounds and returns a summary.
 type Soak = fn(&Path, u32) -> Result<String, String>;
 
 /// A soak with its name.
 struct Row {
     name: &'static str,
     soak: Soak,
-    /// Rounds where nobody says how many.
+    /// Rounds by default.
     rounds: u32,
-    /// Rounds of the sample that every change has to pass; none where it would take too long, or takes rights that
+    /// Rounds of the sample that every change has to pass; `None` if it would take too long, or needs rights that
     /// not every machine gives.
     sample: Option<u32>,
 }
 
-/// In the order in which they are made.
+/// In the order of execution.
 const SOAKS: &[Row] = &[
     row("kill-cgroup", kill::with_cgroup, 50, None),
     row("kill-guard", kill::without_cgroup, 50, None),
@@ -87,7 +87,7 @@ const fn row(name: &'static str, soak: Soak, rounds: u32, sample: Option<u32>) -
     }
 }
 
-/// Soaks what was named, or everything, and stops at the first failure.
+/// Runs the named soaks, or all, and stops at the first failure.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = Wish::parse(words)?;
     for row in SOAKS {
@@ -103,7 +103,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// The core's simulation with more seeds than a test has time for.
+/// Runs the core's simulation with more seeds than a test.
 fn simulation(root: &Path, rounds: u32) -> Result<String, String> {
     let loops = rounds.saturating_mul(LOOPS_PER_ROUND).to_string();
     let mut test = cargo(root);
@@ -120,7 +120,7 @@ fn simulation(root: &Path, rounds: u32) -> Result<String, String> {
     Ok(format!("{loops} loops equal their replay"))
 }
 
-/// Damaged output of agents, for so many seconds.
+/// Reads damaged output of agents, for this many seconds.
 fn decoder(root: &Path, rounds: u32) -> Result<String, String> {
     let mut test = cargo(root);
     test.args(["test", "--quiet", "--release"])
@@ -131,7 +131,7 @@ fn decoder(root: &Path, rounds: u32) -> Result<String, String> {
     Ok(format!("damaged lines for {rounds} s were all taken"))
 }
 
-/// The flood and the line, again and again.
+/// Repeats the flood and the endless line.
 fn loads(root: &Path, rounds: u32) -> Result<String, String> {
     let bench = Bench::build(root)?;
     let times = rounds.div_ceil(ROUNDS_PER_LOAD);
@@ -151,7 +151,7 @@ fn loads(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Wish<'a> {
     names: Vec<&'a str>,
@@ -186,7 +186,7 @@ impl<'a> Wish<'a> {
         Ok(wish)
     }
 
-    /// How many rounds of a soak are wanted; none where it is not.
+    /// Returns the wanted rounds of a soak; `None` if it is not wanted.
     fn rounds_of(&self, row: &Row) -> Option<u32> {
         let named = self.names.is_empty() || self.names.contains(&row.name);
         let usual = if self.sample {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_understood_or_refused() {
+    fn arguments_are_parsed_or_rejected() {
         let wish = Wish::parse(&["--rounds", "7", "kill-guard"]);
         let expected = Wish {
             names: vec!["kill-guard"],
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soak_has_its_own_number_of_rounds_and_another_in_the_sample() {
+    fn a_soak_has_its_own_rounds_and_others_in_the_sample() {
         let wanted = |words: &[&str], name: &str| {
             let row = SOAKS.iter().find(|row| row.name == name);
             Wish::parse(words)
@@ -236,6 +236,6 @@ mod tests {
         assert_eq!(wanted(&["--sample"], "flip"), Some(500));
         assert_eq!(wanted(&["--sample", "--rounds", "3"], "flip"), Some(3));
         assert_eq!(wanted(&["--sample"], "loads"), None, "it takes too long");
-        assert_eq!(wanted(&["flip"], "loads"), None, "nobody asked for it");
+        assert_eq!(wanted(&["flip"], "loads"), None, "not named");
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: rules about the sources that no compiler checks, one function each.
+//! `cargo xtask tidy`: checks rules about the sources that a compiler does not, one function each.
 
 mod architecture;
 mod code;
@@ -8,6 +8,7 @@ mod messages;
 mod modules;
 mod security;
 mod style;
+mod words;
 
 use std::fmt;
 use std::fs;
@@ -16,7 +17,7 @@ use std::process::Command;
 
 use crate::cargo;
 
-/// A place that breaks a rule.
+/// A line that violates a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     path: String,
@@ -51,7 +52,7 @@ struct Source {
     /// Relative to the workspace, with `/`.
     path: String,
     size_bytes: u64,
-    /// Invalid UTF-8 is replaced: no rule is about it.
+    /// Invalid UTF-8 is replaced: no rule checks it.
     text: String,
 }
 
@@ -84,13 +85,15 @@ impl Tree {
 /// A rule of the sources alone.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 17] = [
     style::files_are_short,
     style::files_say_what_they_are_for,
     style::nothing_is_left_unfinished,
     style::tests_do_not_sleep,
     style::nothing_is_large,
     style::nothing_of_one_machine,
+    words::words_are_plain,
+    words::crates_state_their_rule,
     architecture::the_core_is_pure,
     architecture::one_file_is_unsafe,
     architecture::one_file_reads_the_clock,
@@ -120,14 +123,14 @@ pub fn run(root: &Path) -> Result<(), String> {
 
 fn read_tree(root: &Path) -> Result<Tree, String> {
     let mut git = Command::new("git");
-    // In CI the checkout may belong to another user than the one who builds it.
+    // In CI the checkout may belong to another user than the build.
     git.args(["-c", "safe.directory=*", "ls-files", "-z"]);
     git.args(["--cached", "--others"]);
     let names = output_of(git.arg("--exclude-standard").current_dir(root))?;
     let mut sources = Vec::new();
     for path in names.split('\0').filter(|name| !name.is_empty()) {
         let file = root.join(path);
-        // A file that was removed from the work tree only is still in git's list.
+        // A file that was removed only from the work tree is still in git's list.
         if !file.is_file() {
             continue;
         }
@@ -175,14 +178,14 @@ mod tests {
         Tree(files.iter().map(source).collect())
     }
 
-    /// Findings as a person sees them, one per line.
+    /// Returns findings as they are printed, one per line.
     pub(super) fn seen(findings: &[Finding]) -> String {
         let lines: Vec<String> = findings.iter().map(Finding::to_string).collect();
         lines.join("\n")
     }
 
     #[test]
-    fn new_files_count_and_ignored_or_removed_ones_do_not() {
+    fn new_files_count_but_ignored_and_removed_ones_do_not() {
         let scratch = Scratch::with_git();
         scratch.write(".gitignore", "ignored/\n");
         scratch.write("ignored/a.rs", "");

@@ -57,7 +57,7 @@ pub enum Command {
     /// Answer the question that the loop waits with: before or after an iteration, or before a reboot
     #[command(after_help = ANSWER_EXAMPLES)]
     Answer(AnswerArgs),
-    /// Be asked before the first iteration and after each from now on, or not any more
+    /// Turn attended mode on or off
     Attend {
         /// Whether
         switch: Switch,
@@ -129,7 +129,7 @@ pub enum Command {
         Examples:\n  tachikoma rollback 12\n  tachikoma rollback before-rollback-1"
     )]
     Rollback(RollbackArgs),
-    /// Look at what a session is told that takes over from another
+    /// Show the hand-off given to a new session
     Checkpoint {
         /// What to do with it
         #[command(subcommand)]
@@ -244,7 +244,7 @@ pub struct AnswerArgs {
 pub enum Switch {
     /// From now on
     On,
-    /// Not any more
+    /// Off
     Off,
 }
 
@@ -285,11 +285,11 @@ pub struct RollbackArgs {
 /// What can be done with hand-offs.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
-    /// Print what a session was told when it took over
+    /// Print the hand-off that a session got
     Show {
         /// The session; the latest, if not given
         session: Option<u32>,
-        /// Print what a session would be told that takes over now
+        /// Print the hand-off that a new session would get now
         #[arg(long, conflicts_with = "session")]
         now: bool,
     },

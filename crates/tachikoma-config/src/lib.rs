@@ -1,4 +1,4 @@
-//! The configuration: what `tachikoma.toml` may say, what holds when it is silent, and where each value came from.
+//! Merges configuration files, variables and flags into settings with their origins. Does no other I/O.
 //!
 //! [`Layers`] collects files, variables and flags, lowest first; [`Layers::load`] merges them into [`Settings`], or
 //! returns every problem at once with its place and a hint.

@@ -1,5 +1,4 @@
-//! Keeps the work of a loop in the user's own repository: what changed and whose it is, a snapshot before each iteration,
-//! commits of what the loop changed and of nothing else.
+//! The work tree: who changed what, snapshots, commits, rollback and bundles. Knows no loop state.
 //!
 //! `git` itself is the truth about what is ignored, filtered or odd, and is asked only when something changed: whether it
 //! did is found out in this process, by a walk over the work tree. The user's index is touched by `git commit` alone and by

@@ -1,4 +1,4 @@
-//! OpenCode: its server, kept alive, and what talks to it.
+//! Supervises `opencode serve`, and translates between its HTTP interface and a loop.
 
 pub mod bridge;
 pub mod client;

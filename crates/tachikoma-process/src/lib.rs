@@ -1,4 +1,4 @@
-//! Agent processes: started and ended by a guard, so that none of them survives the runner.
+//! Starts and ends processes so that none of them outlives the runner: guard, cgroup, signals, callers. The only `unsafe`; knows no loop state.
 //!
 //! The guard is one small process per loop ([`Guard`] is the runner's end, [`serve`] the guard's own main). It is the
 //! parent of every agent and a child subreaper, hence whatever an agent leaves behind becomes the guard's own child and

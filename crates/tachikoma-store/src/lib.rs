@@ -1,4 +1,4 @@
-//! What is kept on disk: the journal of each loop and the lock of the working directory.
+//! The files of a loop: journal, snapshot, lock, encryption, backups and trust. Starts no process and knows no git.
 
 pub mod archive;
 pub mod backup;

@@ -146,7 +146,7 @@ impl Collector {
     }
 }
 
-/// Names whose result is not known yet, within a limit: names beyond it are dropped.
+/// Names without a result so far, within a limit: names beyond it are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     names: Vec<String>,

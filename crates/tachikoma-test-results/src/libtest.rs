@@ -33,7 +33,7 @@ struct Run {
     line: u64,
     announced: u64,
     named: Sums,
-    /// Tests whose result is lost between lines of output.
+    /// Tests with a result that is lost between lines of output.
     waiting: Waiting,
     /// Whether the last of them has not ended.
     last_waits: bool,

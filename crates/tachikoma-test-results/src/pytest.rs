@@ -37,7 +37,7 @@ pub(super) struct Reader {
     section: Section,
     /// Quoted runs that have not ended.
     nested: u32,
-    /// A test whose result is not known yet.
+    /// A test without a result so far.
     pending: Option<String>,
     /// Several workers: a line does not end the test of the line before it.
     workers: bool,

@@ -30,7 +30,7 @@ pub(super) struct Reader {
     /// The file, if `prove` names it.
     file: String,
     levels: Vec<Level>,
-    /// Bytes of results of subtests whose parents have not ended.
+    /// Bytes of results of subtests that wait for their parents to end.
     waiting: usize,
     /// The indentation of a block of YAML.
     yaml: Option<usize>,

@@ -3,13 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Short against what is awaited (processes, files), long against the cost of looking.
+/// Short compared to the awaited states (processes, files), long compared to the cost of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
 /// Returns as soon as `condition` holds and panics with `what` if it does not hold in time.
 ///
-/// The condition is looked at once more after the deadline, so that a starved machine cannot
-/// fail a test whose state was reached.
+/// The condition is checked once more after the deadline, so that a busy machine cannot
+/// fail a test that reached its state.
 ///
 /// # Panics
 ///
@@ -20,7 +20,7 @@ pub fn await_until(what: &str, deadline: Duration, condition: impl FnMut() -> bo
     assert!(came, "waited {deadline:?} in vain for: {what}");
 }
 
-/// Whether the condition holds before the deadline has passed.
+/// Returns whether the condition holds before the deadline.
 pub(crate) fn comes_true(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !condition() {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_once_more_after_the_deadline() {
+    fn the_condition_is_checked_once_more_after_the_deadline() {
         let mut looks = 0;
         await_until("the second look", Duration::ZERO, || {
             looks += 1;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The window of the models that the tests mostly use.
+/// The context window of the models that most tests use.
 const WINDOW_TOKENS: u64 = 200_000;
 
 /// How the fake agent behaves.
@@ -13,7 +13,7 @@ pub struct Behaviour {
     pub window: u64,
     /// How its first, second, ... process misbehaves.
     pub starts: Vec<Misbehaviour>,
-    /// How all later ones do.
+    /// How all later processes misbehave.
     pub always: Misbehaviour,
 }
 
@@ -27,11 +27,11 @@ impl Default for Behaviour {
     }
 }
 
-/// What one process does wrong. Lines are those it prints, counted from 1.
+/// How one process misbehaves. Lines are those that it prints, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Misbehaviour {
-    /// Prints nothing, ever.
+    /// Never prints anything.
     pub hang_at_start: bool,
     /// Hangs after this line.
     pub silent_after_line: Option<u64>,
@@ -39,52 +39,52 @@ pub struct Misbehaviour {
     pub while_silent: Option<WhileSilent>,
     /// Prints a line that is not JSON, and one that is not text, before this line.
     pub garbage_before_line: Option<u64>,
-    /// Prints a line of so many bytes before its second line.
+    /// Prints a line of this many bytes before its second line.
     pub huge_line_bytes: Option<usize>,
-    /// What it does not hear.
+    /// What it ignores.
     pub ignore: Vec<Ignored>,
     /// Exits instead of printing this line.
     pub exit_at_line: Option<u64>,
-    /// With this code there, and between prompts.
+    /// The exit code there, and between prompts.
     pub exit_code: u8,
-    /// Closes its output instead of printing this line, and goes on without.
+    /// Closes its output instead of printing this line, and continues.
     pub close_stdout_at_line: Option<u64>,
-    /// Does not end when it should.
+    /// Does not exit when it should.
     pub hang_after_result: bool,
-    /// Exits after this many results, whatever is asked next.
+    /// Exits after this many results.
     pub die_after_results: Option<u64>,
-    /// Leaves a process behind that has this in its command line, a session of its own, and nobody as its parent.
+    /// Leaves a process running that has this in its command line and its own session, and is orphaned.
     pub escaping_child: Option<String>,
     /// The child clears its environment too.
     pub child_without_env: bool,
     /// Prints each result twice.
     pub second_result: bool,
-    /// Names this session, whatever was asked for.
+    /// Reports this session id.
     pub session_id: Option<String>,
-    /// Says that it is of this version.
+    /// Reports this version.
     pub version: Option<String>,
-    /// Does not know the question what its conversation has cost, as older ones do not.
+    /// Does not know the request for the cost of the conversation, like older versions.
     pub tells_no_cost: bool,
-    /// Minds no budget that it is given.
+    /// Ignores its budget.
     pub overspends: bool,
-    /// Says this on standard error when it exits before its time.
+    /// Prints this to standard error if it exits early.
     pub last_words: Option<String>,
 }
 
-/// What an agent may do while it says nothing.
+/// What an agent does while it is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhileSilent {
-    /// Computes.
+    /// Uses the CPU.
     Compute,
-    /// Takes whatever comes from this port of the machine.
+    /// Receives data from this local port.
     Receive {
         /// The port.
         port: u16,
     },
 }
 
-/// What an agent may not hear.
+/// What an agent ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ignored {

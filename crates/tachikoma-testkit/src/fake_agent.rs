@@ -1,8 +1,8 @@
-//! An agent that is not there: it speaks as `claude -p --output-format stream-json` does, answers from a scenario or a
-//! recorded transcript, and misbehaves on request. For tests of everything around an agent, without an agent.
+//! A fake agent: it behaves like `claude -p --output-format stream-json`, answers from a scenario or a
+//! recorded transcript, and misbehaves on request. For tests of everything around an agent.
 //!
-//! A test crate gets the program by an example of its own: `fn main() -> ExitCode { fake_agent::main() }`.
-//! `docs/testing-agents.md` has the words of its scenario and its environment.
+//! A test crate gets the program by its own example: `fn main() -> ExitCode { fake_agent::main() }`.
+//! `docs/testing-agents.md` describes its scenario and its environment.
 
 mod agent;
 mod args;
@@ -24,15 +24,15 @@ pub use crate::behavior::{Behaviour, Ignored, Misbehaviour, WhileSilent};
 pub const SCENARIO_VAR: &str = "FAKE_AGENT_SCENARIO";
 /// A transcript to replay instead.
 pub const REPLAY_VAR: &str = "FAKE_AGENT_REPLAY";
-/// `real` keeps the transcript's own timing; all else is at full speed.
+/// `real` keeps the timing of the transcript; otherwise it is replayed at full speed.
 pub const SPEED_VAR: &str = "FAKE_AGENT_SPEED";
-/// Where sessions and the place in the scenario are kept from one process to the next.
+/// The directory that keeps sessions and the position in the scenario between processes.
 pub const STATE_VAR: &str = "FAKE_AGENT_STATE";
 
-/// A file that gets the moments, in nanoseconds since 1970, at which a tool's result was out and an interrupt was heard.
+/// A file that gets the times, in nanoseconds since 1970, of a tool's result and of an interrupt.
 pub const STAMPS_VAR: &str = "FAKE_AGENT_STAMPS";
 
-/// Where its input is.
+/// Its inputs, from the environment.
 #[derive(Debug, Clone, Default)]
 struct Surroundings {
     scenario: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl Surroundings {
     }
 }
 
-/// The whole program: arguments, environment, standard input and output.
+/// Runs the program.
 #[must_use]
 #[expect(clippy::print_stderr, reason = "it is a program's main")]
 pub fn main() -> ExitCode {

@@ -1,8 +1,8 @@
-//! A server that is not there: it takes the command line of `opencode serve`, says where it listens as that does, answers
-//! for its health, and misbehaves on request. For tests of everything around a server, without a server.
+//! A fake server: it takes the command line of `opencode serve`, prints its address in the same form, answers
+//! health checks, and misbehaves on request. For tests of everything around a server.
 //!
-//! A test crate gets the program by an example of its own: `fn main() -> ExitCode { fake_opencode::main() }`.
-//! `docs/testing-agents.md` has the words of its script.
+//! A test crate gets the program by its own example: `fn main() -> ExitCode { fake_opencode::main() }`.
+//! `docs/testing-agents.md` describes its script.
 
 mod api;
 mod args;
@@ -27,9 +27,9 @@ use conversations::Conversations;
 
 /// The script: a file with a [`Script`].
 pub const SCRIPT_VAR: &str = "FAKE_OPENCODE_SCRIPT";
-/// A directory in which starts are counted, and whatever is to outlive a server is kept.
+/// A directory in which starts are counted, and state is kept between servers.
 pub const STATE_VAR: &str = "FAKE_OPENCODE_STATE";
-/// As the real one's.
+/// The variable of the real server.
 const PASSWORD_VAR: &str = "OPENCODE_SERVER_PASSWORD";
 const USER_VAR: &str = "OPENCODE_SERVER_USERNAME";
 
@@ -37,9 +37,9 @@ const USER_VAR: &str = "OPENCODE_SERVER_USERNAME";
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Script {
-    /// The first, second, ... one.
+    /// The first, second, ... server.
     pub starts: Vec<Misbehaviour>,
-    /// All later ones.
+    /// All later servers.
     pub always: Misbehaviour,
     /// What each of them does with a prompt.
     pub turn: TurnScript,
@@ -49,15 +49,15 @@ pub struct Script {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TurnScript {
-    /// How many tools are run.
+    /// The number of tools.
     pub tools: u32,
-    /// What each of them is, for the shell.
+    /// The command of each tool.
     pub command: Option<String>,
-    /// What is said in the end.
+    /// The final text.
     pub text: String,
-    /// How full the context is then.
+    /// The fill of the context then.
     pub tokens: u64,
-    /// Whether a conversation is compacted behind its first tool.
+    /// Whether a conversation is compacted after its first tool.
     pub compacts: bool,
     /// Whether a sub-agent asks for a permission before the first tool.
     pub child_asks: bool,
@@ -76,63 +76,63 @@ impl Default for TurnScript {
     }
 }
 
-/// What one server does that it should not.
+/// How one server misbehaves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Misbehaviour {
     /// Exits at once with this code.
     pub exit: Option<u8>,
-    /// Exits with this code after it was asked for its health so many times.
+    /// Exits with this code after this many health checks.
     pub exit_after_health: Option<(u32, u8)>,
-    /// Exits with this code when it gets SIGTERM, instead of dying by it.
+    /// Exits with this code on SIGTERM, instead of being killed by it.
     pub exit_on_sigterm: Option<u8>,
-    /// Does not hear SIGTERM.
+    /// Ignores SIGTERM.
     pub ignore_sigterm: bool,
-    /// Never listens, and says nothing.
+    /// Never listens, and prints nothing.
     pub mute: bool,
-    /// Takes every request and answers none, after so many that it answered.
+    /// Accepts every request and answers none, after this many answers.
     pub hang_after: Option<u32>,
     /// Answers every request with this page.
     pub html: Option<String>,
-    /// Answers the question for its health with this.
+    /// Answers health checks with this.
     pub health: Option<String>,
-    /// Wants this password, whatever it was told.
+    /// Requires this password instead of the given one.
     pub password: Option<String>,
-    /// Takes so much memory.
+    /// Uses this much memory.
     pub leak_bytes: usize,
-    /// Says that a session is busy while this file is there, below the state directory.
+    /// Reports a busy session while this file exists in the state directory.
     pub busy_while: Option<String>,
-    /// Leaves a process behind that has this in its command line and a session of its own.
+    /// Leaves a process running that has this in its command line and its own session.
     pub grandchild: Option<String>,
-    /// Lets go of that process when it is asked to dispose of everything.
+    /// Ends that process when it is asked to dispose of everything.
     pub disposes: bool,
-    /// Says so much on standard output before it listens.
+    /// Prints this much before it listens.
     pub noise_bytes: usize,
-    /// Knows no conversation of an earlier server.
+    /// Forgets the conversations of earlier servers.
     pub forgets: bool,
-    /// Takes so many prompts without noticing, and without an answer.
+    /// Accepts this many prompts without storing and answering them.
     pub loses_prompts: u32,
-    /// Takes so many prompts and does not say so.
+    /// Accepts this many prompts without confirming them.
     pub swallows_answers: u32,
-    /// Ends a stream of events behind so many, three times.
+    /// Ends a stream of events after this many, three times.
     pub cuts_streams_after: Option<u32>,
-    /// Sends this behind every event.
+    /// Sends this after every event.
     pub garbage: Option<String>,
-    /// Answers the question for messages with this.
+    /// Answers requests for messages with this.
     pub messages: Option<String>,
-    /// Its clock is set forward by so many milliseconds when it has taken so many prompts.
+    /// Its clock jumps forward by this many milliseconds after this many prompts.
     pub clock_step: Option<(u32, u64)>,
-    /// Takes a prompt that sorts before an answer for one that is answered, as older versions of OpenCode do.
+    /// Treats a prompt that sorts before an answer as answered, like older versions of OpenCode.
     pub skips_older_prompts: bool,
-    /// Ends all streams when a sub-agent begins, before anyone hears of it.
+    /// Ends all streams when a sub-agent begins, before clients get the event.
     pub cuts_births: bool,
 }
 
-/// A server that runs.
+/// A running server.
 struct Server {
     misbehaviour: Misbehaviour,
     state: Option<PathBuf>,
-    /// What a request has to prove, as the value of its header.
+    /// The required value of the authorization header.
     authorization: Option<String>,
     grandchild: Option<i32>,
     answered: std::sync::atomic::AtomicU32,
@@ -143,7 +143,7 @@ struct Server {
     turn: TurnScript,
 }
 
-/// The whole program.
+/// Runs the program.
 #[must_use]
 #[expect(clippy::print_stderr, reason = "it is a program's main")]
 pub fn main() -> ExitCode {
@@ -179,7 +179,7 @@ fn run(words: &[String]) -> Result<u8, String> {
         misbehave::for_ever();
     }
     let listener = TcpListener::bind((args.hostname.as_str(), args.port));
-    // As little as the real one says.
+    // As little output as the real server.
     let listener = listener.map_err(|_| "Unexpected error\n\nServeError".to_owned())?;
     let port = listener.local_addr().map_err(|error| error.to_string())?;
     say(&format!(
@@ -216,7 +216,7 @@ impl Server {
         }
     }
 
-    /// A connection that breaks has lost interest.
+    /// A broken connection means that the client is gone.
     fn attend(self: &Arc<Self>, mut stream: TcpStream) {
         if let Ok(Some(request)) = http::read(&mut stream) {
             let _ = self.answer(&request, &mut stream);
@@ -224,7 +224,7 @@ impl Server {
     }
 }
 
-/// Writes a start down, and returns its number, from 0.
+/// Records a start, and returns its number, from 0.
 fn note_start(state: &Path, words: &[String]) -> Result<usize, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", state.display());
     fs::create_dir_all(state).map_err(failed)?;
@@ -247,7 +247,7 @@ fn read_script(path: &Path) -> Result<Script, String> {
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Whoever read it may be gone.
+/// The reader may be gone.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -1,5 +1,5 @@
-//! What Tachikoma's tests share: scratch directories, running binaries, awaited states, the search for processes that
-//! were left behind, a scripted model for real agents, and a fake agent and a fake server for everything else.
+//! Shared code of tests: scratch directories, running binaries, awaited states, fake agents and servers. Not for products.
+//! Real agents are tested with a scripted model, everything else with a fake agent and a fake server.
 
 mod awaiting;
 mod behavior;

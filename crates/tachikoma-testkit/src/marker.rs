@@ -1,4 +1,4 @@
-//! Finding the processes of a test by an argument that nobody else has.
+//! Finds the processes of a test by a unique argument.
 
 use std::fs;
 use std::process;
@@ -24,7 +24,7 @@ pub fn unique() -> String {
 ///
 /// # Panics
 ///
-/// Without a `/proc` to look into: an empty answer would let every test pass.
+/// Without `/proc`: an empty list would let every test pass.
 #[must_use]
 pub fn processes_with(marker: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("this test looks for processes in /proc");
@@ -36,7 +36,7 @@ pub fn processes_with(marker: &str) -> Vec<u32> {
     found
 }
 
-/// A process that ends while it is looked at has no marker.
+/// A process that ends meanwhile has no marker.
 fn has_marker(pid: u32, marker: &str) -> bool {
     fs::read(format!("/proc/{pid}/cmdline"))
         .is_ok_and(|line| String::from_utf8_lossy(&line).contains(marker))
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_found_while_it_lives_and_not_after() {
+    fn a_process_is_found_only_while_it_lives() {
         let marker = unique();
         assert!(processes_with(&marker).is_empty());
 

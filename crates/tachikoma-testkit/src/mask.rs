@@ -1,7 +1,7 @@
-//! Replaces what differs from run to run by names, so that whole outputs can be compared.
+//! Replaces text that differs from run to run by names, so that whole outputs can be compared.
 
-/// A pattern: from the character before and the text from here on, to the length of what is to
-/// be replaced and the name that replaces it.
+/// A pattern: takes the character before and the text from here on, and returns the length to
+/// replace and the name.
 type Pattern = fn(Option<char>, &str) -> Option<(usize, &'static str)>;
 
 const PATTERNS: [Pattern; 4] = [loop_id, time, pid, duration];
@@ -9,7 +9,7 @@ const PATTERNS: [Pattern; 4] = [loop_id, time, pid, duration];
 /// Replaces loop ids by `[LOOP]`, RFC 3339 times by `[TIME]`, process ids by `[PID]` and measured
 /// durations by `[DURATION]`.
 ///
-/// Durations as people write them in a configuration (`5s`, `10m`) stay: they do not vary.
+/// Durations of a configuration (`5s`, `10m`) stay: they do not vary.
 #[must_use]
 pub fn mask(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
@@ -97,8 +97,8 @@ fn after_digits(text: &str) -> Option<&str> {
     (rest.len() < text.len()).then_some(rest)
 }
 
-/// Returns what follows a text of the given shape: `d` is a digit, `x` a hexadecimal digit, all
-/// else itself.
+/// Returns the text after a given shape: `d` is a digit, `x` a hexadecimal digit, all
+/// other characters are literal.
 fn shaped<'a>(text: &'a str, shape: &str) -> Option<&'a str> {
     let mut rest = text.chars();
     for wanted in shape.chars() {

@@ -1,5 +1,5 @@
-//! A model that answers what a scenario says: the Messages API, and chat completions, on a port of this machine, for agents that are real.
-//! Every request is in its log, so that a test can compare what was reported with what was sent.
+//! A model that answers from a scenario: the Messages API, and chat completions, on a local port, for real agents.
+//! Every request is logged, so that a test can compare reports with what was sent.
 
 mod answer;
 mod completions;
@@ -25,22 +25,22 @@ use serde_json::{Value, json};
 use crate::scenario::{Scenario, Turn};
 use stop::Stop;
 
-/// An agent has one or two at a time, its sub-agents a few more.
+/// An agent has one or two connections at a time, its sub-agents a few more.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Enough to know a prompt by, not so much that the log holds whole conversations.
+/// Enough to recognize a prompt, not whole conversations.
 const LAST_USER_CHARS: usize = 4_000;
 
-/// Requests that the log keeps. A test makes some hundreds.
+/// Limit of the log. A test makes some hundreds of requests.
 const LOG_MAX: usize = 100_000;
 
-/// What a test computes from a request; where it has nothing to say the scenario answers.
+/// Computes an answer from a request; `None` means that the scenario answers.
 type Reaction = Box<dyn FnMut(&Request) -> Option<Turn> + Send>;
 
-/// Where it listens and what it writes.
+/// The address and the log.
 #[derive(Debug, Clone, Default)]
 pub struct Listening {
-    /// 0 takes any that is free.
+    /// 0 means any free port.
     pub port: u16,
     /// A file that gets each line of the log as JSON.
     pub log: Option<PathBuf>,
@@ -59,7 +59,7 @@ impl fmt::Debug for ScriptedModel {
     }
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct Shared {
     started: Instant,
     stop: Stop,
@@ -68,14 +68,14 @@ struct Shared {
     open: Mutex<BTreeMap<u64, TcpStream>>,
 }
 
-/// What is answered next.
+/// The position in the scenario.
 struct Script {
     scenario: Scenario,
     reaction: Option<Reaction>,
     main: usize,
     subagent: usize,
     answered: u64,
-    /// What sub-agents were told, which is how their requests are known.
+    /// Prompts of sub-agents, by which their requests are recognized.
     agent_prompts: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ struct Log {
     file: Option<File>,
 }
 
-/// A panic in a reaction is reported when the model is dropped; until then the rest is still good.
+/// A panic in a reaction is reported when the model is dropped.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -95,18 +95,18 @@ impl ScriptedModel {
     ///
     /// # Panics
     ///
-    /// When no port of this machine can be had.
+    /// If there is no free port.
     #[must_use]
     pub fn start(scenario: Scenario) -> Self {
         Self::listen(scenario, None, &Listening::default()).expect("a port on loopback")
     }
 
-    /// Answers what `reaction` computes from each request but counts of tokens, or as the scenario says where it
-    /// computes nothing.
+    /// Answers with `reaction`, except for token counts, or with the scenario if it returns
+    /// nothing.
     ///
     /// # Panics
     ///
-    /// When no port of this machine can be had.
+    /// If there is no free port.
     #[must_use]
     pub fn reacting(
         scenario: Scenario,
@@ -116,11 +116,11 @@ impl ScriptedModel {
         Self::listen(scenario, reaction, &Listening::default()).expect("a port on loopback")
     }
 
-    /// Listens where it is told.
+    /// Listens at the given address.
     ///
     /// # Errors
     ///
-    /// When the port is taken or the log cannot be made.
+    /// If the port is taken or the log cannot be created.
     pub fn listening(scenario: Scenario, listening: &Listening) -> io::Result<Self> {
         Self::listen(scenario, None, listening)
     }
@@ -159,19 +159,19 @@ impl ScriptedModel {
         })
     }
 
-    /// Where it listens.
+    /// Returns the port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What `ANTHROPIC_BASE_URL` should say; chat completions are below `/v1` of it.
+    /// Returns the value for `ANTHROPIC_BASE_URL`; chat completions are below `/v1` of it.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Every request so far, in the order in which they came.
+    /// Returns every request so far, in order.
     #[must_use]
     pub fn asked(&self) -> Vec<Asked> {
         lock(&self.shared.log).lines.clone()
@@ -190,7 +190,7 @@ impl Drop for ScriptedModel {
     fn drop(&mut self) {
         self.shared.stop.stop();
         for stream in lock(&self.shared.open).values() {
-            // One that is closed already needs no closing.
+            // A closed connection needs nothing.
             let _ = stream.shutdown(Shutdown::Both);
         }
         // Wakes the acceptor, which then sees the stop.
@@ -204,12 +204,12 @@ impl Drop for ScriptedModel {
     }
 }
 
-/// Takes connections until the stop, then waits for all of them.
+/// Accepts connections until the stop, then waits for all of them.
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut connections: Vec<JoinHandle<()>> = Vec::new();
     for number in 0.. {
         let Ok((mut stream, _)) = listener.accept() else {
-            // The client left before it was taken.
+            // The client left before the connection was accepted.
             continue;
         };
         if shared.stop.is_stopped() {
@@ -236,18 +236,18 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         connections.push(thread::spawn(move || {
             let _closed = Closed(&shared, number);
-            // An error is the client's leaving; what it got is in the log.
+            // An error means that the client left; its answer is in the log.
             let _ = serve(&mut stream, &shared);
         }));
     }
-    // Those that came between the stop and now were not seen by it.
+    // Connections that came after the stop.
     for stream in lock(&shared.open).values() {
         let _ = stream.shutdown(Shutdown::Both);
     }
     join(connections);
 }
 
-/// Waits for threads and hands on the panic of one.
+/// Joins threads and forwards a panic.
 fn join(threads: Vec<JoinHandle<()>>) {
     let results: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
     for result in results {
@@ -257,7 +257,7 @@ fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Forgets a connection at its end, a panic included.
+/// Removes a connection at its end, after a panic too.
 struct Closed<'a>(&'a Shared, u64);
 
 impl Drop for Closed<'_> {
@@ -310,7 +310,7 @@ fn serve(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
 }
 
 impl Shared {
-    /// The request understood, its answer, and the answer's number.
+    /// The parsed request, its answer, and the number of the answer.
     fn next(
         &self,
         dialect: Dialect,
@@ -359,7 +359,7 @@ impl Shared {
 }
 
 impl Script {
-    /// What the scenario says to a request.
+    /// Returns the scenario's answer to a request.
     fn scripted(&mut self, request: &Request) -> Turn {
         let scenario = &self.scenario;
         let or_text = |turn: &Option<Turn>, text: &str| {
@@ -385,7 +385,7 @@ impl Script {
         }
     }
 
-    /// Sub-agents are known by what they are told.
+    /// Sub-agents are recognized by their prompt.
     fn remember(&mut self, turn: &Turn) {
         let agents = turn
             .tools

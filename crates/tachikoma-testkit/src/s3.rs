@@ -1,4 +1,4 @@
-//! A real S3 server on loopback (s3s-fs), in this process: it can be killed, started again on the same port, and made to misbehave.
+//! A real S3 server on loopback (s3s-fs), in this process: it can be killed, restarted on the same port, and made to misbehave.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 /// The one bucket.
 pub const BUCKET: &str = "bucket";
 
-/// Whom the server knows.
+/// The only account of the server.
 pub const KEY: (&str, &str) = ("AKIDTEST", "secret-of-the-test");
 
 /// How the server misbehaves.
@@ -30,13 +30,13 @@ pub enum Misbehaviour {
     /// Not at all.
     #[default]
     None,
-    /// Answers whatever would write with this status and code.
+    /// Answers write requests with this status and code.
     Refuses(u16, &'static str),
-    /// Takes this long for every answer.
+    /// Delays every answer by this long.
     Slow(Duration),
-    /// Never answers who asks what there is.
+    /// Never answers listings.
     ListsNothing,
-    /// Dies when the part of this number comes.
+    /// Dies when the part with this number comes.
     DiesAtPart(u32),
 }
 
@@ -52,7 +52,7 @@ pub struct S3 {
 #[derive(Debug, Default)]
 struct Behaviour {
     wrong: Misbehaviour,
-    /// What was asked, as `PUT /bucket/name?query if-none-match: *`.
+    /// The requests, as `PUT /bucket/name?query if-none-match: *`.
     asked: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ struct Life {
 }
 
 impl S3 {
-    /// Starts a server whose objects are below `dir`.
+    /// Starts a server with its objects in `dir`.
     #[must_use]
     pub fn start(dir: &Path) -> Self {
         std::fs::create_dir_all(dir.join(BUCKET)).expect("a directory for the bucket");
@@ -79,13 +79,13 @@ impl S3 {
         }
     }
 
-    /// Returns where it is.
+    /// Returns its address.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Returns the variables by which it is found and used.
+    /// Returns the variables for its clients.
     #[must_use]
     pub fn env(&self) -> [(&'static str, String); 4] {
         [
@@ -101,7 +101,7 @@ impl S3 {
         lock(&self.behaves).wrong = wrong;
     }
 
-    /// Returns what it was asked.
+    /// Returns the requests so far.
     #[must_use]
     pub fn asked(&self) -> Vec<String> {
         lock(&self.behaves).asked.clone()
@@ -124,7 +124,7 @@ impl S3 {
         }
     }
 
-    /// Starts it again, at the same address, with what it had.
+    /// Restarts it, at the same address, with its objects.
     pub fn revive(&mut self) {
         self.kill();
         self.behave(Misbehaviour::None);
@@ -160,7 +160,7 @@ fn walk(dir: &Path, prefix: &str, found: &mut Vec<String>) {
         let path = format!("{prefix}{name}");
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => walk(&entry.path(), &format!("{path}/"), found),
-            // What the server keeps for itself.
+            // Internal files of the server.
             Ok(_) if name.starts_with('.') => {}
             Ok(_) => found.push(path),
             Err(_) => {}
@@ -186,7 +186,7 @@ fn live(dir: &Path, at: SocketAddr, behaves: &Arc<Mutex<Behaviour>>) -> (SocketA
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().expect("a runtime");
         runtime.block_on(serve(service, at, behaves, (dies, living), bound));
-        // All connections go with it.
+        // All connections end with it.
         drop(runtime);
         let _ = end.send(());
     });
@@ -224,7 +224,7 @@ async fn serve(
             });
             let connection = hyper::server::conn::http1::Builder::new();
             let served = connection.serve_connection(TokioIo::new(socket), answer);
-            // A connection that breaks is the client's affair.
+            // A broken connection is the client's problem.
             let _ = served.await;
         });
     }
@@ -232,13 +232,13 @@ async fn serve(
 
 fn listen(at: SocketAddr) -> TcpListener {
     let socket = TcpSocket::new_v4().expect("a socket");
-    // The one that was killed may have left connections behind.
+    // The killed server may have left connections.
     socket.set_reuseaddr(true).expect("an address to use again");
     socket.bind(at).expect("a free address");
     socket.listen(64).expect("a socket that listens")
 }
 
-/// A request as it is remembered, with the one header that says whether it may write over something.
+/// Formats a request with the header that prevents overwriting.
 fn line_of(request: &Request<Incoming>) -> String {
     let condition = request.headers().get("if-none-match");
     let condition = condition.and_then(|value| value.to_str().ok());
@@ -263,7 +263,7 @@ async fn answer(
     match wrong {
         Misbehaviour::Refuses(status, code) if writes => {
             let page = format!(
-                "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as told</Message></Error>"
+                "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as requested</Message></Error>"
             );
             let response = Response::builder().status(status);
             return Ok(response.body(Body::from(page)).expect("an answer"));

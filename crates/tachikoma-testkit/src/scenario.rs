@@ -1,5 +1,5 @@
-//! What a model answers, as data: the vocabulary that the scripted model and the fake agent share. One turn is one
-//! message of the model; `docs/testing-agents.md` has the JSON form.
+//! The answers of a model as data: the vocabulary of the scripted model and the fake agent. One turn is one
+//! message of the model; `docs/testing-agents.md` describes the JSON format.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub struct Usage {
     pub cache_read: u64,
     /// Written to the cache.
     pub cache_creation: u64,
-    /// Answered.
+    /// Output.
     pub output: u64,
     /// Added to `cache_read` for each tool result in the conversation: a session fills as it works, and a fresh one
     /// starts low.
@@ -35,7 +35,7 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 impl Usage {
-    /// So many tokens in the cache, a few sent and a few answered.
+    /// This many tokens in the cache, a few sent and a few answered.
     #[must_use]
     pub const fn cached(tokens: u64) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Usage {
         self.input + self.cache_read + self.cache_creation + self.output
     }
 
-    /// The figures of a conversation with so many tool results, with nothing left to grow.
+    /// Returns the tokens of a conversation with this many tool results.
     #[must_use]
     pub const fn settled(mut self, tool_results: u64) -> Self {
         self.cache_read += self.per_tool_result * tool_results;
@@ -69,7 +69,7 @@ impl Usage {
     }
 }
 
-/// A tool that the model calls.
+/// A tool call of the model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolCall {
@@ -81,10 +81,10 @@ pub struct ToolCall {
     /// Fake agent only: its result, instead of running it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// Fake agent only: how long it takes.
+    /// Fake agent only: its duration.
     #[serde(default)]
     pub takes_ms: u64,
-    /// Fake agent only: it takes until something is said to the agent.
+    /// Fake agent only: it runs until the agent gets a message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub until_told: bool,
     /// Fake agent only: it fails.
@@ -95,7 +95,7 @@ pub struct ToolCall {
     pub denied: bool,
 }
 
-/// How an answer goes wrong. Streams go wrong after so many of their events.
+/// How an answer fails. Streams fail after this many events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
@@ -109,14 +109,14 @@ pub enum Fault {
         #[serde(default)]
         message: String,
     },
-    /// The request is taken and never answered.
+    /// The request is accepted and never answered.
     NoAnswer,
-    /// The stream starts and goes silent.
+    /// The stream starts and stops.
     Silence {
         /// Events before it.
         after: usize,
     },
-    /// The stream starts and then only pings.
+    /// The stream starts and then only sends pings.
     Pings {
         /// Events before them.
         after: usize,
@@ -149,30 +149,30 @@ pub enum Fault {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Turn {
-    /// What it thinks first.
+    /// Its reasoning.
     pub thinking: Option<String>,
-    /// What it says.
+    /// Its text.
     pub text: Option<String>,
-    /// What it calls.
+    /// Its tool calls.
     pub tools: Vec<ToolCall>,
-    /// What it reports.
+    /// Its tokens.
     pub usage: Usage,
-    /// `end_turn`, or `tool_use` with tools, unless said.
+    /// `end_turn`, or `tool_use` with tools, by default.
     pub stop_reason: Option<String>,
-    /// Before anything is answered.
+    /// Delay before the answer.
     pub delay_ms: u64,
-    /// Characters of each piece of a stream; 0 is all in one piece.
+    /// Characters of each piece of a stream; 0 is one piece.
     pub chunk: usize,
-    /// Between two pieces.
+    /// Pause between two pieces.
     pub chunk_delay_ms: u64,
-    /// More headers of the response: `retry-after`, `anthropic-ratelimit-unified-status`, ...
+    /// Further headers of the response: `retry-after`, `anthropic-ratelimit-unified-status`, ...
     pub headers: BTreeMap<String, String>,
-    /// How it goes wrong.
+    /// How it fails.
     pub fault: Option<Fault>,
 }
 
 impl Turn {
-    /// Says something and is done.
+    /// A text, and the end of the turn.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self {
@@ -193,14 +193,14 @@ impl Turn {
         turn.and_tool(name, input)
     }
 
-    /// Runs a command of the shell.
+    /// Runs a shell command.
     #[must_use]
     pub fn bash(command: &str) -> Self {
         let input = serde_json::json!({"command": command, "description": "a step"});
         Self::tool("Bash", input)
     }
 
-    /// Has its tools run until something is said to the agent.
+    /// Its tools run until the agent gets a message.
     #[must_use]
     pub fn until_told(mut self) -> Self {
         for tool in &mut self.tools {
@@ -219,7 +219,7 @@ impl Turn {
         })
     }
 
-    /// Goes wrong; a stream that starts has a text in it.
+    /// Fails in this way; a stream that starts contains a text.
     #[must_use]
     pub fn fault(fault: Fault) -> Self {
         Self {
@@ -239,7 +239,7 @@ impl Turn {
         self
     }
 
-    /// Has the calls of this message denied by the agent's permission rules.
+    /// The agent's permission rules deny the calls of this message.
     #[must_use]
     pub fn denied(mut self) -> Self {
         for tool in &mut self.tools {
@@ -248,28 +248,28 @@ impl Turn {
         self
     }
 
-    /// Says something too.
+    /// Adds a text.
     #[must_use]
     pub fn saying(mut self, text: impl Into<String>) -> Self {
         self.text = Some(text.into());
         self
     }
 
-    /// Thinks first.
+    /// Adds reasoning.
     #[must_use]
     pub fn thinking(mut self, thought: impl Into<String>) -> Self {
         self.thinking = Some(thought.into());
         self
     }
 
-    /// Reports these tokens.
+    /// Sets the tokens.
     #[must_use]
     pub const fn using(mut self, usage: Usage) -> Self {
         self.usage = usage;
         self
     }
 
-    /// Streams in pieces of so many characters, with a pause after each.
+    /// Streams in pieces of this many characters, with a pause after each.
     #[must_use]
     pub const fn in_pieces(mut self, chunk: usize, chunk_delay_ms: u64) -> Self {
         self.chunk = chunk;
@@ -277,14 +277,14 @@ impl Turn {
         self
     }
 
-    /// With a header more.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
     }
 
-    /// Why the message ends.
+    /// Returns the stop reason.
     #[must_use]
     pub fn stop_reason(&self) -> &str {
         match &self.stop_reason {
@@ -295,17 +295,17 @@ impl Turn {
     }
 }
 
-/// An answer to whoever says certain words; it is asked before the turns and uses none of them up.
+/// An answer to certain words of the user; it comes before the turns and uses none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Words of the last text that a user sent.
+    /// Words in the last text of the user.
     pub when: String,
     /// The answer.
     pub turn: Turn,
 }
 
-/// What comes when the turns are used up.
+/// What comes after the last turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Afterwards {
@@ -318,28 +318,28 @@ pub enum Afterwards {
     Again,
 }
 
-/// Everything that a model answers.
+/// All answers of a model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// For the main conversation, one for each request; retries and errors use them up too.
+    /// For the main conversation, one for each request; retries and errors use one too.
     pub turns: Vec<Turn>,
-    /// When they are used up.
+    /// After the last turn.
     pub afterwards: Afterwards,
-    /// Asked before the turns.
+    /// Checked before the turns.
     pub rules: Vec<Rule>,
-    /// For sub-agents, in the order in which they ask.
+    /// For sub-agents, in the order of their requests.
     pub subagent: Vec<Turn>,
-    /// For compaction; a short summary unless said.
+    /// For compaction; by default a short summary.
     pub compaction: Option<Turn>,
-    /// For requests without tools, which are the client's own errands.
+    /// For requests without tools, which are internal requests of the client.
     pub helper: Option<Turn>,
     /// Fake agent only: how it behaves.
     pub agent: crate::behavior::Behaviour,
 }
 
 impl Scenario {
-    /// These turns, and then a short text for whoever goes on.
+    /// These turns, and then a short text.
     #[must_use]
     pub fn of(turns: impl IntoIterator<Item = Turn>) -> Self {
         Self {
@@ -348,14 +348,14 @@ impl Scenario {
         }
     }
 
-    /// The last turn goes on for ever.
+    /// The last turn is repeated forever.
     #[must_use]
     pub const fn for_ever(mut self) -> Self {
         self.afterwards = Afterwards::Last;
         self
     }
 
-    /// Answers `words` with a turn of their own.
+    /// Answers `words` with a separate turn.
     #[must_use]
     pub fn when(mut self, words: &str, turn: Turn) -> Self {
         let when = words.into();
@@ -370,11 +370,11 @@ impl Scenario {
         self
     }
 
-    /// Reads one from a JSON file.
+    /// Reads a scenario from a JSON file.
     ///
     /// # Errors
     ///
-    /// When it cannot be read or is not a scenario; the text says which.
+    /// If it cannot be read or is not a scenario; the text says which.
     pub fn read(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
         serde_json::from_slice(&bytes).map_err(|error| {
@@ -383,7 +383,7 @@ impl Scenario {
         })
     }
 
-    /// The turn at a position, counted from 0, with what comes afterwards.
+    /// Returns the turn at a position, counted from 0, or what comes afterwards.
     #[must_use]
     pub fn turn_at(&self, position: usize) -> Turn {
         let turns = &self.turns;
@@ -397,7 +397,7 @@ impl Scenario {
         turn.cloned().unwrap_or_else(|| Turn::text("Done."))
     }
 
-    /// The rule's answer to a text of the user's.
+    /// Returns the rule's answer to a text of the user.
     #[must_use]
     pub fn rule_for(&self, user_text: &str) -> Option<Turn> {
         let rule = self
@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_used_up_one_by_one_and_then_come_as_said() {
+    fn turns_are_used_one_by_one_and_then_follow_afterwards() {
         let mut scenario = Scenario::of([Turn::text("a"), Turn::text("b")]);
         let said = |scenario: &Scenario| -> Vec<String> {
             let text = |position| scenario.turn_at(position).text.unwrap_or_default();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_word_is_refused() {
+    fn an_unknown_field_is_rejected() {
         let refused = serde_json::from_str::<Scenario>(r#"{"turns": [{"txt": "a"}]}"#);
         let refused = refused.expect_err("txt is no word of a turn").to_string();
         assert!(refused.contains("unknown field `txt`"), "{refused}");

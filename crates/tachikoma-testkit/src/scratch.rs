@@ -1,4 +1,4 @@
-//! A directory of a test's own: work tree, runtime directory and home, gone at the end.
+//! A temporary directory for one test: work tree, runtime directory and home.
 
 use std::fs;
 use std::io::Write as _;
@@ -44,12 +44,12 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// Creates an empty one below the temporary directory, or below `/tmp` where that one's
+    /// Creates one in the temporary directory, or in `/tmp` if that
     /// path is too long for sockets.
     ///
     /// # Panics
     ///
-    /// When the directory cannot be made: no test can go on without it.
+    /// If the directory cannot be created.
     #[must_use]
     pub fn new() -> Self {
         reset_inherited_settings();
@@ -77,11 +77,11 @@ impl Scratch {
         scratch
     }
 
-    /// Creates one whose work tree is a git repository without commits.
+    /// Creates one with a git repository without commits as its work tree.
     ///
     /// # Panics
     ///
-    /// When git is missing or fails.
+    /// If git is missing or fails.
     #[must_use]
     pub fn with_git() -> Self {
         let scratch = Self::new();
@@ -98,23 +98,23 @@ impl Scratch {
         self.root.join("w")
     }
 
-    /// What `XDG_RUNTIME_DIR` should say: private, short, outside the work tree.
+    /// Returns the value for `XDG_RUNTIME_DIR`: private, short, outside the work tree.
     #[must_use]
     pub fn runtime_dir(&self) -> PathBuf {
         self.root.join("r")
     }
 
-    /// What `HOME` should say: no settings of the person who runs the tests.
+    /// Returns the value for `HOME`: without settings of the user who runs the tests.
     #[must_use]
     pub fn home(&self) -> PathBuf {
         self.root.join("h")
     }
 
-    /// Writes a file of the work tree, with the directories it needs, and returns its path.
+    /// Writes a file of the work tree, with its directories, and returns its path.
     ///
     /// # Panics
     ///
-    /// When it cannot be written.
+    /// If it cannot be written.
     #[track_caller]
     pub fn write(&self, name: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(name);
@@ -128,11 +128,11 @@ impl Scratch {
     ///
     /// # Panics
     ///
-    /// When it cannot be written.
+    /// If it cannot be written.
     #[track_caller]
     pub fn write_script(&self, name: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.write(name, "");
-        // By somebody else: what we have open for writing, a child of another test has too, and then it cannot be executed.
+        // Written by another process: a child of another test could inherit our open file, and then it cannot be executed.
         let mut install = Command::new("install")
             .args(["-m", "755", "/dev/stdin"])
             .arg(&path)
@@ -150,7 +150,7 @@ impl Scratch {
     ///
     /// # Panics
     ///
-    /// When it cannot be read.
+    /// If it cannot be read.
     #[track_caller]
     #[must_use]
     pub fn read(&self, name: impl AsRef<Path>) -> String {
@@ -160,12 +160,12 @@ impl Scratch {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Runs git in the work tree, untouched by the settings of person and machine, and returns
-    /// what it printed.
+    /// Runs git in the work tree, without the settings of user and machine, and returns
+    /// its output.
     ///
     /// # Panics
     ///
-    /// When git is missing or fails.
+    /// If git is missing or fails.
     #[track_caller]
     pub fn git(&self, args: &[&str]) -> String {
         let mut command = Command::new("git");
@@ -188,19 +188,19 @@ impl Scratch {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// New names for the output of one process: `(stdout, stderr)`.
+    /// Returns new names for the output of one process: `(stdout, stderr)`.
     pub(crate) fn output_files(&self) -> (PathBuf, PathBuf) {
         let number = self.processes.fetch_add(1, Ordering::Relaxed);
         let file = |stream: &str| self.root.join(format!("{number}.{stream}"));
         (file("stdout"), file("stderr"))
     }
 
-    /// Gives everything in it to nobody, when the tests run as root: for what runs through
+    /// Makes the user `nobody` the owner of everything in it, if the tests run as root: for
     /// [`crate::drop_to_nobody`].
     ///
     /// # Panics
     ///
-    /// When the owner cannot be changed.
+    /// If the owner cannot be changed.
     pub fn hand_to_nobody(&self) {
         if rustix::process::geteuid().is_root() {
             hand_over(&self.root);
@@ -209,7 +209,7 @@ impl Scratch {
 }
 
 impl Drop for Scratch {
-    /// A test that fails in the middle may leave a detached loop or a server running. Both keep their files here.
+    /// A failing test may leave a detached loop or a server running. Both have their files here.
     fn drop(&mut self) {
         if std::thread::panicking() {
             for _ in 0..KILL_ROUNDS {
@@ -221,10 +221,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes this test process, and all that it starts, independent of the umask and the ignored signals of its caller.
+/// Makes this test process and its children independent of the umask and the ignored signals of its caller.
 ///
-/// `exec` keeps an ignored signal ignored, but resets one that has a handler. So each signal gets a handler that does what
-/// the default action would do.
+/// `exec` keeps an ignored signal ignored, but resets one with a handler. So each signal gets a handler that does the
+/// default action.
 fn reset_inherited_settings() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -237,7 +237,7 @@ fn reset_inherited_settings() {
     });
 }
 
-/// Kills every process that works below `root` or has it in its environment. Returns how many there were.
+/// Kills every process that works in `root` or has it in its environment. Returns their number.
 fn kill_processes_in(root: &Path) -> usize {
     let Ok(entries) = fs::read_dir("/proc") else {
         return 0;
@@ -247,7 +247,7 @@ fn kill_processes_in(root: &Path) -> usize {
     let kill = |pid: &u32| {
         let id = i32::try_from(*pid).ok().and_then(Pid::from_raw)?;
         let process = pidfd_open(id, PidfdFlags::empty()).ok()?;
-        // Read after the process is held, so that another one cannot have got its id in between.
+        // Read after the process is held, so that its id cannot be reused in between.
         let found = belongs_to(*pid, root).then(|| pidfd_send_signal(&process, Signal::KILL));
         found.and_then(Result::ok)
     };
@@ -273,7 +273,7 @@ fn hand_over(path: &Path) {
     chown(path, Some(NOBODY), Some(NOBODY)).expect("root may change owners");
     if kind.is_dir() {
         for entry in fs::read_dir(path).expect("root may read it") {
-            hand_over(&entry.expect("nobody else writes here").path());
+            hand_over(&entry.expect("no other process writes here").path());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A conversation with a process that takes and prints JSON lines, as agents do.
+//! A conversation with a process that reads and prints JSON lines, as agents do.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::awaiting::comes_true;
 use crate::{Scratch, unique};
 
-/// A running process with a hand on its input. What it prints goes to a file. It is killed and reaped when dropped; only
+/// A running process with its input. Its output goes to a file. It is killed and reaped when dropped; only
 /// itself, never its children.
 #[derive(Debug)]
 pub struct Talk {
@@ -22,29 +22,29 @@ pub struct Talk {
     errors: PathBuf,
 }
 
-/// What a process left.
+/// The result of a process.
 #[derive(Debug, Clone)]
 pub struct Ended {
-    /// Its exit code; none after a signal.
+    /// Its exit code; `None` after a signal.
     pub code: Option<i32>,
     /// The lines that are JSON.
     pub lines: Vec<Value>,
-    /// All that it printed.
+    /// All output.
     pub raw: Vec<u8>,
-    /// What it complained.
+    /// Its standard error.
     pub errors: String,
 }
 
 impl Talk {
-    /// Starts a command whose output goes into the runtime directory.
+    /// Starts a command with its output in the runtime directory.
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// If it does not start.
     #[track_caller]
     pub fn start(command: &mut Command, scratch: &Scratch) -> Self {
         let name = unique();
-        // Outside the work tree, which is the agent's.
+        // Outside of the work tree, which belongs to the agent.
         let output = scratch.runtime_dir().join(format!("{name}.out"));
         let errors = scratch.runtime_dir().join(format!("{name}.err"));
         let file = |path| File::create(path).expect("the directory is ours");
@@ -68,11 +68,11 @@ impl Talk {
         self.child.id()
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it is running.
     ///
     /// # Panics
     ///
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("the child is ours").is_none()
     }
@@ -81,11 +81,11 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// When it has ended.
+    /// If it has ended.
     #[track_caller]
     pub fn signal(&mut self, signal: Signal) {
         assert!(self.is_running(), "it has ended: {}", self.complaints());
-        // Not reaped yet, so the id is still its own.
+        // Not reaped yet, so the id is still valid.
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("process ids are positive"), signal).expect("it is ours");
     }
@@ -94,7 +94,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// When it does not read.
+    /// If it does not read.
     #[track_caller]
     pub fn send_raw(&mut self, text: &str) {
         let stdin = self.stdin.as_mut().expect("its input is open");
@@ -105,7 +105,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// When it does not read.
+    /// If it does not read.
     #[track_caller]
     pub fn send(&mut self, line: &Value) {
         self.send_raw(&format!("{line}\n"));
@@ -115,18 +115,18 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// When it does not read.
+    /// If it does not read.
     #[track_caller]
     pub fn prompt(&mut self, text: &str) {
         let message = json!({"role": "user", "content": text});
         self.send(&json!({"type": "user", "message": message}));
     }
 
-    /// Sends a control request, with its own word as its name.
+    /// Sends a control request, with its subtype as its id.
     ///
     /// # Panics
     ///
-    /// When it does not read.
+    /// If it does not read.
     #[track_caller]
     pub fn control(&mut self, subtype: &str) {
         let request = json!({"subtype": subtype});
@@ -134,22 +134,22 @@ impl Talk {
         self.send(&line);
     }
 
-    /// Lets its input end.
+    /// Closes its input.
     pub fn close_input(&mut self) {
         self.stdin = None;
     }
 
-    /// The whole lines so far that are JSON.
+    /// Returns the complete lines so far that are JSON.
     #[must_use]
     pub fn lines(&self) -> Vec<Value> {
         lines_of(&self.raw())
     }
 
-    /// Waits for so many lines of a type.
+    /// Waits for this many lines of a type.
     ///
     /// # Panics
     ///
-    /// When they do not come in time.
+    /// If they do not come in time.
     #[track_caller]
     pub fn await_lines(&self, kind: &str, count: usize, deadline: Duration) {
         let of_kind = |line: &&Value| line["type"] == kind;
@@ -168,7 +168,7 @@ impl Talk {
     ///
     /// # Panics
     ///
-    /// When it does not come in time.
+    /// If it does not end in time.
     #[track_caller]
     #[must_use]
     pub fn end(mut self, deadline: Duration) -> Ended {
@@ -202,7 +202,7 @@ impl Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        // Both fail only when it has been reaped before.
+        // Both fail only if it was reaped before.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

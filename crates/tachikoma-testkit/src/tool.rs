@@ -1,4 +1,4 @@
-//! Runs a binary in a scratch directory: its exit code and all its words as one text, or a live
+//! Runs a binary in a scratch directory: its exit code and its output as one text, or a live
 //! process that cannot outlive its test.
 
 use std::ffi::{OsStr, OsString};
@@ -16,10 +16,10 @@ use crate::{Scratch, drop_to_nobody, mask};
 /// No command of a test takes this long; one that does hangs.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Names that would let the machine's own set-up into a test.
+/// Prefixes of variables that would bring settings of the machine into a test.
 const FOREIGN_PREFIXES: [&str; 3] = ["TACHIKOMA_", "XDG_", "GIT_"];
 
-/// A binary, set up to run in one scratch directory.
+/// A binary that runs in one scratch directory.
 #[derive(Debug)]
 pub struct Tool<'a> {
     program: PathBuf,
@@ -30,8 +30,8 @@ pub struct Tool<'a> {
 }
 
 impl<'a> Tool<'a> {
-    /// Sets up `program` to run in the work tree of `scratch`, with a home and a runtime
-    /// directory of its own and without the caller's `TACHIKOMA_*`, `XDG_*` and `GIT_*`.
+    /// Sets up `program` to run in the work tree of `scratch`, with its own home and runtime
+    /// directory and without the caller's `TACHIKOMA_*`, `XDG_*` and `GIT_*`.
     #[must_use]
     pub fn new(program: impl Into<PathBuf>, scratch: &'a Scratch) -> Self {
         Self {
@@ -50,21 +50,21 @@ impl<'a> Tool<'a> {
         self
     }
 
-    /// Starts in a directory below the work tree instead of in the work tree.
+    /// Starts in a directory below the work tree.
     #[must_use]
     pub fn in_dir(mut self, name: &str) -> Self {
         self.dir = self.scratch.path().join(name);
         self
     }
 
-    /// Runs as nobody when the tests run as root; hand the scratch directory over first.
+    /// Runs as nobody if the tests run as root; hand the scratch directory over first.
     #[must_use]
     pub const fn unprivileged(mut self) -> Self {
         self.unprivileged = true;
         self
     }
 
-    /// The command that [`Self::run`] and [`Self::spawn`] start, for tests that need their own
+    /// Returns the command of [`Self::run`] and [`Self::spawn`], for tests that need their own
     /// pipes.
     pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = Command::new(&self.program);
@@ -79,7 +79,7 @@ impl<'a> Tool<'a> {
             .env("HOME", self.scratch.home())
             .env("XDG_RUNTIME_DIR", self.scratch.runtime_dir())
             .env("TZ", "UTC")
-            // The configuration of a test is the test's own. Tests of trust itself set it to nothing.
+            // The configuration of a test is trusted. Tests of trust itself set it to nothing.
             .env("TACHIKOMA_TRUST", "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
@@ -93,18 +93,18 @@ impl<'a> Tool<'a> {
     ///
     /// # Panics
     ///
-    /// When it cannot be started or does not end.
+    /// If it cannot be started or does not end.
     #[track_caller]
     pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Ran {
         self.spawn(args).wait(RUN_TIMEOUT)
     }
 
-    /// Starts it and returns at once. What it prints goes to files, so that neither a full pipe
-    /// nor a grandchild that keeps one open can hold up the test.
+    /// Starts it and returns at once. Its output goes to files, so that neither a full pipe
+    /// nor a grandchild that keeps one open can block the test.
     ///
     /// # Panics
     ///
-    /// When it cannot be started.
+    /// If it cannot be started.
     #[track_caller]
     pub fn spawn(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Live {
         let (stdout, stderr) = self.scratch.output_files();
@@ -128,8 +128,8 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// A running process. It is killed and reaped when dropped; only itself, never its children:
-/// ending those is what the tests are about.
+/// A running process. It is killed and reaped when dropped; only itself, never its children,
+/// because the tests are about those.
 #[derive(Debug)]
 pub struct Live {
     child: Child,
@@ -145,41 +145,41 @@ impl Live {
         self.child.id()
     }
 
-    /// What it printed so far.
+    /// Returns its output so far.
     ///
     /// # Panics
     ///
-    /// When its output file is gone.
+    /// If its output file is gone.
     #[must_use]
     pub fn stdout(&self) -> String {
         contents(&self.stdout)
     }
 
-    /// What it complained so far.
+    /// Returns its standard error so far.
     ///
     /// # Panics
     ///
-    /// When its output file is gone.
+    /// If its output file is gone.
     #[must_use]
     pub fn stderr(&self) -> String {
         contents(&self.stderr)
     }
 
-    /// Sends it a signal; one that has ended already does not mind.
+    /// Sends it a signal; a process that has ended ignores it.
     pub fn signal(&mut self, signal: Signal) {
         if self.is_running() {
-            // Not reaped yet, so the id is still its own.
+            // Not reaped yet, so the id is still valid.
             let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
             let sent = kill_process(pid.expect("process ids are positive"), signal);
             sent.expect("the process is ours");
         }
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it is running.
     ///
     /// # Panics
     ///
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("the child is ours").is_none()
     }
@@ -188,7 +188,7 @@ impl Live {
     ///
     /// # Panics
     ///
-    /// When it is still running at the deadline; its output is part of the message.
+    /// If it is still running at the deadline; its output is part of the message.
     #[track_caller]
     pub fn wait(mut self, deadline: Duration) -> Ran {
         let ended = comes_true(deadline, || !self.is_running());
@@ -208,36 +208,36 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Both fail only when it has been reaped before.
+        // Both fail only if it was reaped before.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a process left: its exit and its words.
+/// The result of a process.
 #[derive(Debug, Clone)]
 pub struct Ran {
     /// How it ended.
     pub status: ExitStatus,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it complained.
+    /// Its standard error.
     pub stderr: String,
     hidden: Vec<(String, String)>,
 }
 
 impl Ran {
-    /// The exit code; none after a signal.
+    /// Returns the exit code; `None` after a signal.
     #[must_use]
     pub fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// What it printed, as one JSON value.
+    /// Returns its output as one JSON value.
     ///
     /// # Panics
     ///
-    /// When it is not one.
+    /// If it is not JSON.
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
@@ -252,8 +252,8 @@ impl Ran {
         self
     }
 
-    /// Exit code, stdout and stderr as one text that is the same in every run: paths of the
-    /// scratch directory are `[DIR]`, `[RUNTIME]` and `[HOME]`, the rest is as [`mask`] says.
+    /// Returns exit code, stdout and stderr as one text that is the same in every run: paths of the
+    /// scratch directory are `[DIR]`, `[RUNTIME]` and `[HOME]`, the rest as in [`mask`].
     #[must_use]
     pub fn snapshot(&self) -> String {
         let exit = match (self.status.code(), self.status.signal()) {
@@ -280,7 +280,7 @@ fn text_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A missing line end at the end of a stream is shown, not hidden.
+/// A missing line end at the end of a stream is shown.
 fn with_line_end(text: &str) -> String {
     if text.is_empty() || text.ends_with('\n') {
         text.into()
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_one_text_with_names_for_what_varies() {
+    fn a_run_is_one_text_with_names_for_varying_parts() {
         let scratch = Scratch::new();
         let script = "pwd; echo \"pid $$ took 1.5 s\"; printf bad >&2; exit 3";
         let ran = shell(&scratch).run(["-c", script]);
@@ -313,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn printed_json_can_be_asked() {
+    fn json_output_can_be_parsed() {
         let scratch = Scratch::new();
         let ran = shell(&scratch).run(["-c", "echo '{\"loop_id\": null}'"]);
         assert!(ran.json()["loop_id"].is_null());
     }
 
     #[test]
-    fn more_can_be_hidden() {
+    fn more_text_can_be_replaced() {
         let scratch = Scratch::new();
         let ran = shell(&scratch).run(["-c", "echo token-77"]);
         let snapshot = ran.hide("token-77", "[TOKEN]").snapshot();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grandchild_that_keeps_the_output_open_does_not_hold_up_the_run() {
+    fn a_grandchild_that_keeps_the_output_open_does_not_block_the_run() {
         let scratch = Scratch::new();
         let marker = unique();
         // The fifo has no writer, so the grandchild waits until it is killed.
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_process_takes_signals_and_shows_its_words() {
+    fn a_live_process_takes_signals_and_shows_its_output() {
         let scratch = Scratch::new();
         let script = "mkfifo f; echo ready; read x <f";
         let mut live = shell(&scratch).spawn(["-c", script]);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_process_is_gone() {
+    fn a_dropped_process_is_killed() {
         let scratch = Scratch::new();
         let marker = unique();
         let script = "mkfifo f; echo ready; read x <f";

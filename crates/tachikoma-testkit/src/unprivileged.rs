@@ -1,4 +1,4 @@
-//! Running a command without root's rights: permission tests pass vacuously as root.
+//! Runs a command without root's rights: as root, tests of permissions would always pass.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -7,9 +7,9 @@ use std::process::Command;
 pub const NOBODY: u32 = 65534;
 
 /// Makes `command` run as nobody when the tests run as root; any other user is unprivileged
-/// already and stays who they are.
+/// already.
 ///
-/// What the command needs must be readable for nobody: see [`crate::Scratch::hand_to_nobody`].
+/// The user `nobody` must be able to read what the command needs: see [`crate::Scratch::hand_to_nobody`].
 pub fn drop_to_nobody(command: &mut Command) -> &mut Command {
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);

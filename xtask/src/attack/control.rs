@@ -1,5 +1,5 @@
-//! Requests and signals of the agent to the runner, sent so that they look like the operator's, or so that the operator's do not get
-//! through. The agent's part is played by Perl, which git needs too: it can share a socket between processes and make bare system calls.
+//! Requests and signals of the agent to the runner that look like the operator's, or that block those of the operator.
+//! The agent is a Perl script, which git needs too: Perl can share a socket between processes and make raw system calls.
 
 use std::fs;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn script(scene: &Scene, user: User, content: &str) -> Result<String, String> {
     Ok(path.display().to_string())
 }
 
-/// A line of shell for the agent: runs the script beside it, once the file `go` has the script's arguments.
+/// A shell command for the agent: runs the script beside it, once the file `go` has the script's arguments.
 fn beside(script: &str) -> String {
     format!(
         "(until [ -e go ]; do sleep 0.01; done; xargs perl {script} < go 2> failed; touch tried) &"
@@ -102,7 +102,7 @@ fn await_file(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(text)
 }
 
-/// Makes the kernel give out the process id next, to a process of the operator.
+/// Makes the kernel use this process id next, for a process of the operator.
 fn reuse(scene: &Scene, pid: &str) -> Result<Live, String> {
     let wanted: u32 = pid.parse().map_err(|_| "no process id".to_owned())?;
     let mut taken = None;
@@ -131,7 +131,7 @@ pub fn reused_process_id(scene: &Scene) -> Result<(), Failure> {
         &format!("a request of the agent was obeyed: {answer}"),
     )?;
     drop(taken);
-    // The same request, from a caller that is the operator's and lives.
+    // The same request, from a live caller of the operator.
     let send = format!(
         "use Socket; socket(R, AF_UNIX, SOCK_STREAM, 0); connect(R, sockaddr_un('{socket}')) or die; \
          syswrite R, qq({STOP}\\n); exit(grep(/refused/, <R>) > 0)"
@@ -172,7 +172,7 @@ pub fn forged_signals(scene: &Scene) -> Result<(), Failure> {
     let dir = scene.work(Victim);
     let script = script(scene, Victim, FORGE)?;
     let mut live = scene.busy(Victim, &dir, &beside(&script))?;
-    // This process is not below the runner, as the operator's shell would be.
+    // This process is not a descendant of the runner, like the operator's shell.
     go(scene, &format!("{} {}", live.pid(), std::process::id()))?;
     await_file(&dir.join("tried"))?;
     let failed = await_file(&dir.join("failed"))?;

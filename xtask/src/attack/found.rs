@@ -12,7 +12,7 @@ use crate::product::text;
 
 const USED: &str = "a file of the attacker was used";
 
-/// What the victim is told about a file of another user.
+/// The message for the victim about a file of another user.
 const REFUSED: &str = "not to you";
 
 pub fn ralph_above(scene: &Scene) -> Result<(), Failure> {
@@ -53,7 +53,7 @@ pub fn configuration(scene: &Scene) -> Result<(), Failure> {
 
 pub fn lock(scene: &Scene) -> Result<(), Failure> {
     let (dir, theirs) = (scene.work(Victim), scene.work(Attacker));
-    // A directory of `.ralph` that other tools share, and a home that can be passed through.
+    // A directory of `.ralph` that other tools share, in a home that others can traverse.
     scene.shell(Victim, &dir, "mkdir -m 777 .ralph; chmod 711 .. .")?;
     let live = scene.busy(Attacker, &theirs, "true")?;
     let lock = dir.join(".ralph/lock");
@@ -70,7 +70,7 @@ pub fn lock(scene: &Scene) -> Result<(), Failure> {
     }
     let left = fs::metadata(&lock).map_err(text)?;
     must_not(left.len() == 0, "the lock of another user was written to")?;
-    // The runner that the lock names does answer its owner.
+    // The runner of the lock answers its owner.
     let status = scene.expect(Attacker, &theirs, &["status"], 0)?;
     control(status.contains("loop_"), "the attacker's runner answers")?;
     drop(live);

@@ -1,4 +1,4 @@
-//! Programs that a repository names, run by commands that only look.
+//! Programs that a repository names, started by commands that only read.
 
 use super::scene::{Scene, User::Victim};
 use super::{Failure, control, must_not};

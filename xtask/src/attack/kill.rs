@@ -8,7 +8,7 @@ use super::scene::{PATIENCE, Scene, User::Victim, processes_of};
 use super::{Failure, control, must_not};
 use crate::product::{Live, await_that, text};
 
-/// Children of an agent that try to get away: in another session, orphaned twice over, and with an empty environment.
+/// Children of an agent that try to escape: in another session, orphaned twice, and with an empty environment.
 const RUNAWAYS: &str = "\
 setsid sleep 600 </dev/null >/dev/null 2>&1 &
 ( (setsid sleep 600 </dev/null >/dev/null 2>&1 &) & )
@@ -21,7 +21,7 @@ const SLEEPERS: usize = 4;
 /// How often each way is tried.
 const SAMPLES: usize = 3;
 
-/// A loop that runs, and the processes that hold it together.
+/// A running loop with its processes.
 struct Held {
     runner: Live,
     /// The parent of the agent.
@@ -31,7 +31,7 @@ struct Held {
 }
 
 impl Held {
-    /// Stops the runner, so that it cannot react to the death of others.
+    /// Stops the runner, so that it cannot react to the death of other processes.
     fn stop_runner(&self) -> Result<(), String> {
         let runner = i32::try_from(self.runner.pid()).ok();
         let runner = runner.and_then(Pid::from_raw);
@@ -39,7 +39,7 @@ impl Held {
     }
 }
 
-/// Kills runner after runner in one way. All processes must be gone then, and the next loop must start.
+/// Kills runner after runner in one way. Then all processes must be gone, and the next loop must start.
 fn try_each(scene: &Scene, end: fn(&Held) -> Result<(), String>) -> Result<(), Failure> {
     let dir = scene.work(Victim);
     for _ in 0..SAMPLES {

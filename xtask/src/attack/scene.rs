@@ -1,4 +1,4 @@
-//! Two local users with a home each, and a directory that both can write to. All processes and files of theirs are gone in the end.
+//! Two local users with a home each, and a directory that both can write to. All their processes and files are removed at the end.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -22,10 +22,10 @@ pub const AT_ITS_LIMIT: i32 = 3;
 /// Exit code of a loop that the operator stopped.
 pub const STOPPED: i32 = 5;
 
-/// Nothing that an attack waits for takes longer.
+/// Limit of all waits of an attack.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A local user. The ids are beyond those that systems give to people and services, and need no entry in the password file.
+/// A local user. The ids are beyond those of people and services, and need no entry in the password file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// The user who runs Tachikoma.
@@ -107,7 +107,7 @@ impl Scene {
         self.dir.path().join("shared")
     }
 
-    /// A program in a directory, as a user, with an environment of that user's own and without a terminal.
+    /// Returns a command in a directory, as a user, with that user's environment and without a terminal.
     pub fn program(&self, user: User, dir: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command
@@ -128,14 +128,14 @@ impl Scene {
         command
     }
 
-    /// `tachikoma` with these words, as a user.
+    /// Returns a `tachikoma` command, as a user.
     pub fn tachikoma(&self, user: User, dir: &Path, words: &[&str]) -> Command {
         let mut command = self.program(user, dir, self.binary());
         command.args(words);
         command
     }
 
-    /// Runs `tachikoma` to its end, and returns its exit code with all that it said.
+    /// Runs `tachikoma` to its end, and returns its exit code with its output.
     pub fn run(
         &self,
         user: User,
@@ -145,7 +145,7 @@ impl Scene {
         self.finish(&mut self.tachikoma(user, dir, words))
     }
 
-    /// Runs `tachikoma` to its end. It must exit with `code`; returns all that it said.
+    /// Runs `tachikoma` to its end. It must exit with `code`; returns its output.
     pub fn expect(
         &self,
         user: User,
@@ -160,7 +160,7 @@ impl Scene {
         Ok(said)
     }
 
-    /// Runs a new loop of one iteration, in which the agent is this line of shell. The iteration must come to its end.
+    /// Runs a new loop of one iteration with this shell command as the agent. The iteration must end.
     pub fn iterate(&self, user: User, dir: &Path, agent: &str) -> Result<String, String> {
         let words = [
             "run",
@@ -174,14 +174,14 @@ impl Scene {
         self.expect(user, dir, &[&words[..], &agent].concat(), AT_ITS_LIMIT)
     }
 
-    /// Fails the attack if `tachikoma` does not refuse these words as something that the user has not allowed.
+    /// Fails the attack if `tachikoma` does not refuse these arguments as not allowed by the user.
     pub fn must_refuse(&self, user: User, dir: &Path, words: &[&str]) -> Result<(), Failure> {
         let (exit, said) = self.run(user, dir, words)?;
         let what = format!("`{}` exited with {exit:?}: {said}", words.join(" "));
         must_not(exit != Some(REFUSED), &what)
     }
 
-    /// Starts a loop with an agent that runs until it is ended. `agent` is a line of shell that the agent runs first.
+    /// Starts a loop with an agent that runs until it is killed. The agent runs the shell command `agent` first.
     pub fn busy(&self, user: User, dir: &Path, agent: &str) -> Result<Live, String> {
         let agent = format!("{agent}\ntouch up; exec sleep 600");
         let words = [
@@ -197,7 +197,7 @@ impl Scene {
         self.start(user, dir, &words, &dir.join("up"))
     }
 
-    /// Runs a line of shell as a user. It must succeed.
+    /// Runs a shell command as a user. It must succeed.
     pub fn shell(&self, user: User, dir: &Path, line: &str) -> Result<(), String> {
         let mut shell = self.program(user, dir, "sh");
         let (code, said) = self.finish(shell.args(["-ec", line]))?;
@@ -205,7 +205,7 @@ impl Scene {
         done.ok_or_else(|| format!("`{line}` failed: {said}"))
     }
 
-    /// Runs a command to its end. What it says goes to a file: a process that it leaves behind may keep a pipe open.
+    /// Runs a command to its end. Its output goes to a file: a process that it leaves running may keep a pipe open.
     fn finish(&self, command: &mut Command) -> Result<(Option<i32>, String), String> {
         let path = self.dir.path().join("said");
         let file = fs::File::create(&path).map_err(text)?;
@@ -215,7 +215,7 @@ impl Scene {
         Ok((code, String::from_utf8_lossy(&said).into_owned()))
     }
 
-    /// Starts `tachikoma`, and waits until it has made a file.
+    /// Starts `tachikoma`, and waits until it has created a file.
     fn start(&self, user: User, dir: &Path, words: &[&str], until: &Path) -> Result<Live, String> {
         let live = Live::start(&mut self.tachikoma(user, dir, words))?;
         await_that(&format!("{}", until.display()), PATIENCE, || until.exists())?;
@@ -228,7 +228,7 @@ impl Scene {
         chown(path, Some(user.id()), Some(user.id())).map_err(text)
     }
 
-    /// Copies a directory, as a clone or an archive would: all of the copy belongs to `user`.
+    /// Copies a directory, like a clone or an archive: all of the copy belongs to `user`.
     pub fn copy(&self, user: User, from: &Path, to: &Path) -> Result<(), String> {
         let ids = format!("{0}:{0}", user.id());
         let copied = Command::new("cp")
@@ -249,7 +249,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // The ids are this chore's own, and nobody ran under them before.
+        // The ids are only for this chore, and no process had them before.
         for user in [User::Victim, User::Attacker] {
             let gone = || {
                 let left = processes_of(user);
@@ -267,7 +267,7 @@ fn open(path: &Path, mode: u32) -> Result<(), String> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(text)
 }
 
-/// The processes that run as a user, those that wait to be reaped left out.
+/// Returns the processes of a user, without zombies.
 pub fn processes_of(user: User) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let of_user = entries.filter_map(|entry| {

@@ -3,7 +3,7 @@
 use super::scene::{Scene, User::Victim};
 use super::{Failure, control, must_not};
 
-/// Has the agent leave a note with control characters, and prints all that is known of the loop.
+/// Lets the agent leave a note with control characters, and prints everything about the loop.
 pub fn control_characters(scene: &Scene) -> Result<(), Failure> {
     let dir = scene.work(Victim);
     let hostile = "\u{1b}[2J\u{9b}2J";
@@ -15,7 +15,7 @@ pub fn control_characters(scene: &Scene) -> Result<(), Failure> {
     for words in [&["events"][..], &["events", "--json"], &["state", "export"]] {
         all.push(scene.expect(Victim, &dir, words, 0)?);
     }
-    // An error: there is no such agent.
+    // An error: the agent does not exist.
     all.push(scene.expect(
         Victim,
         &dir,

@@ -1,4 +1,4 @@
-//! Programs that come with a clone: in its configuration, or in the state of a loop.
+//! Programs that come from a clone: in its configuration, or in the state of a loop.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::scene::{
 };
 use super::{Failure, control, must_not};
 
-/// A configuration that leaves a file where it runs.
+/// A configuration that creates a file if it is used.
 const HOSTILE: &str = "\
 [agent]
 name = 'demo'
@@ -85,13 +85,13 @@ pub fn edited_configuration(scene: &Scene) -> Result<(), Failure> {
     )
 }
 
-/// Runs a loop of the attacker's, so that its state names a program.
+/// Runs a loop of the attacker, so that its state names a program.
 fn hostile_loop(scene: &Scene) -> Result<(), String> {
     let made = scene.iterate(Attacker, &scene.work(Attacker), "touch hacked");
     made.map(drop)
 }
 
-/// Tries to go on with a loop that the attacker put there, and then with the victim's consent.
+/// Tries to resume a loop of the attacker, without and then with the victim's consent.
 fn must_refuse_to_go_on(scene: &Scene, dir: &Path) -> Result<(), Failure> {
     let go_on = ["run", "--max-iterations", "3"];
     for words in [&go_on[..], &["run", "--detach"]] {

@@ -1,4 +1,4 @@
-//! What a copy of a large backup costs the runner in memory.
+//! Memory of the runner during the upload of a large backup.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -13,10 +13,10 @@ use crate::cargo;
 use crate::check::succeeds;
 use crate::product::{Ground, Live, await_that, text};
 
-/// Git packs 64 MiB and sends them through a pipe of ours: seconds, on a starved machine minutes.
+/// Git packs 64 MiB and sends them through our pipe: seconds, on a busy machine minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What cannot be compressed is 64 MiB of a backup too.
+/// Incompressible data, so that the backup has 64 MiB too.
 const BACKUP_BYTES: usize = 64 << 20;
 
 const EXTRA_MIB: f64 = 16.0;
@@ -40,7 +40,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let env = variables(server.stdout().ok_or("no words of the server")?);
 
     fs::write(dir.join("noise"), noise()).map_err(text)?;
-    // Without a prefix: this server makes names of files of it, and of a part's they would be too long.
+    // Without a prefix: this server uses it in file names, and those of parts would be too long.
     let settings = "[state]\ncloud_url = \"s3://bucket\"\nbackup_interval = \"3s\"\n";
     ground.configure(settings)?;
     git::init(dir)?;
@@ -76,7 +76,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     ))])
 }
 
-/// What the server says of itself, up to an empty line.
+/// The server's variables, up to an empty line.
 fn variables(words: impl std::io::Read) -> Vec<(String, String)> {
     let lines = BufReader::new(words).lines().map_while(Result::ok);
     let lines = lines.take_while(|line| !line.is_empty());
@@ -87,7 +87,7 @@ fn variables(words: impl std::io::Read) -> Vec<(String, String)> {
     lines.filter_map(pair).collect()
 }
 
-/// The largest object below a directory; what is under way has no name of ours.
+/// Returns the largest object below a directory; unfinished ones have other names.
 fn size_of(dir: &std::path::Path) -> u64 {
     let entries = fs::read_dir(dir.join("bucket"))
         .into_iter()

@@ -1,4 +1,4 @@
-//! How fast the output of Claude Code is read, beside a JSON library that reads all of each line.
+//! How fast the output of Claude Code is read, compared to a JSON library that reads each line completely.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,13 +10,13 @@ use super::report::{Row, Unit};
 use super::sample::Sample;
 use crate::cargo;
 
-/// An agent writes a few megabytes in an hour; the reader must never be what it waits for.
+/// An agent writes a few megabytes in an hour; it must never wait for the reader.
 const MEGABYTES_PER_SECOND: f64 = 300.0;
 
 const TIMES_FASTER: f64 = 5.0;
 
 pub fn measure(_: &Bench) -> Result<Vec<Row>, String> {
-    // The chores are built without optimisation, so another program measures.
+    // The chores are built without optimization, so another program measures.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = cargo(package)
         .args(["bench", "--quiet", "--package", "tachikoma-agents"])

@@ -1,5 +1,5 @@
-//! A loop that is driven in this process: the core decides, the product's own journal writes it down, and nobody acts.
-//! A hundred thousand iterations take a second so, and their journal is the one that as many processes would leave.
+//! A loop that is driven in this process: the core decides, the product's journal records, and no effect is performed.
+//! A hundred thousand iterations take a second, and the journal is the same as that of real runs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tachikoma_loop_runner::store::{StoreError, loops};
 
 const SNAPSHOT: &str = ".ralph/state.json";
 
-/// What the agent of a quiet loop takes to start, and then to end.
+/// The time that the agent of a quiet loop takes to start, and to end.
 const MOMENT: Duration = Duration::from_millis(3);
 
 /// Like that of a busy machine.
@@ -21,7 +21,7 @@ const PID: u32 = 1_234_567;
 /// Tool calls of an iteration that is not quiet.
 const CALLS: u64 = 3;
 
-/// A loop and its journal.
+/// A loop with its journal.
 pub struct Driven {
     pub dir: PathBuf,
     pub state: State,
@@ -34,7 +34,7 @@ pub struct Driven {
 pub type Write<'a> = &'a mut dyn FnMut(&mut Journal, &Step) -> Result<(), StoreError>;
 
 impl Driven {
-    /// Takes up the loop of a working directory, which nobody runs, and starts its next iteration.
+    /// Resumes the loop of a working directory without a runner, and starts its next iteration.
     pub fn take_up(working_dir: &Path) -> Result<Self, String> {
         let snapshot = working_dir.join(SNAPSHOT);
         let loop_id = loops::current(working_dir, &snapshot, &Vault::plain())
@@ -69,7 +69,7 @@ impl Driven {
         Ok(driven)
     }
 
-    /// Ends the iteration under way as a quiet agent does, and starts the next one.
+    /// Ends the running iteration like a quiet agent, and starts the next one.
     pub fn iterate(&mut self, write: Write<'_>) -> Result<(), String> {
         let generation = self.state.generation;
         let exited = News::Exited {
@@ -89,7 +89,7 @@ impl Driven {
         }
     }
 
-    /// Ends the iteration under way as an agent does that calls a few tools and reports its context, and starts the next one.
+    /// Ends the running iteration like an agent with some tool calls and a context report, and starts the next one.
     pub fn converse(&mut self, write: Write<'_>) -> Result<(), String> {
         let generation = self.state.generation;
         let iteration = u64::from(self.state.iteration);

@@ -1,4 +1,4 @@
-//! What keeping the work in git costs: beside a look at every file where nothing changed, and beside git itself where
+//! The cost of tracking the work with git: compared to reading every file if nothing changed, and compared to git itself if
 //! something did.
 
 use std::fs;
@@ -16,7 +16,7 @@ use crate::product::Ground;
 const DIRECTORIES: usize = 250;
 const FILES_EACH: usize = 20;
 
-/// What an iteration changes.
+/// Files that an iteration changes.
 const CHANGED: usize = 10;
 
 const QUIET_ROUNDS: usize = 200;
@@ -36,7 +36,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     Ok(vec![quiet, commits])
 }
 
-/// Makes a repository that has somebody to commit.
+/// Creates a repository with an author.
 pub fn init(dir: &Path) -> Result<(), String> {
     git(dir, &["init", "--quiet"])?;
     git(dir, &["config", "user.name", "Bench"])?;
@@ -45,13 +45,13 @@ pub fn init(dir: &Path) -> Result<(), String> {
     git(dir, &["config", "core.hooksPath", "/dev/null"])
 }
 
-/// Commits all that is there.
+/// Commits everything.
 pub fn commit(dir: &Path) -> Result<(), String> {
     git(dir, &["add", "-A"])?;
     git(dir, &["commit", "--quiet", "-m", "before"])
 }
 
-/// Makes a repository; returns its files.
+/// Creates a repository; returns its files.
 fn fill(dir: &Path) -> Result<Vec<PathBuf>, String> {
     init(dir)?;
     let mut files = Vec::new();
@@ -88,7 +88,7 @@ fn open(dir: &Path) -> Result<Box<Keeper>, String> {
     }
 }
 
-/// The survey after an iteration and the snapshot before the next, of which neither finds anything.
+/// Measures the survey after an iteration and the snapshot before the next, without changes.
 fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
     let call_off = CallOff::new();
     keeper.snapshot(1, &call_off).map_err(said)?;
@@ -110,7 +110,7 @@ fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
         keeper.snapshot(2, &call_off).map_err(said)?;
         ours.add(millis(started));
         if !survey.changed.is_empty() {
-            return Err("something changed in a repository where nobody works".to_owned());
+            return Err("something changed in an idle repository".to_owned());
         }
         if round % 2 == 1 {
             look()?;
@@ -131,7 +131,7 @@ fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
     )))
 }
 
-/// The same with a commit of a few files, beside `git add` and `git commit` of as many.
+/// The same with a commit of some files, compared to `git add` and `git commit` of as many.
 fn commits(
     keeper: &mut Keeper,
     files: &[PathBuf],

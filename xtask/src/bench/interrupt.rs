@@ -1,4 +1,4 @@
-//! How long it takes from the tool result that follows a redline reading until the agent hears the interrupt.
+//! The time from the tool result after a redline reading until the agent gets the interrupt.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const GOAL_MS: f64 = 20.0;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The exit code of a loop that met its limit.
+/// The exit code of a loop that reached its limit.
 const LIMIT_REACHED: i32 = 3;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
@@ -42,7 +42,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     ))])
 }
 
-/// Builds the fake agent as the product is built.
+/// Builds the fake agent like the product.
 pub(super) fn fake_agent(bench: &Bench) -> Result<PathBuf, String> {
     let mut build = cargo(&bench.root);
     build.args([
@@ -57,7 +57,7 @@ pub(super) fn fake_agent(bench: &Bench) -> Result<PathBuf, String> {
     Ok(beside.join("fake-agent"))
 }
 
-/// One loop: a tool call at the redline, whose answer is never waited for. Returns milliseconds.
+/// Runs one loop: a tool call at the redline without an answer. Returns milliseconds.
 fn one(bench: &Bench, agent: &Path) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let full = Usage::cached(171_000);
@@ -83,7 +83,7 @@ fn one(bench: &Bench, agent: &Path) -> Result<f64, String> {
         .ok_or_else(|| format!("the agent's stamps are not as they should be: {stamps}"))
 }
 
-/// Milliseconds from the tool result to the interrupt.
+/// Returns the milliseconds from the tool result to the interrupt.
 fn between(stamps: &str) -> Option<f64> {
     let nanos = |what: &str| -> Option<u128> {
         let mut lines = stamps.lines().filter_map(|line| line.split_once(' '));

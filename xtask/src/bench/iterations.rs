@@ -1,4 +1,4 @@
-//! What an iteration costs beside a shell's loop around the same program.
+//! The cost of an iteration, compared to a shell loop around the same program.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::sample::Sample;
 use super::{Bench, git};
 use crate::product::{Ground, MEMORY};
 
-/// Iterations of one loop: long enough that its start does not count.
+/// Iterations of one loop: so many that its start does not count.
 const ITERATIONS: u32 = 200;
 
 /// Loops of each kind.
@@ -72,7 +72,7 @@ pub fn many(bench: &Bench) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Many iterations of a trivial agent in a small git repository, without commits, start included.
+/// Many iterations of a trivial agent in a small git repository, without commits, with the start.
 fn in_git(bench: &Bench, place: &Place<'_>) -> Result<Row, String> {
     let limit = GIT_ITERATIONS.to_string();
     let shell = format!("for ((i=0;i<{GIT_ITERATIONS};i++)); do cat prompt.md | sh -c true; done");
@@ -99,7 +99,7 @@ fn in_git(bench: &Bench, place: &Place<'_>) -> Result<Row, String> {
     )))
 }
 
-/// The first iteration, start-up included, each in a fresh directory.
+/// The first iteration with the start, each in a new directory.
 pub fn first(bench: &Bench) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for place in places(bench, [2.0, 2.0]) {

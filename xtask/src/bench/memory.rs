@@ -1,4 +1,4 @@
-//! How much memory the runner holds: idle in a loop, after a flood of output, after one endless line.
+//! Memory of the runner: idle in a loop, after a flood of output, after one endless line.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::Bench;
 use super::report::{Row, Unit};
 use crate::product::{Ground, Live, await_that, text};
 
-/// A flood takes seconds; a starved machine takes minutes.
+/// A flood takes seconds, on a busy machine minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Iterations before the loop counts as idle.
@@ -17,7 +17,7 @@ const IDLE_AFTER: u32 = 20;
 const IDLE_MIB: f64 = 12.0;
 const LOADED_MIB: f64 = 32.0;
 
-/// What agents write in their first iteration.
+/// The output of agents in their first iteration.
 const LOADS: [(&str, &str); 2] = [
     (
         "1 GB of lines",
@@ -57,7 +57,7 @@ fn idle(bench: &Bench) -> Result<Vec<Row>, String> {
 }
 
 fn loaded(bench: &Bench, name: &str, load: &str) -> Result<Vec<Row>, String> {
-    // Its end is part of it: parts of the transcript are joined then.
+    // The end is included: parts of the transcript are joined then.
     let script = format!("[ -e begun ] && {{ : > rests; exec sleep 1000; }}; : > begun; {load}");
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let runner = start(&ground, &script)?;

@@ -1,4 +1,4 @@
-//! What a durable record costs beside a bare append of the same bytes, and how many bytes an iteration leaves.
+//! The cost of a durable record, compared to a bare append of the same bytes, and the bytes of an iteration.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -20,12 +20,12 @@ const ITERATIONS: usize = 400;
 
 const RECORD_TIMES: f64 = 1.3;
 
-/// What a loop has behind it when its journal is weighed.
+/// Iterations of the loop before its journal is measured.
 const QUIET_ITERATIONS: u32 = 200;
 
 const GROWTH_KIB: f64 = 1.0;
 
-/// The journal's append and sync, in turns with a bare one on the same disk.
+/// Measures the journal's append and sync, alternating with a bare one on the same disk.
 pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     quiet_run(&ground, 1)?;
@@ -34,7 +34,7 @@ pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
     let journal = File::open(journal).map_err(text)?;
     let mut bare_file = append_to(&ground.path().join("bare")).map_err(text)?;
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
-    // What the two steps of the iteration before have written.
+    // The bytes of the two steps of the iteration before.
     let mut before = [Vec::new(), Vec::new()];
     for round in 0..ITERATIONS {
         let mut steps = before.iter_mut();
@@ -42,7 +42,7 @@ pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
             let Some(bytes) = steps.next() else {
                 return Ok(());
             };
-            // Whoever comes second may find the disk's own journal busy with the first: they take turns at that, too.
+            // The second may find the disk busy with the first, so they take turns.
             let bare_first = round % 2 == 1;
             if bare_first {
                 append_bare(&mut bare_file, bytes, &mut bare)?;
@@ -73,7 +73,7 @@ pub fn durable(bench: &Bench) -> Result<Vec<Row>, String> {
     ))])
 }
 
-/// What a quiet agent leaves in the journal.
+/// Measures the bytes that a quiet agent leaves in the journal.
 pub fn growth(bench: &Bench) -> Result<Vec<Row>, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     quiet_run(&ground, QUIET_ITERATIONS)?;
@@ -96,7 +96,7 @@ pub fn growth(bench: &Bench) -> Result<Vec<Row>, String> {
     ))])
 }
 
-/// A loop whose agent does nothing, run to its limit.
+/// Runs a loop to its limit with an agent that does nothing.
 pub fn quiet_run(ground: &Ground, iterations: u32) -> Result<(), String> {
     let limit = iterations.to_string();
     let words = ["run", "--quiet", "--delay", "0s", "--max-iterations"];
@@ -122,7 +122,7 @@ fn len(file: &File) -> Result<usize, StoreError> {
     Ok(usize::try_from(len).unwrap_or(usize::MAX))
 }
 
-/// The measurement's own files fail as the journal does.
+/// Errors of the measurement's own files are handled like those of the journal.
 fn failed(source: std::io::Error) -> StoreError {
     FsError::io("measure", Path::new("journal"))(source).into()
 }

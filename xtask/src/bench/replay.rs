@@ -1,4 +1,4 @@
-//! How long it takes to decide a long loop again by other rules.
+//! The time to replay a long loop with another policy.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -16,7 +16,7 @@ const ROUNDS: usize = 15;
 
 const GOAL_MS: f64 = 1000.0;
 
-/// Other rules: each decision is another one, and every iteration waits and has a session of its own.
+/// Another policy: each decision differs, and every iteration waits and has its own session.
 const OTHERWISE: [&str; 5] = [
     "replay",
     "--set",

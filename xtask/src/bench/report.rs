@@ -1,4 +1,4 @@
-//! What was measured, as a table for people and as JSON for programs.
+//! The results, as a table for people and as JSON for programs.
 
 use std::path::Path;
 
@@ -10,27 +10,27 @@ pub struct Row {
     pub figure: String,
     pub measured: f64,
     pub unit: Unit,
-    /// At most this much, or at least where more is better; none where the figure is for information.
+    /// The maximum, or the minimum if more is better; `None` if the value is for information.
     pub goal: Option<f64>,
-    /// How it came about.
+    /// How it was measured.
     pub detail: String,
 }
 
-/// What a figure counts.
+/// The unit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// So many times as long as what it is compared with.
+    /// The ratio of times: lower is better.
     Times,
     Milliseconds,
     Kibibytes,
     Mebibytes,
-    /// So many times as fast as what it is compared with.
+    /// The ratio of speeds: higher is better.
     TimesFaster,
     MegabytesPerSecond,
 }
 
 impl Row {
-    /// A figure with a goal.
+    /// A value with a goal.
     pub fn goal(figure: impl Into<String>, measured: f64, unit: Unit, goal: f64) -> Self {
         Self {
             goal: Some(goal),
@@ -38,7 +38,7 @@ impl Row {
         }
     }
 
-    /// A figure for information.
+    /// A value for information.
     pub fn info(figure: impl Into<String>, measured: f64, unit: Unit) -> Self {
         Self {
             figure: figure.into(),
@@ -49,13 +49,13 @@ impl Row {
         }
     }
 
-    /// Says how it came about.
+    /// Adds how it was measured.
     pub fn detail(mut self, detail: String) -> Self {
         self.detail = detail;
         self
     }
 
-    /// Whether the goal is missed. What could not be measured misses it.
+    /// Returns whether the goal is missed. A value that could not be measured misses it.
     pub fn falls_short(&self) -> bool {
         let missed = |goal| match self.unit.more_is_better() {
             true => self.measured < goal,
@@ -130,7 +130,7 @@ pub fn table(rows: &[Row]) -> String {
     for line in cells {
         let mut out = String::new();
         for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
-            // Numbers end at the same place, words begin there.
+            // Numbers are right-aligned, text is left-aligned.
             out += &match column {
                 1 | 2 => format!("{cell:>width$}  "),
                 _ => format!("{cell:<width$}  "),
@@ -160,15 +160,15 @@ pub fn json(rows: &[Row]) -> String {
     format!("{:#}\n", json!({ "figures": figures }))
 }
 
-/// The kind of file system that has no disk.
+/// The type of a file system in memory.
 const TMPFS: i64 = 0x0102_1994;
 
-/// Returns whether what is written to a directory is in memory only.
+/// Returns whether a directory is in memory only.
 pub fn is_in_memory(dir: &Path) -> bool {
     rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == TMPFS)
 }
 
-/// Names a directory's kind of file system, which decides what syncing costs.
+/// Names the file system of a directory, which determines the cost of a sync.
 pub fn place_text(dir: &Path) -> String {
     let kind = match rustix::fs::statfs(dir).map(|found| found.f_type) {
         Ok(0xef53) => "ext4".to_owned(),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn table_is_aligned_and_says_what_falls_short() {
+    fn the_table_is_aligned_and_shows_missed_goals() {
         let expected = "\
 figure             measured         goal               how
 iteration on disk     1.50x     <= 2.00x  ok           3 ms to 2 ms
@@ -215,7 +215,7 @@ peak                9.0 MiB
     }
 
     #[test]
-    fn what_could_not_be_measured_falls_short() {
+    fn a_value_that_could_not_be_measured_misses_its_goal() {
         let row = |measured| Row::goal("x", measured, Unit::Times, 2.0);
         assert!(row(f64::NAN).falls_short());
         assert!(!row(2.0).falls_short(), "the goal itself is reached");

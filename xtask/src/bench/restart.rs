@@ -1,5 +1,5 @@
-//! How long a supervised child is missing: from its death by SIGKILL to the first write of the next, without a delay. Ours
-//! beside a bare loop of spawn and wait, the same with one fdatasync, and what can be had of other supervisors.
+//! How long a supervised child is missing: from its death by SIGKILL to the first write of the next, without a delay. Compared
+//! to a bare loop of spawn and wait, the same with one fdatasync, and other supervisors if they are available.
 
 mod others;
 
@@ -22,29 +22,29 @@ use crate::product::text;
 
 const ROUNDS: usize = 50;
 
-/// Beside a bare loop with one fdatasync.
+/// Compared to a bare loop with one fdatasync.
 const GOAL_TIMES: f64 = 1.5;
 
-/// The others wait a second before they restart a child that lived for less.
+/// Other supervisors wait a second before they restart a child that lived for less.
 const LIFE: Duration = Duration::from_millis(1100);
 
-/// Any restart takes less; a supervisor that needs longer has given up.
+/// A supervisor that takes longer has given up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// About what is written down for one restart.
+/// About the bytes that are recorded for one restart.
 const RECORD_BYTES: usize = 700;
 
-/// The child: it writes one line with its process and sleeps. No program is started by it before that.
+/// The child: it writes one line with its process id and sleeps, without starting another program.
 const CHILD: &str = "#!/bin/sh\necho $$ > ticks\nexec sleep 1000\n";
 
-/// One of those that are compared.
+/// One of the compared supervisors.
 struct Contender {
     name: &'static str,
-    /// Where it lives; gone when dropped.
+    /// Its directory; removed when dropped.
     dir: TempDir,
     supervisor: Child,
     ticks: File,
-    /// The child that runs.
+    /// The running child.
     child: Pid,
     sample: Sample,
 }
@@ -58,7 +58,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     for (name, start) in others::found(&bench.disk) {
         match Contender::start(bench, name, start) {
             Ok(contender) => contenders.push(contender),
-            // They are here to be compared with, and not required.
+            // They are optional.
             Err(error) => eprintln!("left out: {name}: {error}"),
         }
     }
@@ -130,7 +130,7 @@ impl Contender {
         })
     }
 
-    /// This program in another part: it starts the child again and again, and knows nothing else.
+    /// A role of this program: starts the child again and again, and does nothing else.
     fn bare(bench: &Bench, name: &'static str, synced: bool) -> Result<Self, String> {
         Self::start(bench, name, move |dir| {
             let mut command = Command::new(std::env::current_exe()?);
@@ -201,7 +201,7 @@ impl Contender {
         let read = self.ticks.read(&mut line).map_err(text)?;
         let pid = String::from_utf8_lossy(line.get(..read).unwrap_or_default());
         let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
-        pid.ok_or_else(|| format!("{}: the child's line is no process", self.name))
+        pid.ok_or_else(|| format!("{}: the child's line is not a process id", self.name))
     }
 
     fn round(&mut self) -> Result<(), String> {
@@ -218,7 +218,7 @@ const NONBLOCK: i32 = 0o4000;
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        // Asked first, so that it can end its child; that one is ours to end in any case.
+        // Asked first, so that it can end its child; the child is killed in any case.
         if let Some(pid) = i32::try_from(self.supervisor.id())
             .ok()
             .and_then(Pid::from_raw)
@@ -237,7 +237,7 @@ impl Drop for Contender {
     }
 }
 
-/// The bare loop: what cannot be done with less. Ends when it is killed.
+/// The bare loop: the minimum. Ends when it is killed.
 pub fn bare_loop(words: &[&str]) -> Result<(), String> {
     let [how, program] = words else {
         return Err("bench-loop is started by bench".into());

@@ -1,4 +1,4 @@
-//! How long a loop with much behind it takes to go on after its runner was killed.
+//! The time until a long loop continues after its runner was killed.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -21,10 +21,10 @@ use crate::product::{Ground, Live, await_that, text};
 
 const ITERATIONS: u32 = 100_000;
 
-/// The last segment is filled up to this, so that there is as much to read as there can be: a segment holds 16 MiB.
+/// The last segment is filled up to this, which is almost the maximum: a segment holds 16 MiB.
 const LAST_SEGMENT_BYTES: u64 = (16 << 20) - (256 << 10);
 
-/// How often the size of the last segment is looked at, in iterations.
+/// How often the size of the last segment is checked, in iterations.
 const LOOK_EVERY: u32 = 200;
 
 const ROUNDS: usize = 15;
@@ -40,7 +40,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     quiet_run(&ground, 1)?;
     let behind = prepare(&ground)?;
-    // The one who left it was killed, as all that follow are.
+    // Its runner was killed, like all that follow.
     resume(&ground)?;
     let (mut with, mut without) = (Sample::default(), Sample::default());
     let snapshot = ground.path().join(SNAPSHOT);
@@ -66,7 +66,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     ])
 }
 
-/// Puts the iterations behind a loop, with a snapshot at the end of the last and closed segments compressed.
+/// Adds iterations to a loop, with a snapshot at the end of the last and compressed closed segments.
 fn prepare(ground: &Ground) -> Result<String, String> {
     let mut driven = Driven::take_up(ground.path())?;
     let mut iterations = 0;
@@ -99,7 +99,7 @@ fn prepare(ground: &Ground) -> Result<String, String> {
     ))
 }
 
-/// The number and the size of the last segment.
+/// Returns the number and the size of the last segment.
 fn last_segment(dir: &Path) -> Result<(u32, u64), String> {
     let size = |number: u32| {
         let path = dir.join(format!("journal-{number:04}.jsonl"));
@@ -110,7 +110,7 @@ fn last_segment(dir: &Path) -> Result<(u32, u64), String> {
     Ok((last, size(last).map_err(text)?))
 }
 
-/// The time from the start of the process to the record that starts an agent, in milliseconds. Then it is killed.
+/// Measures the time from the start of the process to the record that starts an agent, in milliseconds. Then it is killed.
 fn resume(ground: &Ground) -> Result<f64, String> {
     let words = ["run", "--json", "--max-iterations", "0", "--"];
     let mut command: Command = ground.tachikoma(&words);

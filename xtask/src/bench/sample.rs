@@ -1,14 +1,14 @@
-//! Repeated measurements of one thing.
+//! Repeated measurements of one value.
 
 use std::process::Command;
 use std::time::Instant;
 
-/// What was measured, in the order it came.
+/// The measurements, in their order.
 #[derive(Debug, Default)]
 pub struct Sample(Vec<f64>);
 
 impl Sample {
-    /// Runs a command to its end and adds the time it took in milliseconds. It must end with one of `codes`.
+    /// Runs a command and adds its time in milliseconds. It must end with one of `codes`.
     pub fn time(&mut self, command: &mut Command, codes: &[i32]) -> Result<(), String> {
         let started = Instant::now();
         let status = command.status();
@@ -26,7 +26,7 @@ impl Sample {
         self.0.push(value);
     }
 
-    /// The middle one; of an even number the mean of the two in the middle.
+    /// Returns the median; for an even number the mean of the two in the middle.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -38,7 +38,7 @@ impl Sample {
         }
     }
 
-    /// The least: what it takes when nobody disturbs.
+    /// Returns the minimum: the time without disturbance.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::min)
     }
@@ -53,12 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_is_the_middle_however_they_came() {
+    fn the_median_does_not_depend_on_the_order() {
         let of = |values: &[f64]| Sample(values.to_vec()).median();
         assert!((of(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((of(&[4.0, 1.0, 2.0, 100.0]) - 3.0).abs() < 1e-9);
         assert!((of(&[7.0]) - 7.0).abs() < 1e-9);
-        assert!(of(&[]).is_nan(), "nothing measured is no number");
+        assert!(of(&[]).is_nan(), "no measurements give no number");
     }
 
     #[test]
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_fails_is_no_measurement() {
+    fn a_failing_command_is_not_a_measurement() {
         let mut sample = Sample::default();
         let error = sample.time(&mut Command::new("false"), &[0]).unwrap_err();
         assert_eq!(error, "false ended with exit status: 1");

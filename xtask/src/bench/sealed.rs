@@ -1,4 +1,4 @@
-//! What it costs that a record is sealed before it is written.
+//! The cost of encrypting a record before it is written.
 
 use std::fs;
 use std::time::Instant;
@@ -20,7 +20,7 @@ const ITERATIONS: usize = 400;
 
 const SEALED_TIMES: f64 = 1.3;
 
-/// A sealed journal's append and sync, in turns with a plain one's on the same disk.
+/// Measures the append and sync of an encrypted journal, alternating with a plain one on the same disk.
 pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     quiet_run(&ground, 1)?;
@@ -45,7 +45,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
                 ours.add(started.elapsed().as_secs_f64() * 1e3);
                 Ok::<_, tachikoma_loop_runner::store::StoreError>(())
             };
-            // They take turns at coming second, when the disk may be busy with the first.
+            // They take turns, because the disk may be busy with the first.
             if round % 2 == 1 {
                 seal()?;
             }

@@ -1,4 +1,4 @@
-//! How long the short commands take, over a program that does nothing.
+//! The time of short commands, compared to a program that does nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::report::{Row, Unit};
 use super::sample::Sample;
 use crate::product::{Ground, Live, await_that};
 
-/// Each in turn with the others.
+/// Alternating with the others.
 const ROUNDS: usize = 80;
 
-/// What a loop that has ended has behind it.
+/// Iterations of a loop that has ended.
 const ITERATIONS: &str = "200";
 
 const STATUS_MS: f64 = 15.0;

@@ -1,4 +1,4 @@
-//! How long it takes from the stop command until the agent is interrupted.
+//! The time from the stop command until the agent is interrupted.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -35,7 +35,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
         let stamp: f64 = stamp
             .trim()
             .parse()
-            .map_err(|_| "the agent's stamp is no time")?;
+            .map_err(|_| "the agent's stamp is not a time")?;
         let before = before.map_err(|error| error.to_string())?.as_secs_f64();
         sample.add((stamp - before) * 1e3);
     }

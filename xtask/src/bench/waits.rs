@@ -1,4 +1,4 @@
-//! How long it takes from the stop command until the loop has left whatever it waits in. Every wait gives way within the same goal.
+//! The time from the stop command until the loop has left a wait. Every wait has the same goal.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ const GOAL_MS: f64 = 100.0;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A wait: how the loop comes into it, and the words in its journal by which that is known.
+/// A wait: how the loop enters it, and the text in its journal that shows it.
 struct Wait {
     name: &'static str,
     config: &'static str,
@@ -42,10 +42,10 @@ const NOTHING: Wait = Wait {
     first: None,
 };
 
-/// A loop that waits for nobody but us.
+/// A loop that only waits for the stop.
 const HOUR: &[&str] = &["--delay", "1h"];
 
-/// The work is done, and said to be.
+/// The work is complete and claimed.
 const CLAIMS: &str = "date >done; echo '<promise>COMPLETE</promise>'";
 
 const WAITS: [Wait; 7] = [
@@ -122,7 +122,7 @@ fn row(figure: String, mut one: impl FnMut() -> Result<f64, String>) -> Result<R
     Ok(row.detail(format!("least {least:.2} ms, most {most:.2} ms")))
 }
 
-/// Stops a loop that waits. Returns milliseconds.
+/// Stops a waiting loop. Returns milliseconds.
 fn one(bench: &Bench, wait: &Wait) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     ground.configure(wait.config)?;
@@ -138,7 +138,7 @@ fn one(bench: &Bench, wait: &Wait) -> Result<f64, String> {
     stop(&ground, runner)
 }
 
-/// The model's service is limited, and the loop waits for it.
+/// The usage limit is reached, and the loop waits for its reset.
 fn limited(bench: &Bench, agent: &Path) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let at = |name: &str| ground.path().join(name);
@@ -155,7 +155,7 @@ fn limited(bench: &Bench, agent: &Path) -> Result<f64, String> {
     stop(&ground, runner)
 }
 
-/// The work tree is being rolled back, and a filter of the repository takes its time.
+/// The work tree is being rolled back, with a slow filter of the repository.
 fn rolling(bench: &Bench) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let dir = ground.path();
@@ -175,7 +175,7 @@ fn rolling(bench: &Bench) -> Result<f64, String> {
     stop(&ground, runner)
 }
 
-/// The loop has ended, and waits for a message about it: who sends a signal waits no longer.
+/// The loop has ended, and waits for a notification: a signal ends that wait.
 fn drain(bench: &Bench) -> Result<f64, String> {
     let ground = Ground::new(&bench.product, &bench.disk)?;
     let config = "[[notify]]\nto = 'command'\ncommand = 'exec sleep 1000'\n";
@@ -189,7 +189,7 @@ fn drain(bench: &Bench) -> Result<f64, String> {
     Ok(before.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Stops the loop. Returns how long it took until its end was written down.
+/// Stops the loop. Returns the time until its end was recorded.
 fn stop(ground: &Ground, runner: Live) -> Result<f64, String> {
     let before = SystemTime::now().duration_since(UNIX_EPOCH);
     let before = before.map_err(|error| error.to_string())?.as_secs_f64() * 1e3;
@@ -206,7 +206,7 @@ fn stop(ground: &Ground, runner: Live) -> Result<f64, String> {
         .map_err(|error| format!("its time: {error}"))?;
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit")]
     let ended = time.as_millis() as f64;
-    // It is written in whole milliseconds.
+    // The record has whole milliseconds.
     Ok((ended - before).max(0.0))
 }
 

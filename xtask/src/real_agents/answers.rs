@@ -1,4 +1,4 @@
-//! Prompts that are answered: the lines are as known, and the tokens are those that the model sent.
+//! Prompts with answers: the lines are as expected, and the tokens are those of the model.
 
 use serde_json::json;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
@@ -31,7 +31,7 @@ pub fn simple_text(ground: &Ground) -> String {
     "one request, one result".into()
 }
 
-/// Tools do what they say, one that fails included.
+/// Tools have their effect, and a failing one too.
 pub fn tools(ground: &Ground) -> String {
     let file = ground.scratch.path().join("made.txt");
     let write = json!({"file_path": file, "content": "made\n"});
@@ -79,7 +79,7 @@ pub fn partial_messages(ground: &Ground) -> String {
     format!("{} pieces", events.len())
 }
 
-/// A 200k window fills to 85 % and beyond without compaction, and every reading is right; a fresh session starts low.
+/// A 200k window fills to 85 % and beyond without compaction, and every reading is right; a new session starts low.
 pub fn context_growth(ground: &Ground) -> String {
     let usage = Usage::cached(20_000).growing_by(15_000);
     let redline = WINDOW * 85 / 100;
@@ -116,7 +116,7 @@ pub fn context_growth(ground: &Ground) -> String {
     format!("{messages} readings up to {last}, then afresh")
 }
 
-/// A sub-agent's context is not the conversation's.
+/// The context of a sub-agent does not count for the conversation.
 pub fn subagent(ground: &Ground) -> String {
     let task = json!({
         "description": "count", "prompt": "count all the beans", "subagent_type": "general-purpose",

@@ -1,4 +1,4 @@
-//! `tachikoma run --agent claude` with a budget of money: kept in the middle of a turn, by the agent's own figures.
+//! `tachikoma run --agent claude` with a budget: it is enforced during a turn, by the agent's own figures.
 
 use serde_json::Value;
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
@@ -9,10 +9,10 @@ use super::looping::{Looping, only, outcomes, told};
 /// The exit code of a loop that a budget ended.
 const STOPPED: i32 = 4;
 
-/// Dollars for a million tokens of the model: written into the cache, read from it, answered.
+/// Dollars for a million tokens of the model: written to the cache, read from it, output.
 const PRICES: [f64; 3] = [3.75, 0.3, 15.0];
 
-/// What an answer costs.
+/// The cost of an answer.
 #[expect(clippy::cast_precision_loss, reason = "some thousand tokens")]
 fn price(usage: &Usage) -> f64 {
     let [write, read, answer] = PRICES;
@@ -22,7 +22,7 @@ fn price(usage: &Usage) -> f64 {
     dollars / 1e6
 }
 
-/// Half a cent: in the middle of a turn the agent tells whole cents, and what it told is not taken back.
+/// Half a cent: during a turn the agent reports whole cents, and reports are never reduced.
 const ROUNDING: f64 = 0.005;
 
 /// About $0.30, far below the redline.
@@ -34,7 +34,7 @@ const DEAR: Usage = Usage {
     per_tool_result: 0,
 };
 
-/// One turn that never ends by itself is ended when a dollar is spent, and so is a second process that gets what is left.
+/// A turn that never ends is ended when a dollar is spent, and so is a second process with the rest of the budget.
 pub fn kept(ground: &Ground) -> String {
     let turn = Turn::bash("echo x >> calls").using(DEAR);
     let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
@@ -48,7 +48,7 @@ pub fn kept(ground: &Ground) -> String {
     format!("${first:.2} of $1.00, then ${second:.2} of $2.00")
 }
 
-/// The model's own log shows no more than the one answer beyond the budget, and the loop knows what it sent.
+/// The model's log shows no more than one answer beyond the budget, and the loop knows all costs.
 #[track_caller]
 fn expect_kept(events: &[Value], model: &ScriptedModel, budget: f64, rounding: f64) -> f64 {
     let triggered = only(events, "stop_condition_triggered");

@@ -1,19 +1,19 @@
-//! `tachikoma run --agent claude` to the end of the work: claims of the real agent, and what they have to prove.
+//! `tachikoma run --agent claude` to the end of the work: claims of the real agent, and their proof.
 
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::Ground;
 use super::looping::{LIMIT_REACHED, Looping, of_type, only, outcomes, told};
 
-/// The exit code of a loop whose work is complete.
+/// The exit code of a loop with complete work.
 const DONE: i32 = 0;
 
 const CLAIM: &str = "All is done.\n<promise>COMPLETE</promise>";
 
-/// How often completion is claimed before it is true.
+/// Number of false claims.
 const FALSE_CLAIMS: usize = 10;
 
-/// Ten false claims are believed not once, and the eleventh, which is true, at once.
+/// Ten false claims are refused, and the eleventh, which is true, is accepted at once.
 pub fn claims(ground: &Ground) -> String {
     let claim = || Turn::text(CLAIM).using(Usage::cached(9_000));
     let mut turns = vec![Turn::bash("true").using(Usage::cached(8_000))];
@@ -26,7 +26,7 @@ pub fn claims(ground: &Ground) -> String {
     let settings = [
         ("STOP_CONDITIONS__MAX_TEST_FAILURE_STREAK", "0"),
         ("STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS", "0"),
-        // A hand-off would be asked for in between.
+        // A hand-off would be requested in between.
         ("REBOOT__ENABLED", "false"),
         (
             "GATE",
@@ -43,11 +43,11 @@ pub fn claims(ground: &Ground) -> String {
     format!("{refused} false claims refused, 1 believed")
 }
 
-/// In safe mode the agent may say with a command that it is done.
+/// In safe mode the agent can claim completion with a command.
 pub fn done_in_safe_mode(ground: &Ground) -> String {
     let read = serde_json::json!({ "file_path": "prompt.md" });
     let model = ScriptedModel::start(Scenario::of([
-        // Who has done nothing is not believed.
+        // A claim without work is refused.
         Turn::tool("Read", read).using(Usage::cached(7_000)),
         Turn::bash("tachikoma done --reason 'all tests pass'").using(Usage::cached(8_000)),
         Turn::text("that was it").using(Usage::cached(9_000)),
@@ -120,7 +120,7 @@ pub fn refused_prompt(ground: &Ground) -> String {
     "failed, and says that a hook refuses the prompt".into()
 }
 
-/// Installs a hook of Claude Code that refuses everything it is asked about.
+/// Installs a hook of Claude Code that refuses everything.
 fn hook(ground: &Ground, event: &str) {
     let hooks =
         serde_json::json!([{"hooks": [{"type": "command", "command": "echo no >&2; exit 2"}]}]);

@@ -1,4 +1,4 @@
-//! `tachikoma run --agent claude` where someone is killed in the middle of a turn.
+//! `tachikoma run --agent claude` with a killed runner or agent during a turn.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::looping::{
     LIMIT_REACHED, Looping, Settings, all_events, names, of_type, outcomes, pids, told,
 };
 
-/// The agent writes its conversation down a moment after it happened; what is killed in that moment is forgotten.
+/// The agent saves its conversation with a delay; a kill in that time loses the end.
 const HELD: &str = "sleep 1; echo x > started; until [ -e go ]; do sleep 0.1; done";
 
 fn model() -> ScriptedModel {
@@ -20,7 +20,7 @@ fn model() -> ScriptedModel {
     ]))
 }
 
-/// Kills the runner in the middle of the second iteration, and takes the loop up again.
+/// Kills the runner during the second iteration, and resumes the loop.
 fn kill_runner(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> Vec<Value> {
     let mut looping = Looping::start(ground, model, settings, 2);
     ground.await_file("started");
@@ -45,7 +45,7 @@ fn is_gone(pid: u64) -> bool {
     !std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The conversation goes on where the runner died.
+/// The conversation continues where the runner died.
 pub fn runner(ground: &Ground) -> String {
     let model = model();
     let events = kill_runner(ground, &model, &[]);
@@ -57,7 +57,7 @@ pub fn runner(ground: &Ground) -> String {
     "same conversation".into()
 }
 
-/// Unless it is not to: then a fresh one has the checkpoint in its prompt.
+/// With fresh sessions, the new one has the checkpoint in its prompt.
 pub fn runner_unkept(ground: &Ground) -> String {
     let model = model();
     let settings = [("SESSION__PERSIST_SESSIONS", "false")];

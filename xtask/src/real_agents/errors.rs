@@ -1,4 +1,4 @@
-//! A model's service that answers with an error, to a loop: what class it is, what is waited for, and how often it is asked.
+//! A model's service that answers with an error: its class, the wait, and the number of requests.
 //! Each row of the table in `docs/agents/claude-code.md` is one check.
 
 use std::sync::Arc;
@@ -37,28 +37,28 @@ pub const CHECKS: &[Row] = &[
     Row("refusal", refusal, USUAL),
 ];
 
-/// The agent asks twice instead of eleven times, which would take three minutes.
+/// The agent sends two requests instead of eleven, which would take three minutes.
 const ONE_RETRY: (&str, &str) = ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_MAX_RETRIES", "1");
 
-/// Answers so many requests with this turn, and all others well.
+/// Answers this many requests with this turn, and all others successfully.
 fn wrong(turn: &Turn, times: usize) -> ScriptedModel {
     let turns = std::iter::repeat_n(turn.clone(), times);
     ScriptedModel::start(Scenario::of(turns.chain([Turn::text("well")])))
 }
 
-/// How often the model was asked.
+/// Returns the number of requests to the model.
 fn calls(model: &ScriptedModel) -> usize {
     model.asked_for(Kind::Main).len()
 }
 
-/// The one wait of a loop, by its reason.
+/// Returns the only wait of a loop, by its reason.
 #[track_caller]
 fn expect_wait(events: &[Value], reason: &str) {
     let wait = only(events, "wait_started");
     assert_eq!(wait["wait"]["reason"], reason, "{}", told(events));
 }
 
-/// The words of the one failure, which is of this class: none, `poisoned` or `permanent`.
+/// Returns the text of the only failure, which has this class: none, `poisoned` or `permanent`.
 #[track_caller]
 fn expect_failure(events: &[Value], class: Option<&str>, words: &str) {
     let failure = &only(events, "iteration_failed")["failure"];
@@ -68,7 +68,7 @@ fn expect_failure(events: &[Value], class: Option<&str>, words: &str) {
     assert!(reason.contains(words), "{words:?} in {reason:?}");
 }
 
-/// It may go well the next time: one failed iteration, a backoff, and the next one in the same conversation and process.
+/// A retry can help: one failed iteration, a backoff, and the next one in the same conversation and process.
 fn transient(ground: &Ground, turn: &Turn, times: usize, words: &str) -> String {
     let model = wrong(turn, times);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
@@ -86,12 +86,12 @@ fn transient(ground: &Ground, turn: &Turn, times: usize, words: &str) -> String 
     format!("{times} calls, backoff, same conversation")
 }
 
-/// The service has too much to do: a wait that is no failure, and the same iteration again.
+/// The service is overloaded: a wait that is not a failure, and the same iteration again.
 fn limited(ground: &Ground, turn: &Turn, times: usize) -> String {
     waits(ground, turn, times, "usage_limit")
 }
 
-/// The service cannot be reached: a wait that is no failure, and the same iteration again.
+/// The service is unreachable: a wait that is not a failure, and the same iteration again.
 fn outage(ground: &Ground, turn: &Turn, times: usize) -> String {
     waits(ground, turn, times, "outage")
 }
@@ -100,7 +100,7 @@ fn waits(ground: &Ground, turn: &Turn, times: usize, reason: &str) -> String {
     let model = wrong(turn, times);
     let looping = Looping::start(ground, &model, &[ONE_RETRY], 1);
     looping.await_events("wait_started", 1);
-    assert_eq!(calls(&model), times, "nobody is asked while we wait");
+    assert_eq!(calls(&model), times, "no request during the wait");
     looping.tell(&["skip"]);
     let events = looping.ended(LIMIT_REACHED);
     let limit = only(&events, "iteration_limited");
@@ -116,7 +116,7 @@ fn waits(ground: &Ground, turn: &Turn, times: usize, reason: &str) -> String {
     format!("{times} calls, waited for, the same iteration again")
 }
 
-/// No loop can mend it: the end, with its sentence and advice.
+/// A permanent error: the end, with its message and advice.
 fn permanent(ground: &Ground, turn: &Turn, times: usize, words: &str, advice: &str) -> String {
     let model = wrong(turn, times);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(1);
@@ -131,7 +131,7 @@ fn permanent(ground: &Ground, turn: &Turn, times: usize, words: &str, advice: &s
     format!("{times} calls, the end: {advice}")
 }
 
-/// The agent gets over it by itself: nothing but the number of calls shows.
+/// The agent recovers itself: only the number of requests shows it.
 fn unnoticed(ground: &Ground, turn: &Turn, times: usize, settings: Settings<'_>) -> String {
     let model = wrong(turn, times);
     let events = Looping::start(ground, &model, settings, 1).ended(LIMIT_REACHED);
@@ -157,7 +157,7 @@ fn ending_with(reason: &str) -> Turn {
     }
 }
 
-/// 429 without a moment.
+/// 429 without a reset time.
 // complaint_40
 fn too_many(ground: &Ground) -> String {
     limited(ground, &busy(), 2)
@@ -167,7 +167,7 @@ fn overloaded(ground: &Ground) -> String {
     limited(ground, &overload(), 2)
 }
 
-/// The agent's own way out is left to it.
+/// The agent's own recovery is not disturbed.
 fn another_model(ground: &Ground) -> String {
     let fallback = "[\"--fallback-model\", \"claude-haiku-4-5\"]";
     let settings = [("AGENTS__CLAUDE__ARGS", fallback)];
@@ -181,12 +181,12 @@ fn another_model(ground: &Ground) -> String {
     format!("{} calls, answered by the other", calls(&model))
 }
 
-/// The agent waits as it is told, which is not our wait.
+/// The agent waits as requested, which is not our wait.
 fn retry_after(ground: &Ground) -> String {
     unnoticed(ground, &busy().header("retry-after", "2"), 2, &[])
 }
 
-/// It does not wait for so long, and does not tell us how long it would have to: ours is the wait for want of a moment.
+/// It does not wait that long, and does not report the time: our wait is used, without a reset time.
 fn retry_after_long(ground: &Ground) -> String {
     limited(ground, &busy().header("retry-after", "3600"), 1)
 }
@@ -196,7 +196,7 @@ fn broken(ground: &Ground) -> String {
     outage(ground, &turn, 2)
 }
 
-/// The network is away for more than an hour by the loop's own waits, each of which is skipped: nothing is lost.
+/// The network is gone for more than an hour of waits, each of which is skipped: nothing is lost.
 fn network_away(ground: &Ground) -> String {
     // 5, 10, 20, 40, 80, 160 and twelve times 300 seconds.
     const WAITS: usize = 18;
@@ -248,7 +248,7 @@ fn empty(ground: &Ground) -> String {
     transient(ground, &turn, 2, "empty or malformed response")
 }
 
-/// A network that wants someone to sign in.
+/// A network with a login page.
 fn page(ground: &Ground) -> String {
     transient(ground, &Turn::fault(Fault::Html), 2, "HTML page")
 }
@@ -266,7 +266,7 @@ fn error_events(ground: &Ground) -> String {
     transient(ground, &in_the_stream(), 2, "malformed response")
 }
 
-/// The agent tries variations of it at once.
+/// The agent retries variations of it at once.
 fn bad_request(ground: &Ground) -> String {
     let turn = Turn::status(400, "invalid_request_error", "messages: no");
     transient(ground, &turn, 6, "API Error: 400")
@@ -298,7 +298,7 @@ fn no_credit(ground: &Ground) -> String {
     permanent(ground, &turn, 1, "Credit balance is too low", "account")
 }
 
-/// Nothing more goes into the conversation: a fresh one goes on.
+/// Nothing more fits into the conversation: a new one continues.
 fn too_large(ground: &Ground) -> String {
     let model = wrong(&Turn::status(413, "request_too_large", "too much"), 1);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);
@@ -312,7 +312,7 @@ fn too_large(ground: &Ground) -> String {
     "a fresh session".into()
 }
 
-/// The conversation is what is refused, as the agent says itself: a fresh one goes on.
+/// The service rejects the conversation, as the agent reports: a new one continues.
 fn refusal(ground: &Ground) -> String {
     let model = wrong(&ending_with("refusal"), 2);
     let events = Looping::start(ground, &model, &[ONE_RETRY], 2).ended(LIMIT_REACHED);

@@ -1,5 +1,5 @@
-//! A loop that fills its window again and again. The model does one long piece of work, knows no more of it than its
-//! conversation tells, and looks at the files first wherever it is fresh: what is lost or done twice shows in the files.
+//! A loop that fills its context window again and again. The model does one long task, knows only its
+//! conversation, and reads the files first in a new session: lost or repeated work shows in the files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use tachikoma_testkit::{Asked, Kind, Request, Scenario, ScriptedModel, Turn, Usa
 use super::ground::{Ground, Programs, WINDOW};
 use super::looping::{Looping, Settings, names, of_type, only, outcomes, told};
 
-/// From here on the loop sends no prompt: 3,000 tokens before the agent's own refusal.
+/// From here on the loop sends no prompt: 3,000 tokens before the agent's own limit.
 const HARD_LIMIT: u64 = WINDOW - 23_000 - 3_000;
 const REDLINE: u64 = WINDOW * 85 / 100;
 
-/// Tells how far the work is.
+/// Prints the progress of the work.
 const LOOK: &str = "touch work; wc -l < work";
 
-/// One step, which depends on all those before it.
+/// One step, which depends on all steps before it.
 const STEP: &str = "sha256sum < work >> work; wc -l < work";
 
-/// What a session can do after its first look before it is full.
+/// Steps of a session after its first look, before it is full.
 const STEPS_PER_SESSION: u64 = 10;
 
-/// A window that no amount of this work fills.
+/// A window that this work never fills.
 const ENDLESS: Settings<'_> = &[
     ("AGENTS__CLAUDE__MODEL", "claude-sonnet-4-5[1m]"),
     ("CONTEXT_REDLINE_PERCENT", "100"),
 ];
 
-/// The words by which a session is asked for its hand-off.
+/// The text that asks a session for its hand-off.
 const HAND_OFF_ASKED: &str = "Write its hand-off";
 
 /// How sessions fill: to just above the redline, or in one step from below it to beyond the hard limit.
@@ -38,7 +38,7 @@ const KINDS: [Usage; 2] = [
     Usage::cached(18_000).growing_by(16_500),
 ];
 
-/// A model that takes so many steps in all.
+/// A model that does this many steps.
 fn worker(steps: u64, kinds: [Usage; 2]) -> ScriptedModel {
     let mut sessions: Vec<Option<String>> = Vec::new();
     ScriptedModel::reacting(Scenario::default(), move |request| {
@@ -63,7 +63,7 @@ fn worker(steps: u64, kinds: [Usage; 2]) -> ScriptedModel {
     })
 }
 
-/// The number that the last tool said, if anything was done since the last prompt.
+/// Returns the number in the last tool's output, if there was one since the last prompt.
 fn last_output(request: &Request) -> Option<u64> {
     let message = request.body["messages"].as_array()?.last()?;
     let blocks = message["content"].as_array()?;
@@ -75,7 +75,7 @@ fn last_output(request: &Request) -> Option<u64> {
     text.lines().next()?.trim().parse().ok()
 }
 
-/// A window that is filled again and again.
+/// A context window that is filled again and again.
 pub fn again_and_again(ground: &Ground) -> String {
     fill(ground, 5)
 }
@@ -127,8 +127,8 @@ fn fill(ground: &Ground, reboots: u32) -> String {
     format!("{completed} reboots, {skipped} of them beyond the hard limit, {steps} steps")
 }
 
-/// Nothing is prompted, neither an iteration nor a hand-off, in a session whose last reading was at the hard limit. The
-/// model would not see it: the agent refuses first.
+/// No prompt, neither an iteration nor a hand-off, is sent in a session with a last reading at the hard limit. The
+/// model would not get it: the agent refuses first.
 #[track_caller]
 fn expect_no_prompt_beyond(events: &[Value]) {
     let mut last = 0;

@@ -1,4 +1,4 @@
-//! `tachikoma run --agent claude` where the context fills up: advice, hand-off, reboot.
+//! `tachikoma run --agent claude` with a full context: advice, hand-off, reboot.
 
 use rustix::process::Signal;
 use tachikoma_testkit::{Kind, Request, Scenario, ScriptedModel, Turn, Usage, await_until};
@@ -9,7 +9,7 @@ use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outco
 /// A tool that ends when it may.
 pub const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
 
-/// The advice at the warning line is heard in the turn that it is given in.
+/// The agent gets the advice at the warning line in the same turn.
 pub fn advice(ground: &Ground) -> String {
     let warned = Usage::cached(145_000);
     let scenario = Scenario::of([
@@ -33,7 +33,7 @@ pub fn advice(ground: &Ground) -> String {
     "in the result of the tool".into()
 }
 
-/// Words of the operator are heard in the turn that they are said in, once.
+/// A message of the operator reaches the agent in the same turn, once.
 pub fn told_words(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::bash(HELD).using(Usage::cached(10_000)),
@@ -63,7 +63,7 @@ pub fn told_words(ground: &Ground) -> String {
     "in the result of the tool, once".into()
 }
 
-/// The redline: the tool ends, the turn is interrupted, the hand-off written, and a fresh session has it in its prompt.
+/// The redline: the tool ends, the turn is interrupted, the hand-off is written, and a new session has it in its prompt.
 pub fn redline(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request.first_user.contains("Hand-off from the session");
@@ -74,7 +74,7 @@ pub fn redline(ground: &Ground) -> String {
         } else if request.tool_results == 0 {
             Turn::bash(HELD).using(Usage::cached(171_000))
         } else {
-            // Asked for before the interrupt came.
+            // Requested before the interrupt came.
             Turn::bash("echo too late > late").using(Usage::cached(172_000))
         })
     });
@@ -126,7 +126,7 @@ pub fn redline(ground: &Ground) -> String {
     "85% -> 10%, hand-off in the prompt".into()
 }
 
-/// A context that crosses the hard limit while a tool runs, and again while the hand-off is written: the hand-off is used.
+/// A context that crosses the hard limit during a tool, and again during the hand-off: the hand-off is used.
 pub fn hard_limit_mid_tool(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request.first_user.contains("Hand-off from the session");
@@ -154,7 +154,7 @@ pub fn hard_limit_mid_tool(ground: &Ground) -> String {
     "hand-off written at 176000 tokens".into()
 }
 
-/// The runner is killed while the hand-off is written: the next one asks again, in the same conversation.
+/// The runner is killed during the hand-off: the next one asks again, in the same conversation.
 pub fn runner_dies(ground: &Ground) -> String {
     let mut asked_before = false;
     let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
@@ -191,7 +191,7 @@ pub fn runner_dies(ground: &Ground) -> String {
     "asked again".into()
 }
 
-/// Immediate: the tool is not waited for, and nobody is asked.
+/// Immediate: the tool is interrupted, and no hand-off is requested.
 pub fn immediate(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::bash(HELD).using(Usage::cached(171_000)),
@@ -212,7 +212,7 @@ pub fn immediate(ground: &Ground) -> String {
     "the tool was cut".into()
 }
 
-/// The service refuses a conversation that is too long: a fresh session takes over.
+/// The service rejects a conversation that is too long: a new session takes over.
 // complaint_53
 pub fn too_long(ground: &Ground) -> String {
     let refused = "prompt is too long: 210000 tokens > 200000 maximum";
@@ -234,7 +234,7 @@ pub fn too_long(ground: &Ground) -> String {
     "a fresh session".into()
 }
 
-/// A reboot that the operator asks for in the middle of a turn.
+/// A reboot that the operator requests during a turn.
 pub fn by_hand(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
@@ -272,7 +272,7 @@ pub fn by_hand(ground: &Ground) -> String {
     );
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert!(last.last_user.contains("Half done."), "{}", last.last_user);
-    // The loop has ended, and its agent with it: nothing writes the file any more.
+    // The loop has ended, and its agent too: the file does not change.
     assert!(
         !ground.scratch.path().join("late").exists(),
         "a tool ran after the interrupt"

@@ -1,4 +1,4 @@
-//! Where one check happens: scratch directories, the agent with an environment of its own, and readers of what it says.
+//! The environment of one check: scratch directories, the agent with its own environment, and readers of its output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ const OUT: [&str; 4] = ["-p", "--output-format", "stream-json", "--verbose"];
 const IN: [&str; 2] = ["--input-format", "stream-json"];
 const USUAL: [&str; 3] = ["--dangerously-skip-permissions", "--model", MODEL];
 
-/// One check's world.
+/// The environment of one check.
 pub struct Ground {
     pub scratch: Scratch,
-    /// How long any wait may take.
+    /// Limit of all waits.
     pub patience: Duration,
     programs: Programs,
 }
 
-/// What is run.
+/// The programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
     pub claude: PathBuf,
@@ -43,7 +43,7 @@ impl Ground {
         }
     }
 
-    /// Another one, with the same programs.
+    /// Returns another one, with the same programs.
     pub fn another(&self) -> Self {
         Self::new(&self.programs, self.patience)
     }
@@ -57,7 +57,7 @@ impl Ground {
         command
     }
 
-    /// The same, with the agent for one prompt as its last words.
+    /// The same, with the agent for one prompt as its last arguments.
     pub fn tachikoma_around(&self, model: &ScriptedModel, words: &[&str]) -> Command {
         let mut command = self.tachikoma(model, words);
         command
@@ -83,7 +83,7 @@ impl Ground {
         command
     }
 
-    /// A program with nothing of the caller's environment: no account, no settings, a dummy key.
+    /// Returns a program without the caller's environment: no account, no settings, a dummy key.
     pub fn surrounded(&self, program: &Path, model: &ScriptedModel) -> Command {
         let mut command = Command::new(program);
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
@@ -107,7 +107,7 @@ impl Ground {
         command
     }
 
-    /// One prompt on standard input, to the end.
+    /// Runs one prompt on standard input, to the end.
     pub fn one_prompt(&self, model: &ScriptedModel, more: &[&str], prompt: &str) -> Ended {
         let words = [&OUT[..], &USUAL, more].concat();
         self.finish(&mut self.claude(model, &words), prompt)
@@ -122,31 +122,31 @@ impl Ground {
         ended
     }
 
-    /// The command line of one prompt, for those who change its environment.
+    /// Returns the command line of one prompt, to change its environment.
     pub fn one_prompt_command(&self, model: &ScriptedModel) -> Command {
         self.claude(model, &[&OUT[..], &USUAL].concat())
     }
 
-    /// Prompts as JSON lines.
+    /// Starts the agent for prompts as JSON lines.
     pub fn talk(&self, model: &ScriptedModel, more: &[&str]) -> Talk {
         let words = [&OUT[..], &IN, &USUAL, more].concat();
         Talk::start(&mut self.claude(model, &words), &self.scratch)
     }
 
-    /// The end of a talk.
+    /// Ends a talk.
     pub fn end(&self, talk: Talk) -> Ended {
         let ended = talk.end(self.patience);
         expect_decodable(&ended);
         ended
     }
 
-    /// Waits for so many lines of a type.
+    /// Waits for this many lines of a type.
     pub fn await_lines(&self, talk: &Talk, kind: &str, count: usize) {
         talk.await_lines(kind, count, self.patience);
     }
 
-    /// Waits until the agent has written a tool call down: it keeps its conversation with a delay, and what is not kept
-    /// when it is killed is not there to be taken up.
+    /// Waits until the agent has saved a tool call: it saves its conversation with a delay, and unsaved parts
+    /// are lost when it is killed.
     pub fn await_kept_call(&self) {
         let projects = self.scratch.home().join("claude/projects");
         let kept = || {
@@ -181,7 +181,7 @@ fn expect_decodable(ended: &Ended) {
     }
 }
 
-/// The one result of a process that had one prompt.
+/// Returns the only result of a process with one prompt.
 #[track_caller]
 pub fn only_result(ended: &Ended) -> &Value {
     let results = ended.results();
@@ -195,8 +195,8 @@ pub fn only_result(ended: &Ended) -> &Value {
     results[0]
 }
 
-/// Tokens on the input side of each message of the main conversation: the last line of a message wins, sub-agents and
-/// messages that nobody wrote do not count.
+/// Returns the input tokens of each message of the main conversation: the last line of a message counts; sub-agents and
+/// messages that the agent created do not.
 pub fn readings(ended: &Ended) -> Vec<u64> {
     let mut readings: Vec<(&str, u64)> = Vec::new();
     for line in ended.of_type("assistant") {
@@ -218,13 +218,13 @@ pub fn readings(ended: &Ended) -> Vec<u64> {
     readings.into_iter().map(|(_, sum)| sum).collect()
 }
 
-/// What the model sent in the main conversation, answer by answer.
+/// Returns the answers of the model in the main conversation.
 pub fn usages(model: &ScriptedModel) -> Vec<Usage> {
     let main = model.asked_for(Kind::Main).into_iter();
     main.filter_map(|asked| asked.usage).collect()
 }
 
-/// What the agent says is what the model sent, message by message; and what tachikoma reads from it is that too.
+/// Compares the agent's output with the model's answers, message by message, and with what tachikoma reads.
 #[track_caller]
 pub fn expect_readings(ended: &Ended, model: &ScriptedModel) -> usize {
     let (readings, sent) = (readings(ended), usages(model));
@@ -239,7 +239,7 @@ pub fn expect_readings(ended: &Ended, model: &ScriptedModel) -> usize {
     let decoded: Vec<u64> = seen
         .iter()
         .filter_map(|seen| match seen {
-            // One that the agent only estimates nobody sent.
+            // An estimate of the agent has no answer.
             Observation::Measured(reading) if !reading.estimated => Some(reading.tokens),
             _ => None,
         })
@@ -248,7 +248,7 @@ pub fn expect_readings(ended: &Ended, model: &ScriptedModel) -> usize {
     readings.len()
 }
 
-/// Every reading is the beginning or the end of an answer, in their order. Returns how many were read to their end.
+/// Checks that every reading is the start or the end of an answer, in order. Returns how many were read to their end.
 #[track_caller]
 pub fn expect_sent(readings: &[u64], sent: &[Usage]) -> usize {
     let (mut at, mut whole) = (0, 0);

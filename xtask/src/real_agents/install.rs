@@ -1,4 +1,4 @@
-//! The real agents: pinned versions from npm, with the checksums of lock files, below the target directory. They are never
+//! Installs the real agents: pinned versions from npm, with the checksums of lock files, in the target directory. They are never
 //! part of the repository.
 
 use std::fs;
@@ -9,24 +9,24 @@ use std::time::Duration;
 use crate::npm;
 use crate::product::{Live, text};
 
-/// What is installed of Claude Code. The lock file beside this one has the same.
+/// The version of Claude Code. The lock file beside this file has the same.
 pub const VERSION: &str = "2.1.325";
 
-/// Both take a second at most, on a machine that is not busy.
+/// Both take a second at most, on an idle machine.
 const VERSION_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A program from npm.
 struct Package {
-    /// What npm calls it.
+    /// The name in npm.
     name: &'static str,
     version: &'static str,
     manifest: &'static str,
     lock: &'static str,
-    /// How npm gets it.
+    /// How npm installs it.
     fetch: fn(&Path) -> Result<(), String>,
-    /// What its directory is called.
+    /// The name of its directory.
     dir: &'static str,
-    /// Where its native programs may be: they need no node to run, and npm none of the package's scripts to place them.
+    /// Possible paths of its native programs: they run without node, and npm needs no scripts to install them.
     programs: fn(&Path) -> Vec<PathBuf>,
 }
 
@@ -51,18 +51,18 @@ const OPENCODE: Package = Package {
     version: "1.18.33",
     manifest: include_str!("npm-opencode/package.json"),
     lock: include_str!("npm-opencode/package-lock.json"),
-    // The lock file has the programs of Linux; others are left open by it.
+    // The lock file has the programs for Linux and leaves others open.
     fetch: npm::install,
     dir: "opencode",
     programs: |dir| native(&dir.join("node_modules"), "opencode-", "bin/opencode"),
 };
 
-/// Returns where Claude Code is, and installs it first where it is not.
+/// Returns the path of Claude Code, and installs it if necessary.
 pub fn claude() -> Result<PathBuf, String> {
     CLAUDE.installed()
 }
 
-/// Returns where OpenCode is, and installs it first where it is not.
+/// Returns the path of OpenCode, and installs it if necessary.
 pub fn opencode() -> Result<PathBuf, String> {
     OPENCODE.installed()
 }
@@ -77,7 +77,7 @@ impl Package {
         }
         println!("installing {name} {version} below {}", home.display());
         let new = home.join(format!("{}-{version}.new", self.dir));
-        // Both may be left of an installation that was cut off.
+        // Both may be left of an interrupted installation.
         for path in [&new, &dir] {
             if path.exists() {
                 fs::remove_dir_all(path)
@@ -93,7 +93,7 @@ impl Package {
         self.program_in(&dir)
     }
 
-    /// Returns the first program that runs here and is of the right version.
+    /// Returns the first program that runs here and has the right version.
     fn program_in(&self, dir: &Path) -> Result<PathBuf, String> {
         let mut why = "npm installed no program for this machine".to_owned();
         for program in (self.programs)(dir) {

@@ -1,5 +1,5 @@
-//! A network that has only loopback, and a world of processes that ends with its first one: what a check starts can
-//! neither reach anyone nor stay.
+//! A network namespace with only loopback, and a process namespace that ends with its first process: a check can
+//! neither reach another machine nor leave processes.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,10 +12,10 @@ use crate::product::await_that;
 /// Processes that are being ended by their agent need a moment.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Without loopback even this machine cannot be reached.
+/// Without loopback even this machine is unreachable.
 const LOOPBACK_UP: &str = "ip link set lo up && exec \"$@\"";
 
-/// Runs this program again with other words, isolated.
+/// Runs this program again with other arguments, isolated.
 pub fn run_inside(words: &[&str]) -> Result<(), String> {
     let probe = unshare(&["true"]).stdin(Stdio::null()).output();
     let probe = probe.map_err(|error| {
@@ -50,7 +50,7 @@ fn unshare(words: &[&str]) -> Command {
     command
 }
 
-/// Refuses to go on where anything but this machine could be reached, or processes of others be seen.
+/// Fails if another machine is reachable, or processes of others are visible.
 pub fn expect_only_loopback() -> Result<(), String> {
     let table = fs::read_to_string("/proc/net/dev")
         .map_err(|error| format!("read /proc/net/dev: {error}"))?;
@@ -65,7 +65,7 @@ pub fn expect_only_loopback() -> Result<(), String> {
     Ok(())
 }
 
-/// The names in the kernel's table.
+/// Returns the names in the kernel's table.
 fn interfaces(table: &str) -> Vec<&str> {
     let rows = table.lines().skip(2);
     rows.filter_map(|row| row.split_once(':'))
@@ -73,14 +73,14 @@ fn interfaces(table: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Waits until no process is left but this one, kills those that stay, and returns them.
+/// Waits until only this process is left, kills the others, and returns them.
 pub fn clear_away() -> Vec<String> {
     if await_that("the end of all", GRACE, || others().is_empty()).is_ok() {
         return Vec::new();
     }
     let left = others();
     for (pid, _) in &left {
-        // Those of this namespace were all started by this program.
+        // All processes of this namespace were started by this program.
         if let Some(pid) = Pid::from_raw(*pid) {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -88,7 +88,7 @@ pub fn clear_away() -> Vec<String> {
     left.into_iter().map(|(_, line)| line).collect()
 }
 
-/// All other living processes of the namespace. Zombies have no command line and are left out.
+/// Returns all other living processes of the namespace. Zombies have no command line and are left out.
 fn others() -> Vec<(i32, String)> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn without_isolation_nothing_is_done() {
+    fn without_isolation_nothing_runs() {
         let refused = expect_only_loopback().expect_err("a test is not the first process");
         assert!(
             refused.contains("more than loopback") || refused.contains("not the first process"),

@@ -1,4 +1,4 @@
-//! The usage limit of a subscription, to a loop: one call before it is lifted, one after, and nothing that counts as a failure.
+//! The usage limit of a subscription: one request before its reset, one after, and no failure.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,20 +20,20 @@ pub const CHECKS: &[Row] = &[
     Row("limit-warning", warning, USUAL),
 ];
 
-/// A subscription instead of a key; its token is as much a dummy.
+/// A subscription instead of a key; its token is a dummy too.
 const SUBSCRIPTION: Settings<'_> = &[
     ("AGENTS__CLAUDE__ENV__ANTHROPIC_API_KEY", ""),
     ("AGENTS__CLAUDE__ENV__CLAUDE_CODE_OAUTH_TOKEN", "dummy"),
 ];
 
-/// How long after the limit is lifted the service is asked again, at most. Generous: the agent's start is in it, and a loaded
-/// machine takes seconds for that.
+/// Limit of the time from the reset to the next request. Generous: it includes the start of the agent, which takes
+/// seconds on a busy machine.
 const LATE_MAX: Duration = Duration::from_secs(15);
 
-/// What the agent itself takes from its start to its first call, on a loaded machine.
+/// The time from the start of the agent to its first request, on a busy machine.
 const AGENT_START: Duration = Duration::from_secs(2);
 
-/// With what a service says about a limit.
+/// The headers of a usage limit.
 fn marked(turn: Turn, status: &str, reset: u64) -> Turn {
     let name = |name: &str| format!("anthropic-ratelimit-unified-{name}");
     turn.header(&name("status"), status)
@@ -42,7 +42,7 @@ fn marked(turn: Turn, status: &str, reset: u64) -> Turn {
         .header(&name("5h-utilization"), "0.93")
 }
 
-/// A service that refuses everyone until so many seconds after the first call, and when it was asked.
+/// A service that rejects requests until this many seconds after the first one, with the times of requests.
 struct Limited {
     model: ScriptedModel,
     asked: Arc<Mutex<Vec<Duration>>>,
@@ -54,7 +54,7 @@ impl Limited {
         Self::lifted_late(seconds, 0)
     }
 
-    /// States one reset, and refuses for `late` more seconds after it.
+    /// Reports one reset, and rejects requests for `late` more seconds after it.
     fn lifted_late(seconds: u64, late: u64) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
@@ -83,7 +83,7 @@ impl Limited {
         }
     }
 
-    /// One call was too many, one came in time after the limit, and the iteration is the same.
+    /// One request was rejected, one came in time after the reset, and the iteration is the same.
     fn expect_one_probe(&self, events: &[Value], late_max: Duration) -> String {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(asked.len(), 2, "one call before and one after: {asked:?}");
@@ -103,7 +103,7 @@ impl Limited {
     }
 }
 
-/// When the limit is lifted, in seconds since 1970.
+/// The reset in seconds since 1970.
 fn lifted(asked: &[Duration], seconds: u64) -> u64 {
     asked.first().map_or(0, Duration::as_secs) + seconds
 }
@@ -115,7 +115,7 @@ fn waited_for(ground: &Ground) -> String {
     limited.expect_one_probe(&looping.ended(LIMIT_REACHED), LATE_MAX)
 }
 
-/// The service refuses once more after the stated reset, and is asked again soon.
+/// The service rejects once more after the reported reset, and is asked again soon.
 fn lifted_late(ground: &Ground) -> String {
     let limited = Limited::lifted_late(3, 8);
     let looping = Looping::start(ground, &limited.model, SUBSCRIPTION, 1);
@@ -128,7 +128,7 @@ fn lifted_late(ground: &Ground) -> String {
     "refused twice, answered the third time".into()
 }
 
-/// The wait outlives the runner.
+/// The wait continues after the runner was killed.
 // complaint_42
 fn over_a_death(ground: &Ground) -> String {
     let limited = Limited::until(6);
@@ -143,7 +143,7 @@ fn over_a_death(ground: &Ground) -> String {
     limited.expect_one_probe(&events, LATE_MAX + AGENT_START)
 }
 
-/// That a limit comes near is a reading, and no failure.
+/// A warning before the limit is a reading, not a failure.
 fn warning(ground: &Ground) -> String {
     let turn = marked(Turn::text("well"), "allowed_warning", 4_000_000_000);
     let model = ScriptedModel::start(Scenario::of([turn]).for_ever());

@@ -1,4 +1,4 @@
-//! A loop of the real binary around the real agent: how it is started, and what its records have to agree with.
+//! A loop of the real binary with the real agent: how it is started, and checks of its records.
 
 use std::process::Command;
 
@@ -11,20 +11,20 @@ use super::opencode_environment::surround;
 /// The exit code of a loop that met its limit.
 pub const LIMIT_REACHED: i32 = 3;
 
-/// What the agent is told in each iteration.
+/// The prompt of each iteration.
 pub const PROMPT: &str = "do the next thing";
 
-/// What tachikoma sets by itself and must not find set.
+/// Variables that tachikoma itself sets and that must not be set.
 const OWN_VARIABLES: [&str; 3] = [
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS",
     "DISABLE_AUTOUPDATER",
     "IS_SANDBOX",
 ];
 
-/// Settings, in the form of variables: what is said last holds.
+/// Settings as variables: the last one counts.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
 
-/// Reboots may follow one another at once, and so may iterations.
+/// Without a pause between reboots and between iterations.
 const USUAL: [(&str, &str); 5] = [
     ("ITERATION_DELAY", "0s"),
     ("AGENTS__CLAUDE__MODEL", MODEL),
@@ -33,7 +33,7 @@ const USUAL: [(&str, &str); 5] = [
     ("REBOOT__MAX_REBOOTS_PER_HOUR", "0"),
 ];
 
-/// A loop that runs.
+/// A running loop.
 pub struct Looping<'a> {
     ground: &'a Ground,
     model: &'a ScriptedModel,
@@ -42,7 +42,7 @@ pub struct Looping<'a> {
 }
 
 impl<'a> Looping<'a> {
-    /// Starts a loop with so many iterations.
+    /// Starts a loop with this many iterations.
     pub fn start(
         ground: &'a Ground,
         model: &'a ScriptedModel,
@@ -74,12 +74,12 @@ impl<'a> Looping<'a> {
         }
     }
 
-    /// Takes up the loop that another runner left.
+    /// Resumes the loop of another runner.
     pub fn take_up(&self) -> Self {
         self.go_on(&[])
     }
 
-    /// Takes it up with more words.
+    /// Resumes it with more arguments.
     pub fn go_on(&self, more: &[&str]) -> Self {
         let words = [&["run", "--json"][..], more].concat();
         let mut command = tachikoma(self.ground, self.model, self.settings, &words);
@@ -89,7 +89,7 @@ impl<'a> Looping<'a> {
         }
     }
 
-    /// Says a command to it, which must be obeyed.
+    /// Sends a command, which must be accepted.
     pub fn tell(&self, words: &[&str]) {
         let said = tachikoma(self.ground, self.model, &[], words).output();
         let said = said.expect("tachikoma starts");
@@ -101,12 +101,12 @@ impl<'a> Looping<'a> {
         &mut self.talk
     }
 
-    /// Its records so far.
+    /// Returns its records so far.
     pub fn events(&self) -> Vec<Value> {
         events(&self.talk.lines())
     }
 
-    /// Waits for so many events of a type.
+    /// Waits for this many events of a type.
     pub fn await_events(&self, kind: &str, count: usize) {
         let what = format!("{count} x {kind}");
         await_until(&what, self.ground.patience, || {
@@ -114,7 +114,7 @@ impl<'a> Looping<'a> {
         });
     }
 
-    /// Waits for its end, compares all it read with what the model sent, and returns its records.
+    /// Waits for its end, compares its readings with the model's answers, and returns its records.
     #[track_caller]
     pub fn end(self, code: i32) -> Vec<Value> {
         let (ground, model) = (self.ground, self.model);
@@ -123,7 +123,7 @@ impl<'a> Looping<'a> {
         events
     }
 
-    /// Waits for the end of one that has nothing to read, and returns its records.
+    /// Waits for its end without readings, and returns its records.
     #[track_caller]
     pub fn ended(self, code: i32) -> Vec<Value> {
         let Ended {
@@ -143,7 +143,7 @@ impl<'a> Looping<'a> {
     }
 }
 
-/// The binary in the agent's environment, with settings.
+/// Returns the binary in the agent's environment, with settings.
 fn tachikoma(
     ground: &Ground,
     model: &ScriptedModel,
@@ -161,7 +161,7 @@ fn tachikoma(
     command
 }
 
-/// The events of the whole loop, those of earlier runners too.
+/// Returns the events of the whole loop, with those of earlier runners.
 pub fn all_events(ground: &Ground, model: &ScriptedModel) -> Vec<Value> {
     let said = tachikoma(ground, model, &[], &["events", "--json"]).output();
     let said = said.expect("tachikoma starts").stdout;
@@ -186,7 +186,7 @@ pub fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
         .collect()
 }
 
-/// The one event of a type.
+/// Returns the only event of a type.
 #[track_caller]
 pub fn only<'a>(events: &'a [Value], kind: &str) -> &'a Value {
     let found = of_type(events, kind);
@@ -214,7 +214,7 @@ pub fn outcomes(events: &[Value]) -> Vec<String> {
     events.iter().filter_map(outcome).collect()
 }
 
-/// The attempts, in order: iteration and attempt.
+/// Returns the attempts in order: iteration and attempt.
 pub fn attempts(events: &[Value]) -> Vec<(u64, u64)> {
     let number = |event: &Value, name: &str| event[name].as_u64().unwrap_or_default();
     of_type(events, "iteration_started")
@@ -223,7 +223,7 @@ pub fn attempts(events: &[Value]) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// The agent's own names of its conversations, in order.
+/// Returns the agent's ids of its conversations, in order.
 pub fn names(events: &[Value]) -> Vec<&str> {
     let named = of_type(events, "session_named").into_iter();
     named
@@ -237,8 +237,8 @@ pub fn pids(events: &[Value]) -> Vec<u64> {
     launched.filter_map(|event| event["pid"].as_u64()).collect()
 }
 
-/// Every reading is what the model sent: the beginning or the end of one of its answers, in their order, and the end of
-/// each, but for those that were cut.
+/// Checks that every reading is the start or the end of an answer of the model, in order, and that the end of
+/// each was read, except for interrupted ones.
 #[track_caller]
 pub fn expect_readings(events: &[Value], model: &ScriptedModel) {
     let readings: Vec<u64> = of_type(events, "context_measured")

@@ -1,4 +1,4 @@
-//! `tachikoma run --agent opencode` around the real server: conversation, permissions, a full context, limits, and deaths.
+//! `tachikoma run --agent opencode` with the real server: conversation, permissions, a full context, limits, and kills.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ fn write(path: &str) -> Turn {
     Turn::tool("write", json!({"filePath": path, "content": "beans\n"}))
 }
 
-/// All iterations are one conversation, and what is read of it is what the model sent.
+/// All iterations are one conversation, and its readings are those of the model.
 fn conversation(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash("echo one > one").using(Usage::cached(9_000)),
@@ -68,7 +68,7 @@ fn conversation(ground: &Ground) -> String {
     "1 conversation, its own window".into()
 }
 
-/// Files of the work tree may be changed; the rest is denied, and the turn goes on.
+/// Files of the work tree can be changed; the rest is denied, and the turn continues.
 fn safe(ground: &Ground) -> String {
     let inside = ground.scratch.path().join("inside.txt");
     let outside = ground.scratch.home().join("outside.txt");
@@ -106,7 +106,7 @@ fn safe(ground: &Ground) -> String {
     "a file, a note, an allowed command, and three denials".into()
 }
 
-/// The advice at the warning line is heard in the turn that it is given in.
+/// The agent gets the advice at the warning line in the same turn.
 fn advice(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash("echo warm").using(Usage::cached(72_000)),
@@ -129,7 +129,7 @@ fn advice(ground: &Ground) -> String {
     "between two requests of one turn".into()
 }
 
-/// The redline: interrupted at the boundary, the hand-off written, and a fresh session has it in its prompt.
+/// The redline: interrupted at the tool boundary, the hand-off is written, and a new session has it in its prompt.
 fn redline(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request.first_user.contains("Hand-off from the session");
@@ -155,7 +155,7 @@ fn redline(ground: &Ground) -> String {
     "handed over to a fresh session".into()
 }
 
-/// A context that is too full for the model's service: no endless attempts to make it smaller, but a fresh session.
+/// A context that is too full for the model's service: no endless compaction, but a new session.
 fn too_long(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let fresh = request.first_user.contains("Hand-off from the session");
@@ -178,7 +178,7 @@ fn too_long(ground: &Ground) -> String {
     format!("{asked} requests")
 }
 
-/// A service that says when it takes requests again is not asked before, and that is no failure.
+/// A service that reports its reset is not asked before, and that is not a failure.
 fn limit(ground: &Ground) -> String {
     let mut refused = false;
     let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
@@ -211,7 +211,7 @@ fn why(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> String
         .to_owned()
 }
 
-/// A key that is not taken ends the loop with advice.
+/// An invalid key ends the loop with advice.
 fn no_key(ground: &Ground) -> String {
     let turn = Turn::status(401, "invalid_api_key", "Incorrect API key provided: dummy.");
     let model = ScriptedModel::start(Scenario::of([turn]).for_ever());
@@ -223,7 +223,7 @@ fn no_key(ground: &Ground) -> String {
     "its sentence and a hint".into()
 }
 
-/// A model that nobody has.
+/// An unknown model.
 fn no_model(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__OPENCODE__MODEL", "fake/none")];
@@ -235,7 +235,7 @@ fn no_model(ground: &Ground) -> String {
     "its sentence and a hint".into()
 }
 
-/// A model that falls silent is given up, and its turn is ended in the server.
+/// A silent model is given up, and its turn is ended in the server.
 fn stall(ground: &Ground) -> String {
     let mut silent = false;
     let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
@@ -256,7 +256,7 @@ fn stall(ground: &Ground) -> String {
     "given up, and gone on in the same conversation".into()
 }
 
-/// An iteration that is skipped ends its tool, and the conversation goes on.
+/// A skipped iteration ends its tool, and the conversation continues.
 fn skip(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
@@ -282,7 +282,7 @@ fn skip(ground: &Ground) -> String {
     "its tool ended, same conversation".into()
 }
 
-/// The server's process, as its supervisor says.
+/// Returns the server's process, from its supervisor.
 fn server(ground: &Ground) -> Option<Pid> {
     let path = ground
         .scratch
@@ -297,7 +297,7 @@ pub(super) fn kill_server(ground: &Ground) {
     kill_process(server, Signal::KILL).expect("it is ours");
 }
 
-/// The cut turn goes on in the same conversation, where its prompt is once.
+/// The interrupted turn continues in the same conversation, with its prompt once.
 fn server_dies(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
@@ -319,7 +319,7 @@ fn server_dies(ground: &Ground) -> String {
     "same conversation, one prompt".into()
 }
 
-/// A server that has lost everything gets a fresh conversation with the checkpoint.
+/// A server without its data gets a new conversation with the checkpoint.
 fn forgotten(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("one"), Turn::text("two")]));
     let looping = start(ground, &model, &[], 1);
@@ -349,7 +349,7 @@ fn forgotten(ground: &Ground) -> String {
     "a fresh one with the checkpoint".into()
 }
 
-/// The conversation goes on where the runner died, and the server died with it.
+/// The conversation continues where the runner died, and the server with it.
 fn runner_dies(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([
         Turn::text("one").using(Usage::cached(9_000)),

@@ -1,5 +1,5 @@
-//! The real server of OpenCode is killed in the middle of tools while a loop works in it; and how soon the model is asked again,
-//! beside the least that this can take: a bare server, and a client that knows the conversation.
+//! Kills the real OpenCode server during tools while a loop uses it, and measures how soon the model gets a request again,
+//! compared to the minimum: a bare server, and a client that knows the conversation.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,17 +18,17 @@ use super::{Row, USUAL};
 
 pub const CHECKS: &[Row] = &[Row("opencode-kills", sample, USUAL)];
 
-/// As many as every change has to pass.
+/// Kills that every change has to pass.
 const SAMPLE: u32 = 2;
 
-/// So often the bare one is measured.
+/// Measurements of the bare server.
 const BARE_ROUNDS: usize = 3;
 
 fn sample(ground: &Ground) -> String {
     kill(ground, SAMPLE)
 }
 
-/// Kills the server so many times, and returns what became of it.
+/// Kills the server this many times, and returns a summary.
 pub fn soak(programs: &Programs, kills: u32) -> String {
     let ground = Ground::new(programs, USUAL * 4);
     let saw = kill(&ground, kills);
@@ -37,7 +37,7 @@ pub fn soak(programs: &Programs, kills: u32) -> String {
 }
 
 fn kill(ground: &Ground, kills: u32) -> String {
-    // Each prompt is a tool that takes a while and leaves a mark, and then a word.
+    // Each prompt is a slow tool that leaves a mark, and then a text.
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
         let messages = request.body["messages"].as_array();
         let last = messages.and_then(|all| all.last());
@@ -83,7 +83,7 @@ fn kill(ground: &Ground, kills: u32) -> String {
     )
 }
 
-/// Returns what it takes without us: the server starts, hears a prompt in the conversation, and asks its model.
+/// Measures the minimum: the server starts, gets a prompt in the conversation, and asks its model.
 fn bare(ground: &Ground, model: &ScriptedModel, session: &str) -> Duration {
     let before = model.asked_for(Kind::Main).len();
     let mut command = ground.surrounded(&ground.programs().opencode, model);
@@ -121,7 +121,7 @@ fn bare(ground: &Ground, model: &ScriptedModel, session: &str) -> Duration {
     let took = began.elapsed();
     server.kill().expect("it is ours");
     server.wait().expect("it ends");
-    // Its tool, which nobody else ends.
+    // Its tool, which only this code ends.
     isolation::clear_away();
     took
 }

@@ -1,4 +1,4 @@
-//! `tachikoma run --agent claude` under orders: stop, pause and skip in the middle of a turn.
+//! `tachikoma run --agent claude` with commands: stop, pause and skip during a turn.
 
 use serde_json::Value;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
@@ -10,7 +10,7 @@ use super::looping::{LIMIT_REACHED, Looping, names, of_type, only, outcomes, pid
 /// The exit code of a loop that its operator stopped.
 const STOPPED: i32 = 5;
 
-/// A model that calls a tool which waits, and then says something.
+/// A model that calls a waiting tool, and then sends a text.
 fn model() -> ScriptedModel {
     ScriptedModel::start(Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
@@ -19,7 +19,7 @@ fn model() -> ScriptedModel {
     ]))
 }
 
-/// Only words were needed, and the process is still the same.
+/// Only messages were needed, and the process is the same.
 #[track_caller]
 fn expect_words_only(events: &[Value]) {
     for rung in of_type(events, "rung_climbed") {
@@ -29,7 +29,7 @@ fn expect_words_only(events: &[Value]) {
     assert_eq!(names(events).len(), 1, "one conversation");
 }
 
-/// Stop: the tool ends first, and then everything.
+/// Stop: the tool ends first, then everything.
 pub fn stop(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 0);
@@ -45,7 +45,7 @@ pub fn stop(ground: &Ground) -> String {
     "after the tool".into()
 }
 
-/// Stop at once: the tool is cut.
+/// Stop at once: the tool is interrupted.
 pub fn stop_now(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 0);
@@ -58,7 +58,7 @@ pub fn stop_now(ground: &Ground) -> String {
     "by a word".into()
 }
 
-/// Pause at once: the turn is cut, the process stays, and the conversation goes on.
+/// Pause at once: the turn is interrupted, the process stays, and the conversation continues.
 pub fn pause_now(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 2);
@@ -79,7 +79,7 @@ pub fn pause_now(ground: &Ground) -> String {
     "same process, same conversation".into()
 }
 
-/// Pause: after the turn, whose tool nobody cuts.
+/// Pause: after the turn, and its tool is not interrupted.
 pub fn pause(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 2);
@@ -94,7 +94,7 @@ pub fn pause(ground: &Ground) -> String {
     "after the turn".into()
 }
 
-/// Skip: the turn is cut, and the next prompt goes to the same process.
+/// Skip: the turn is interrupted, and the next prompt goes to the same process.
 pub fn skip(ground: &Ground) -> String {
     let model = model();
     let looping = Looping::start(ground, &model, &[], 2);

@@ -1,4 +1,4 @@
-//! Tachikoma around the real agent as any program.
+//! The real agent as a plain command.
 
 use rustix::process::Signal;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Talk, Turn};
@@ -21,7 +21,7 @@ fn run(ground: &Ground, model: &ScriptedModel, limit: &str) -> Talk {
     Talk::start(&mut ground.tachikoma_around(model, &words), &ground.scratch)
 }
 
-/// The real agent as any program: one prompt for each iteration, each in a conversation of its own.
+/// The real agent as a plain command: one prompt for each iteration, each in its own conversation.
 pub fn as_command(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("one"), Turn::text("two")]));
     let ended = run(ground, &model, "2").end(ground.patience);
@@ -38,7 +38,7 @@ pub fn as_command(ground: &Ground) -> String {
     "two iterations, two prompts".into()
 }
 
-/// A killed runner leaves neither the agent nor its tool, which has a session of its own.
+/// A killed runner leaves neither the agent nor its tool, which has its own session.
 pub fn killed_mid_tool(ground: &Ground) -> String {
     let tool = Turn::bash("echo x > started; for i in $(seq 600); do sleep 1; done");
     let model = ScriptedModel::start(Scenario::of([tool]));

@@ -1,4 +1,4 @@
-//! `tachikoma opencode up` around the real `opencode serve`: each way in which it ends, and what follows.
+//! `tachikoma opencode up` with the real `opencode serve`: each way in which it ends, and what follows.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,7 @@ pub const CHECKS: &[Row] = &[
     Row("server-command", another_command, USUAL),
 ];
 
-/// A supervisor with the real server below it. Killed when dropped; what it held ends with it.
+/// A supervisor with the real server. Killed when dropped.
 struct Up<'a> {
     ground: &'a Ground,
     child: Child,
@@ -43,7 +43,7 @@ impl<'a> Up<'a> {
         Self { ground, child }
     }
 
-    /// What it said.
+    /// Returns its output.
     fn said(&self) -> String {
         fs::read_to_string(self.ground.scratch.home().join("up")).unwrap_or_default()
     }
@@ -55,7 +55,7 @@ impl<'a> Up<'a> {
         serde_json::from_slice(&output).expect("JSON")
     }
 
-    /// Waits until the server of this start is as wanted.
+    /// Waits until the server of this start has the wanted state.
     #[track_caller]
     fn until(&self, state: &str, generation: u64) -> Value {
         let mut last = Value::Null;
@@ -66,7 +66,7 @@ impl<'a> Up<'a> {
         last
     }
 
-    /// Ends it, and returns all that it said.
+    /// Ends it, and returns its output.
     fn stop(mut self) -> String {
         let mut command = tachikoma(self.ground);
         let status = command
@@ -87,7 +87,7 @@ impl Drop for Up<'_> {
     }
 }
 
-/// Tachikoma with a home of its own, and nothing that the server would fetch.
+/// Returns Tachikoma with its own home, and without downloads of the server.
 fn tachikoma(ground: &Ground) -> Command {
     let home = ground.scratch.home();
     let mut command = Command::new(&ground.programs().tachikoma);
@@ -143,7 +143,7 @@ pub fn crash(ground: &Ground) -> String {
     format!("first ready after {start:.1?}, back after {back:.1?} with a delay of 0.7 s")
 }
 
-/// S004-2: the real one never exits with 0 by itself; a wrapper around it does.
+/// S004-2: the real server never exits with 0 itself; a wrapper around it does.
 pub fn unexpected_exit(ground: &Ground) -> String {
     let program = ground.programs().opencode.display();
     let script = format!(
@@ -165,9 +165,9 @@ pub fn unexpected_exit(ground: &Ground) -> String {
     );
     assert!(
         said.contains("it left running"),
-        "the server behind the wrapper was ended: {said}"
+        "the server of the wrapper was ended: {said}"
     );
-    "restarted, and the server behind the wrapper was ended first".into()
+    "restarted, and the server of the wrapper was ended first".into()
 }
 
 /// S004-3.
@@ -203,7 +203,7 @@ pub fn no_restarts(ground: &Ground) -> String {
     "a crash was only logged".into()
 }
 
-/// S004-5, S004-34: `kill -9`, back after the delay; three quick ones back off.
+/// S004-5, S004-34: `kill -9`, restarted after the delay; three quick ones back off.
 pub fn kills(ground: &Ground) -> String {
     let up = Up::start(ground, "restart_delay_ms = 100");
     let mut back = Vec::new();
@@ -227,7 +227,7 @@ pub fn kills(ground: &Ground) -> String {
     format!("back after {back:.1?}")
 }
 
-/// S004-6: the real one behind another command line.
+/// S004-6: the real server with another command line.
 pub fn another_command(ground: &Ground) -> String {
     let program = ground.programs().opencode.display();
     let settings = format!("serve_command = \"env 'A=b c' '{program}' serve --print-logs\"");

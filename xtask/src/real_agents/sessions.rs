@@ -1,4 +1,4 @@
-//! Conversations that outlive their process.
+//! Conversations that continue after their process.
 
 use serde_json::Value;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn};
@@ -13,7 +13,7 @@ fn session_of(lines: &[Value]) -> String {
         .to_owned()
 }
 
-/// A second process takes the conversation up, under the same name, with its cost.
+/// A second process resumes the conversation, with the same id and its cost.
 pub fn resume(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([Turn::text("one"), Turn::text("two")]));
     let first = ground.one_prompt(&model, &[], "first words");
@@ -33,9 +33,9 @@ pub fn resume(ground: &Ground) -> String {
     "same session, cost goes on".into()
 }
 
-/// A conversation whose process was killed in the middle of a tool goes on.
+/// A conversation continues after its process was killed during a tool.
 pub fn resume_after_kill(ground: &Ground) -> String {
-    // The tool ends by itself: nobody ends it when the agent is killed.
+    // The tool ends by itself: it survives the agent.
     let tool = Turn::bash("echo x > started; until [ -e gone ]; do sleep 0.1; done");
     let model = ScriptedModel::start(Scenario::of([tool, Turn::text("on we go")]));
     let mut talk = ground.talk(&model, &[]);
@@ -58,11 +58,11 @@ pub fn resume_after_kill(ground: &Ground) -> String {
     "same session".into()
 }
 
-/// A conversation that nobody knows is an error at once, and no request.
+/// An unknown conversation is an error at once, without a request.
 pub fn unknown_session(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
-    let nobody = "cb1e6c09-49ab-4344-b63b-be70de58ae87";
-    let ended = ground.one_prompt(&model, &["--resume", nobody], "go on");
+    let unknown = "cb1e6c09-49ab-4344-b63b-be70de58ae87";
+    let ended = ground.one_prompt(&model, &["--resume", unknown], "go on");
     assert_eq!(ended.code, Some(1));
     let result = only_result(&ended);
     assert_eq!(result["subtype"], "error_during_execution");

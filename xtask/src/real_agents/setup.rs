@@ -1,4 +1,4 @@
-//! `tachikoma run --agent claude` where Claude Code is not set up as it should be: its own sentence is what a person reads.
+//! `tachikoma run --agent claude` with a wrong set-up of Claude Code: the user sees the agent's own message.
 
 use tachikoma_testkit::{Scenario, ScriptedModel, Turn};
 
@@ -8,7 +8,7 @@ use super::looping::{Looping, Settings, only, told};
 /// The first failure ends the loop.
 const ONCE: (&str, &str) = ("STOP_CONDITIONS__MAX_CONSECUTIVE_FAILURES", "1");
 
-/// Runs a loop that fails at once, and returns why it says it does.
+/// Runs a loop that fails at once, and returns its reason.
 fn why(ground: &Ground, model: &ScriptedModel, settings: Settings<'_>) -> String {
     let settings = [&[ONCE][..], settings].concat();
     let events = Looping::start(ground, model, &settings, 1).ended(1);
@@ -44,7 +44,7 @@ pub fn wrong_model(ground: &Ground) -> String {
     "its sentence and a hint".into()
 }
 
-/// An argument of the user's that this version does not know.
+/// An argument of the user that this version does not know.
 pub fn unknown_flag(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__CLAUDE__ARGS", "[\"--flag-of-the-future\"]")];
@@ -56,18 +56,18 @@ pub fn unknown_flag(ground: &Ground) -> String {
     "its last words".into()
 }
 
-/// The agent's own file is no JSON.
+/// The agent's own file is not JSON.
 pub fn broken_settings(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let own = ground.scratch.home().join("claude");
     std::fs::create_dir_all(&own).expect("the home is ours");
-    std::fs::write(own.join(".claude.json"), "{ this is no JSON").expect("the home is ours");
+    std::fs::write(own.join(".claude.json"), "{ this is not JSON").expect("the home is ours");
     let reason = why(ground, &model, &[]);
     expect(&reason, &[".claude.json"]);
     "its sentence".into()
 }
 
-/// A settings file that is named and not there.
+/// A settings file that does not exist.
 pub fn no_settings(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::default());
     let settings = [("AGENTS__CLAUDE__ARGS", "[\"--settings\", \"nowhere.json\"]")];

@@ -1,4 +1,4 @@
-//! A model that says nothing to a loop: the iteration is ended, with what was last seen, and the next one goes on in the same
+//! A silent model: the iteration is ended, with the last activity, and the next one continues in the same
 //! conversation.
 
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn run(ground: &Ground, turn: Turn, settings: Settings<'_>) -> (Vec<Value>, usiz
     (events, model.asked_for(Kind::Main).len())
 }
 
-/// Ended by this time-out, then well.
+/// Ended by this timeout, then a success.
 fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
     let settings = [SILENCE, ("SESSION__TOOL_TIMEOUT", "3s")];
     let (events, calls) = run(ground, turn, &settings);
@@ -53,13 +53,13 @@ fn stalled(ground: &Ground, turn: Turn, timeout: &str, seen: &str) -> String {
     format!("{timeout}; last seen: {last}")
 }
 
-/// The request is taken and never answered. The agent would wait for six minutes, and try eleven times.
+/// The request is accepted and never answered. The agent would wait for six minutes, and try eleven times.
 // complaint_3
 fn never_answers(ground: &Ground) -> String {
     stalled(ground, Turn::fault(Fault::NoAnswer), "silence", "output, ")
 }
 
-/// The agent's own timeout, shortened: it reports an outage by itself, which is waited for.
+/// The agent's own timeout, shortened: it reports an outage itself, and the loop waits.
 fn own_timeout(ground: &Ground) -> String {
     let settings = [
         ("AGENTS__CLAUDE__ENV__API_TIMEOUT_MS", "1500"),
@@ -78,25 +78,25 @@ fn own_timeout(ground: &Ground) -> String {
     limited["reason"].to_string()
 }
 
-/// An answer begins and does not go on. The agent would wait for five minutes.
+/// An answer begins and stops. The agent would wait for five minutes.
 // complaint_2, complaint_3
 fn goes_silent(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Silence { after: 4 });
     stalled(ground, turn, "silence", "an answer, ")
 }
 
-/// An answer begins, and then only pings come: the agent would wait for ever.
+/// An answer begins, and then only pings come: the agent would wait forever.
 // complaint_3
 fn pings_only(ground: &Ground) -> String {
     let turn = Turn::fault(Fault::Pings {
         after: 4,
-        // Slower than the reader puts news together, so that each ping is news of its own, and faster than the timeout.
+        // Slower than the reader combines events, so that each ping is an event, and faster than the timeout.
         every_ms: 700,
     });
     stalled(ground, turn, "silence", "an answer, ")
 }
 
-/// Ten words in a second, for longer than the time-out: each of them is heard.
+/// Ten words in a second, for longer than the timeout: each of them counts.
 // complaint_10
 fn slow_answer(ground: &Ground) -> String {
     let turn = Turn::text("word ".repeat(60)).in_pieces(5, 100);
@@ -114,10 +114,10 @@ fn slow_answer(ground: &Ground) -> String {
         told(&events)
     );
     assert_eq!(calls, 2);
-    "6 s with a time-out of 1 s".into()
+    "6 s with a timeout of 1 s".into()
 }
 
-/// A tool that says nothing for longer than the time-out, with a time-out of its own.
+/// A tool that is silent for longer than the timeout, with its own timeout.
 // complaint_10
 fn busy_tool(ground: &Ground) -> String {
     let turn = Turn::bash("timeout 20 sh -c 'for i in 1 2 3 4 5; do sleep 1; done'");
@@ -135,7 +135,7 @@ fn busy_tool(ground: &Ground) -> String {
         told(&events)
     );
     assert_eq!(calls, 3);
-    "5 s with a time-out of 1 s".into()
+    "5 s with a timeout of 1 s".into()
 }
 
 /// A tool that does not end.

@@ -1,11 +1,11 @@
-//! An agent that is told things while it runs: prompts as JSON lines, questions, interrupts, signals.
+//! Messages to a running agent: prompts as JSON lines, requests, interrupts, signals.
 
 use serde_json::json;
 use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
 
 use super::ground::{Ground, WINDOW, expect_readings};
 
-/// The agent refuses a sleep of its own, so it counts.
+/// The agent refuses to sleep, so it counts.
 fn long_tool() -> Turn {
     Turn::bash("echo x > started; for i in $(seq 600); do sleep 1; done")
 }
@@ -32,7 +32,7 @@ pub fn two_prompts(ground: &Ground) -> String {
     "in one conversation".into()
 }
 
-/// The agent tells its context when asked, without a request to the model.
+/// The agent reports its context on request, without a request to the model.
 pub fn context_question(ground: &Ground) -> String {
     let turn = Turn::text("one").using(Usage::cached(140_000));
     let model = ScriptedModel::start(Scenario::of([turn]));
@@ -50,7 +50,7 @@ pub fn context_question(ground: &Ground) -> String {
     "140003 of 200000".into()
 }
 
-/// An interrupt ends tool and turn, and the process goes on.
+/// An interrupt ends tool and turn, and the process continues.
 pub fn interrupt_mid_tool(ground: &Ground) -> String {
     let model = ScriptedModel::start(Scenario::of([long_tool(), Turn::text("after")]));
     let mut talk = ground.talk(&model, &[]);
@@ -72,7 +72,7 @@ pub fn interrupt_mid_tool(ground: &Ground) -> String {
     "and then the next prompt".into()
 }
 
-/// What is said while a tool runs is part of the same turn.
+/// A message during a tool is part of the same turn.
 pub fn message_mid_tool(ground: &Ground) -> String {
     let waiting = "echo x > started; until [ -e go ]; do sleep 0.1; done";
     let scenario = Scenario::of([Turn::bash(waiting), Turn::text("not this")])
@@ -82,7 +82,7 @@ pub fn message_mid_tool(ground: &Ground) -> String {
     talk.prompt("work");
     ground.await_file("started");
     let message = json!({"role": "user", "content": "please wrap up"});
-    // With a name of its own the agent tells what becomes of it.
+    // With an id the agent reports the state of the message.
     let line = json!({
         "type": "user", "uuid": "35167799-3918-4a8d-aa6b-a5d079728122", "message": message,
     });
@@ -110,7 +110,7 @@ pub fn sigterm_mid_tool(ground: &Ground) -> String {
     "exit 143, no result".into()
 }
 
-/// Compaction is asked apart, and the conversation is shorter afterwards.
+/// Compaction is a separate request, and the conversation is shorter afterwards.
 pub fn compaction(ground: &Ground) -> String {
     let scenario = Scenario::of([Turn::bash("true"), Turn::text("one"), Turn::text("two")]);
     let model = ScriptedModel::start(scenario);

@@ -49,7 +49,7 @@ pub fn one_conversation(ground: &Ground) -> String {
     "3 prompts, 1 process".into()
 }
 
-/// Every iteration has a conversation of its own, and a process.
+/// Every iteration has its own conversation and process.
 pub fn fresh_each_iteration(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::text("one").using(Usage::cached(9_100)),
@@ -71,7 +71,7 @@ pub fn fresh_each_iteration(ground: &Ground) -> String {
     "3 conversations, no reboot".into()
 }
 
-/// Every iteration has a process of its own, and all of them one conversation.
+/// Every iteration has its own process, and all of them one conversation.
 pub fn process_each_iteration(ground: &Ground) -> String {
     let scenario = Scenario::of([
         Turn::text("one").using(Usage::cached(9_100)),
@@ -92,7 +92,7 @@ pub fn process_each_iteration(ground: &Ground) -> String {
     "1 conversation, 3 processes".into()
 }
 
-/// What a sub-agent does, and what it says, is there when the turn ends: complaint 20.
+/// The work and the result of a sub-agent are complete when the turn ends: complaint 20.
 // complaint_20
 pub fn nothing_in_the_background(ground: &Ground) -> String {
     let task = json!({
@@ -115,7 +115,7 @@ pub fn nothing_in_the_background(ground: &Ground) -> String {
     "its file and its words are there".into()
 }
 
-/// Without leave, nothing is written beside the work tree: complaint 17.
+/// Without permission, nothing is written outside of the work tree: complaint 17.
 // complaint_17
 pub fn outside_is_denied(ground: &Ground) -> String {
     let other = ground.scratch.home().join("elsewhere.txt");
@@ -130,7 +130,7 @@ pub fn outside_is_denied(ground: &Ground) -> String {
     "denied".into()
 }
 
-/// Without leave, files of the work tree may be changed, commands are denied, and the loop shows it.
+/// Without permission, files of the work tree can be changed, commands are denied, and the loop shows it.
 pub fn safe_permission(ground: &Ground) -> String {
     let file = ground.scratch.path().join("made.txt");
     let hook = ground.scratch.path().join(".git/hooks/pre-commit");

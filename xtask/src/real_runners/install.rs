@@ -1,5 +1,5 @@
-//! The real runners: pinned versions from npm and PyPI, with checksums, below the target directory. cargo, nextest, node and
-//! perl are the machine's own.
+//! Installs the real runners: pinned versions from npm and PyPI, with checksums, in the target directory. cargo, nextest, node and
+//! perl are those of the machine.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,10 +14,10 @@ const MANIFEST: &str = include_str!("pinned/package.json");
 const LOCK: &str = include_str!("pinned/package-lock.json");
 const REQUIREMENTS: &str = include_str!("pinned/requirements.txt");
 
-/// Go alone is 75 MB.
+/// Go alone has 75 MB.
 const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
 
-/// What the machine has to have, with what to do where it is missing.
+/// Required programs, with a hint if one is missing.
 const NEEDED: [(&str, &[&str], &str); 5] = [
     (
         "cargo",
@@ -34,15 +34,15 @@ const NEEDED: [(&str, &[&str], &str); 5] = [
     ("prove", &["--version"], "Debian: apt-get install perl"),
 ];
 
-/// Where it is all put.
+/// The directory of all installations.
 pub fn home() -> Result<PathBuf, String> {
     Ok(npm::target_dir()?.join("real-runners"))
 }
 
-/// What was installed.
+/// The installed programs.
 #[derive(Debug)]
 pub struct Installed {
-    /// Where caches may be.
+    /// The directory for caches.
     pub cache: PathBuf,
     python: PathBuf,
     go: PathBuf,
@@ -50,7 +50,7 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Installs what is not there yet.
+    /// Installs missing programs.
     pub fn below(home: &Path) -> Result<Self, String> {
         for (program, words, advice) in NEEDED {
             let mut command = Command::new(program);
@@ -105,7 +105,7 @@ impl Installed {
         })
     }
 
-    /// Puts the names of what was installed into a word of a command.
+    /// Replaces the names of installed programs in an argument.
     pub fn fill_in(&self, word: &str) -> String {
         let places = [
             ("{PYTHON}", &self.python),
@@ -117,13 +117,13 @@ impl Installed {
         })
     }
 
-    /// Lets projects below `dir` find what npm installed.
+    /// Lets projects below `dir` find the packages of npm.
     pub fn link_into(&self, dir: &Path) -> Result<(), String> {
         symlink(&self.modules, dir.join("node_modules")).map_err(text)
     }
 }
 
-/// Surroundings that change nothing of what is written, and keep caches out of the home. Go compiles its own library once, which
+/// An environment that does not change the output, and keeps caches out of the home. Go compiles its own library once, which
 /// takes longer than all the rest.
 pub fn surroundings(command: &mut Command, ground: &Path, cache: &Path) {
     for (name, _) in std::env::vars_os() {
@@ -151,7 +151,7 @@ pub fn surroundings(command: &mut Command, ground: &Path, cache: &Path) {
         .env_remove("COLUMNS");
 }
 
-/// Installs into `dir`, unless that was done with the same words before.
+/// Installs into `dir`, unless that was done with the same arguments before.
 fn once(
     dir: &Path,
     words: &[&str],
@@ -162,7 +162,7 @@ fn once(
         return Ok(dir.to_owned());
     }
     println!("installing below {}", dir.display());
-    // It may be left of an installation that was cut off.
+    // It may be left of an interrupted installation.
     if dir.exists() {
         fs::remove_dir_all(dir).map_err(|error| format!("remove {}: {error}", dir.display()))?;
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_installed_stays_until_the_words_change() {
+    fn an_installation_stays_until_its_arguments_change() {
         let scratch = tachikoma_testkit::Scratch::new();
         let dir = scratch.path().join("a");
         let mut times = 0;

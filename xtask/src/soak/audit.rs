@@ -1,5 +1,5 @@
-//! The books of a loop, checked after it was mistreated: no record is missing, no iteration counts twice, the sums are
-//! right, the snapshot agrees, and nothing that was acknowledged is gone.
+//! Checks the records of a loop after a fault: no record is missing, no iteration counts twice, the totals are
+//! right, the snapshot agrees, and no acknowledged record is lost.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::encryption::vault_of;
 /// The snapshot of a loop, relative to its working directory.
 pub const SNAPSHOT: &str = ".ralph/state.json";
 
-/// The number of an iteration, and of the attempt at it.
+/// The number of an iteration, and of its attempt.
 pub type Attempt = (u32, u32);
 
-/// Told again what it was told, by the rules that it had, the loop has to decide the same again.
+/// Replayed with the same inputs and policy, the loop must make the same decisions.
 fn comes_out_again(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
     let rules = |launch: &Launch| {
         let recorded = hindsight::rules(launch, &[]);
@@ -49,7 +49,7 @@ fn comes_out_again(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
     }
 }
 
-/// The books of a loop that are in order.
+/// The records of a loop that passed the checks.
 #[derive(Debug)]
 pub struct Books {
     pub state: State,
@@ -58,7 +58,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Reads the books of the current loop, if there is one, and checks them against themselves.
+    /// Reads the records of the current loop, if there is one, and checks them.
     pub fn read(working_dir: &Path) -> Result<Option<Self>, String> {
         let text = |error| tachikoma_loop_runner::chain(&error);
         let snapshot = working_dir.join(SNAPSHOT);
@@ -76,7 +76,7 @@ impl Books {
         let found = recover::read(&dir, &copies, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(
-                "the snapshot and the records behind it end at record {}, the journal at {}, and they do not agree",
+                "the snapshot and the records after it end at record {}, the journal at {}, and they do not agree",
                 found.state.seq, state.seq
             ));
         }
@@ -108,12 +108,12 @@ impl Books {
         })
     }
 
-    /// Returns how many attempts were begun.
+    /// Returns the number of attempts.
     pub fn attempts(&self) -> u64 {
         self.starts.len() as u64
     }
 
-    /// What `status --json` says of a loop that nobody runs must be what its journal says.
+    /// Checks that `status --json` agrees with the journal, for a loop without a runner.
     pub fn expect_status(&self, printed: &str) -> Result<(), String> {
         let printed: Value =
             serde_json::from_str(printed).map_err(|error| format!("a bad status: {error}"))?;
@@ -127,7 +127,7 @@ impl Books {
         }
     }
 
-    /// Each record that was printed is in the journal, as it was printed. The last line may be cut.
+    /// Checks that each printed record is in the journal, unchanged. The last line may be incomplete.
     pub fn expect_printed(&self, printed: &str) -> Result<(), String> {
         for line in printed.split_inclusive('\n') {
             let Some(line) = line.strip_suffix('\n') else {
@@ -145,7 +145,7 @@ impl Books {
         Ok(())
     }
 
-    /// Each agent that ran did so for an attempt that is in the journal, and no attempt had two.
+    /// Checks that each agent ran for an attempt in the journal, and no attempt had two.
     pub fn expect_ran(&self, ran: &[Attempt]) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         for attempt in ran {
@@ -168,10 +168,7 @@ impl Books {
 fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
     let expected = before.map_or(Seq::default(), |before| before.seq).next();
     if record.seq != expected {
-        return Err(format!(
-            "record {} stands where {expected} should",
-            record.seq
-        ));
+        return Err(format!("record {} where {expected} should be", record.seq));
     }
     let Some(before) = before else {
         return Ok(());
@@ -185,7 +182,7 @@ fn follows(before: Option<&Record>, record: &Record) -> Result<(), String> {
     Ok(())
 }
 
-/// What became of the iterations, record by record.
+/// The state of the iterations, record by record.
 #[derive(Debug, Default)]
 struct Ledger {
     latest: Attempt,
@@ -194,7 +191,7 @@ struct Ledger {
     starts: BTreeSet<Attempt>,
 }
 
-/// What became of the latest attempt.
+/// The state of the latest attempt.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Fate {
     #[default]
@@ -212,7 +209,7 @@ impl Ledger {
             LoopEvent::AttemptCut {
                 iteration, attempt, ..
             } => self.cut((*iteration, *attempt)),
-            // It was gone before it heard its prompt, which another one gets.
+            // It ended before it got its prompt, which another one gets.
             LoopEvent::AgentExited { .. } if self.fate == Fate::Open => self.cut(self.latest),
             LoopEvent::IterationCompleted { report, .. } => self.end(report.iteration),
             LoopEvent::IterationFailed { iteration, .. } => self.end(*iteration),
@@ -260,7 +257,7 @@ impl Ledger {
     }
 }
 
-/// Checks that every backup is whole. A name that was taken by a runner that died has an empty file.
+/// Checks that every backup is complete. A runner that died may leave an empty file with a reserved name.
 fn check_backups(working_dir: &Path, vault: &Vault) -> Result<(), String> {
     let text = |error| tachikoma_loop_runner::chain(&error);
     for listed in backup::list(&working_dir.join(".ralph/backups"), None).map_err(text)? {
@@ -300,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn iterations_follow_each_other_or_are_repeated_after_a_cut() {
+    fn iterations_follow_each_other_or_are_repeated_after_a_kill() {
         let ledger = entered(&[start(1, 1), failed(1), start(2, 1), cut(2, 1), start(2, 2)]);
         let ledger = ledger.expect("this is how it should be");
         assert_eq!((ledger.ended, ledger.latest), (1, (2, 2)));
@@ -308,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_twice_or_passed_over_is_found() {
+    fn repeated_and_missing_iterations_are_found() {
         for wrong in [
             &[start(2, 1)][..],
             &[start(1, 1), start(2, 1)],

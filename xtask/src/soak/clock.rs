@@ -1,5 +1,5 @@
-//! The wall clock is set while a loop works or waits, with libfaketime in front of the unmodified binary: no time-out
-//! comes early, none is forgotten, no wait is endless, and the journal's time never falls.
+//! Sets the wall clock while a loop works or waits, with libfaketime and the unmodified binary: no timeout
+//! comes early, none is lost, no wait is endless, and the journal's time never decreases.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
 
-/// Where distributions put the library.
+/// Paths of the library in distributions.
 const PLACES: [&str; 3] = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 
-/// Works for a second. What is set for the loop is not set for it.
+/// Works for a second. The loop's clock does not apply to it.
 pub const WORKING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1";
 
-/// Does not come to an end.
+/// Never ends.
 pub const HANGING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1000";
 
-/// Time-outs of the loop: of a working agent, which never needs them, and of one that hangs.
+/// Timeouts of the loop: of a working agent, which never needs them, and of one that hangs.
 const GENEROUS: Duration = Duration::from_secs(20);
 const STRICT: Duration = Duration::from_secs(2);
 
-/// A busy machine may take so much longer than it should.
+/// The delay that a busy machine may add.
 pub const LATE: Duration = Duration::from_secs(10);
 
 /// The clock is set by this much.
 const HOURS: [&str; 2] = ["+5h", "-5h"];
 
-/// A record so much later than the first can only come from a clock that was set.
+/// A record that is this much later than the first shows that the clock was set.
 pub const AHEAD: Duration = Duration::from_secs(4 * 3600);
 
-/// What a loop is at when the clock is set.
+/// The state of a loop when the clock is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Working,
@@ -56,7 +56,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     }
     Ok(format!(
         "the clock set by five hours, ahead and back, {rounds} times each while an agent worked, while the loop waited and \
-         while an agent hung: every time-out and wait took as long as it should"
+         while an agent hung: every timeout and wait took as long as it should"
     ))
 }
 
@@ -116,7 +116,7 @@ fn set(product: &Path, library: &Path, at: At, offset: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// Puts a wall clock in front of the system's that can be set; the one that only measures stays true.
+/// Replaces the wall clock by one that can be set; the monotonic clock is not changed.
 pub fn fake(command: &mut Command, library: &Path, clock: &Path) {
     command
         .env("LD_PRELOAD", library)
@@ -148,26 +148,26 @@ fn expect_success(victim: &Victim, runner: Live) -> Result<(), String> {
     }
 }
 
-/// The first iteration is ended by its time-out: not before it was due, and not long after.
+/// The first iteration is ended by its timeout: not early, and not much later.
 fn expect_timeout(victim: &Victim, runner: Live, started: Instant) -> Result<(), String> {
     let since = Instant::now();
-    await_that("the time-out", PATIENCE, || {
+    await_that("the timeout", PATIENCE, || {
         victim.printed().contains("\"ending_requested\"")
     })?;
     let (took, took_in_all) = (since.elapsed(), started.elapsed());
     victim.ground().stop(runner)?;
     victim.expect_nobody()?;
     victim.audit()?;
-    // Some of its time had passed when the clock was set, nobody knows how much; none had before the start.
+    // The time before the change of the clock is unknown; it is at least 0.
     match took_in_all >= STRICT && took <= STRICT + LATE {
         true => Ok(()),
         false => Err(format!(
-            "the time-out came after {took:?}, {took_in_all:?} after the start"
+            "the timeout came after {took:?}, {took_in_all:?} after the start"
         )),
     }
 }
 
-/// Whether the journal's time went further than the run can have taken.
+/// Returns whether the journal's time went further than the run can have taken.
 fn has_jumped(victim: &Victim) -> Result<bool, String> {
     let (first, last) = victim.span()?;
     Ok(last.since(first) >= AHEAD)

@@ -1,8 +1,8 @@
-//! Chance, for moments and places that nobody picked.
+//! Random moments and positions.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Numbers as good as random (`SplitMix64`), from a seed.
+/// Pseudorandom numbers (`SplitMix64`), from a seed.
 #[derive(Debug)]
 pub struct Dice(u64);
 
@@ -11,7 +11,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// Other numbers every time.
+    /// Returns a generator with a random seed.
     pub fn shaken() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self::from_seed(now.map_or(1, |since| {
@@ -27,13 +27,13 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).unwrap_or(u64::MAX);
         usize::try_from(self.next() % bound).unwrap_or_default()
     }
 
-    /// A moment before `end`.
+    /// Returns a time before `end`.
     pub fn moment(&mut self, end: Duration) -> Duration {
         let micros = usize::try_from(end.as_micros()).unwrap_or(usize::MAX);
         Duration::from_micros(self.below(micros.max(1)) as u64)
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stay_below_their_bound_and_reach_all_of_it() {
+    fn numbers_reach_all_values_below_their_bound() {
         let mut dice = Dice::from_seed(1);
         let mut seen = [false; 6];
         for _ in 0..200 {

@@ -1,5 +1,5 @@
-//! A disk that can be cut off from its power: it keeps of a file what was synced, and of a directory the entries that
-//! it had when it was synced itself. It can also be full, or refuse to be written to.
+//! A disk with power cuts: it keeps the synced content of files, and the entries that a directory had when it was
+//! synced. It can also be full, or read-only.
 
 mod mount;
 
@@ -15,7 +15,7 @@ pub use mount::Mounted;
 /// The number of a file or directory.
 type Number = u64;
 
-/// The directory at the top, as FUSE numbers it.
+/// The root directory, as FUSE numbers it.
 const ROOT: Number = 1;
 
 #[derive(Debug)]
@@ -25,22 +25,22 @@ pub struct Disk {
     pub fault: Option<Fault>,
 }
 
-/// What is wrong with the disk.
+/// The fault of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power is gone. Who has not noticed yet may read, and nothing that they write counts.
+    /// The power is gone. Processes may still read, and their writes do not count.
     Off,
-    /// Nothing can be written.
+    /// Writes fail.
     ReadOnly,
-    /// Nothing can be added.
+    /// Appends fail.
     Full,
 }
 
-/// How much of what was never synced has reached the disk all the same.
+/// How much unsynced data has reached the disk.
 #[derive(Debug)]
 pub enum Unsynced<'a> {
     Lost,
-    /// Of what was appended to a file, a beginning of any length.
+    /// A prefix of any length of the appended data.
     Torn(&'a mut Dice),
 }
 
@@ -56,7 +56,7 @@ enum Content {
     Dir(Copies<BTreeMap<OsString, Number>>),
 }
 
-/// What can be read, and what is on the disk.
+/// The visible and the durable content.
 #[derive(Debug, Default)]
 struct Copies<T> {
     now: T,
@@ -76,7 +76,7 @@ impl Disk {
         }
     }
 
-    /// Everything is as it was synced, and nothing is wrong with the disk any more.
+    /// Restores the synced content, and removes the fault.
     pub fn cut(&mut self, mut unsynced: Unsynced<'_>) {
         for node in self.nodes.values_mut() {
             match &mut node.content {
@@ -98,7 +98,7 @@ impl Disk {
         self.fault = None;
     }
 
-    /// Syncs everything there is.
+    /// Syncs everything.
     pub fn sync_all(&mut self) {
         for node in self.nodes.values_mut() {
             node.sync();
@@ -192,7 +192,7 @@ impl Disk {
         Ok(number)
     }
 
-    /// The node stays until the next cut: somebody may have it open, or it may come back.
+    /// The node stays until the next cut: it may be open, or come back.
     fn remove(&mut self, parent: Number, name: &OsStr) -> Result<(), Errno> {
         self.changeable()?;
         let number = self.find(parent, name)?;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_leaves_what_was_synced() {
+    fn a_cut_keeps_what_was_synced() {
         let mut disk = Disk::new();
         let kept = file(&mut disk, ROOT, "kept");
         disk.write(kept, 0, b"one").expect("it is there");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_synced_content_is_an_empty_file() {
+    fn a_name_without_synced_content_is_an_empty_file() {
         let mut disk = Disk::new();
         let empty = file(&mut disk, ROOT, "empty");
         disk.write(empty, 0, b"one").expect("it is there");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_and_a_rename_come_back_unless_synced() {
+    fn unsynced_removals_and_renames_are_undone() {
         let mut disk = Disk::new();
         for name in ["gone", "old"] {
             file(&mut disk, ROOT, name);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_may_be_torn_and_nothing_else() {
+    fn only_appended_data_can_be_torn() {
         for seed in 0..50 {
             let mut disk = Disk::new();
             let torn = file(&mut disk, ROOT, "torn");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_refuse_what_they_should() {
+    fn faults_reject_the_right_operations() {
         let mut disk = Disk::new();
         let number = file(&mut disk, ROOT, "file");
         disk.fault = Some(Fault::Full);

@@ -1,4 +1,4 @@
-//! A journal and a snapshot in which one byte is changed, missing or added: each is found, wherever it is.
+//! A journal and a snapshot with one byte changed, missing or added: each damage is found.
 
 use std::fmt;
 use std::fs;
@@ -20,10 +20,10 @@ use super::victim::{PATIENCE, Victim};
 use crate::encryption::vault_of;
 use crate::product::{self, text};
 
-/// Iterations of the journal that is damaged: several hundred records.
+/// Iterations of the damaged journal: several hundred records.
 const ITERATIONS: u32 = 120;
 
-/// With so many rounds every byte is tried; with fewer of them only some, evenly spread: what is encrypted takes milliseconds to open.
+/// With this many rounds every byte is tried; with fewer only some, evenly spread: encrypted files take milliseconds to open.
 const EXHAUSTIVE: u32 = 10_000;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
@@ -53,11 +53,11 @@ fn mistreat(victim: &Victim, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// A journal to be damaged, and what a resumption finds in it without damage.
+/// A journal to damage, and what a resumption finds in it without damage.
 struct Case {
     name: &'static str,
     scratch: TempDir,
-    /// The segment that is damaged.
+    /// The segment to damage.
     segment: PathBuf,
     whole: Vec<u8>,
     state: State,
@@ -93,7 +93,7 @@ impl Case {
         if is_closed {
             compressed::replace(&segment, vault, &AtomicBool::new(false)).map_err(text)?;
             segment.set_extension("jsonl.zst");
-            // Its maker died before it could write the first record: all of the closed one is read.
+            // Its runner died before it could write the first record: all of the closed segment is read.
             fs::write(scratch.path().join("journal-0002.jsonl"), "").map_err(text)?;
         }
         let whole = fs::read(&segment).map_err(text)?;
@@ -126,7 +126,7 @@ impl Case {
         .map_err(|error| chain(&error))
     }
 
-    /// Returns whether a damage is refused. If not, nothing may be lost by it.
+    /// Returns whether a damage is refused. If not, it must not lose anything.
     fn refuses(&self, damage: &Damage) -> Result<bool, String> {
         fs::write(&self.segment, damage.done_to(&self.whole)).map_err(text)?;
         match self.resume() {
@@ -141,7 +141,7 @@ fn read_state(dir: &Path, vault: &Vault) -> Result<State, String> {
     journal::read_state(dir, vault).map_err(|error| chain(&error))
 }
 
-/// Damages journals in random places, and returns how often that was refused.
+/// Damages journals at random positions, and returns how often that was refused.
 fn damage_journals(journal: &[u8], rounds: u32, vault: &Vault) -> Result<u32, String> {
     let cases = [
         Case::new("alone", journal, false, false, vault)?,
@@ -156,7 +156,7 @@ fn damage_journals(journal: &[u8], rounds: u32, vault: &Vault) -> Result<u32, St
         let damage = Damage::random(&case.whole, &mut dice);
         refused += u32::from(case.refuses(&damage)?);
     }
-    // The last bytes are what a runner leaves that dies while it writes: all that can be done to them.
+    // The last bytes are like those of a runner that died while writing: a change looks the same.
     for case in &cases {
         let last = case.whole.len() - 1;
         for byte in (0..=u8::MAX).step_by(stride(rounds)) {
@@ -174,7 +174,7 @@ fn damage_journals(journal: &[u8], rounds: u32, vault: &Vault) -> Result<u32, St
     Ok(refused)
 }
 
-/// Returns how far the tried ones are apart where all could be.
+/// Returns the distance between tried positions.
 fn stride(rounds: u32) -> usize {
     EXHAUSTIVE.div_ceil(rounds.max(1)) as usize
 }
@@ -206,7 +206,7 @@ fn damage_snapshot(path: &Path, stride: usize, vault: &Vault) -> Result<usize, S
     Ok(tried.len())
 }
 
-/// One byte that is not as it was.
+/// One damaged byte.
 #[derive(Debug)]
 struct Damage {
     at: usize,
@@ -226,7 +226,7 @@ impl Damage {
         let kind = match dice.below(4) {
             0 => Kind::Missing,
             1 => Kind::Added(dice.byte()),
-            // One bit, as hardware does it.
+            // One bit, as by hardware.
             2 => Kind::Changed(whole[at] ^ (1 << dice.below(8))),
             _ => Kind::Changed(other_than(whole[at], dice)),
         };
@@ -258,7 +258,7 @@ impl fmt::Display for Damage {
 }
 
 fn other_than(byte: u8, dice: &mut Dice) -> u8 {
-    // 1 to 255, so never the same again.
+    // 1 to 255, so never the same value.
     byte.wrapping_add(u8::try_from(1 + dice.below(255)).unwrap_or(1))
 }
 
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damage_is_one_byte_and_never_none() {
+    fn a_damage_changes_exactly_one_byte() {
         let mut dice = Dice::from_seed(7);
         for _ in 0..1000 {
             let damage = Damage::random(b"whole", &mut dice);

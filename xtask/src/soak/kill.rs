@@ -1,5 +1,5 @@
-//! The runner is killed with SIGKILL while its agent and its agent's children are busy: no process is left, and the
-//! journal goes on where it was.
+//! Kills the runner with SIGKILL while its agent and the agent's children are busy: no process is left, and the
+//! journal continues.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,14 @@ use tachikoma_testkit::{drop_to_nobody, processes_with};
 use crate::bench::sample::Sample;
 use crate::product::{self, Ground, Live, await_that, text};
 
-/// Nothing here takes this long on a healthy machine, however busy.
+/// Nothing here takes this long, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Every other runner is killed before its agent is up, each time this much later: while it starts, too.
+/// Every other runner is killed before its agent runs, each time this much later, so also during its start.
 const LATER_BY: Duration = Duration::from_micros(500);
 
-/// An agent with children in all the ways that get out of sight: another session, no environment, a parent that is
-/// gone. MARK stands in all their command lines. It never stops to make short-lived ones.
+/// An agent with children that are hard to find: another session, no environment, an orphan.
+/// MARK is in all their command lines. It also starts short-lived children all the time.
 const AGENT: &str = "
     env -i /bin/sh -c '/bin/sleep MARK; :' &
     setsid sh -c 'sleep MARK; :' &
@@ -29,10 +29,10 @@ const AGENT: &str = "
     while :; do /bin/true MARK; done
 ";
 
-/// The runner, the agent, two shells, and four that sleep.
+/// The runner, the agent, two shells, and four sleeping processes.
 const BUSY: usize = 8;
 
-/// With a control group, which takes root's rights.
+/// With a cgroup, which needs root's rights.
 pub fn with_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     let product = product::build(root)?;
     let ground = Ground::new(&product, &std::env::temp_dir())?;
@@ -44,10 +44,10 @@ pub fn with_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     .rounds(rounds)
 }
 
-/// Without one, as a user who may not make any.
+/// Without one, as a user without the right to create it.
 pub fn without_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     if !rustix::process::geteuid().is_root() {
-        return Err("only root can become nobody, who may make no control group".into());
+        return Err("only root can become `nobody`, a user that cannot create a cgroup".into());
     }
     let product = product::build(root)?;
     let mut ground = Ground::new(&product, &std::env::temp_dir())?;
@@ -60,10 +60,10 @@ pub fn without_cgroup(root: &Path, rounds: u32) -> Result<String, String> {
     .rounds(rounds)
 }
 
-/// One loop whose runner is killed again and again.
+/// A loop with a runner that is killed again and again.
 struct Soak {
     ground: Ground,
-    /// What must hold the processes together.
+    /// What must contain the processes.
     containment: &'static str,
     user: fn(&mut Command) -> &mut Command,
 }
@@ -87,9 +87,9 @@ impl Soak {
         ))
     }
 
-    /// Returns how many processes there were, and how long it took until there was none.
+    /// Returns the number of processes, and the time until there was none.
     fn round(&self, round: u32) -> Result<(usize, Duration), String> {
-        // No other run has it, and it sleeps for more than a day.
+        // A unique time of sleep, more than a day.
         let mark = format!("98765.{}{round:05}", std::process::id());
         let script = AGENT.replace("MARK", &mark);
         let limit = round.to_string();
@@ -128,7 +128,7 @@ impl Soak {
         }
     }
 
-    /// The iteration that was cut is done by the next runner, and the journal has no gap.
+    /// The next runner repeats the interrupted iteration, and the journal has no gap.
     fn go_on(&self, round: u32) -> Result<(), String> {
         let limit = round.to_string();
         let run = ["run", "--quiet", "--delay", "0s", "--max-iterations"];
@@ -164,12 +164,12 @@ fn children_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Its process number may be somebody else's by now.
+/// Its process id may be reused by now.
 fn is_guard(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"\0guard\0"))
 }
 
-/// Reads the journal's records: none is missing, and iterations follow each other or are tried again.
+/// Reads the journal's records: none is missing, and iterations follow each other or are repeated.
 fn last_iteration(records: &str) -> Result<u64, String> {
     let (mut seq, mut iteration, mut attempt) = (0, 0, 0);
     for line in records.lines() {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn iterations_follow_each_other_or_are_tried_again() {
+    fn iterations_follow_each_other_or_are_repeated() {
         assert_eq!(last_iteration(&records(&[(1, 1), (1, 2), (2, 1)])), Ok(2));
         assert_eq!(last_iteration(""), Ok(0));
         assert_eq!(

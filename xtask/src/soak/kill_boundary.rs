@@ -1,6 +1,6 @@
-//! The runner is killed, or told of a broken or a full disk, at each of its storage calls in turn: the unmodified
-//! binary under `strace`, which puts the fault in. Afterwards nothing that was acknowledged is lost, and the loop
-//! goes on.
+//! Kills the runner, or makes the call fail for a broken or full disk, at each of its storage calls: the unmodified
+//! binary under `strace`, which injects the fault. Afterwards no acknowledged record is lost, and the loop
+//! continues.
 
 use std::fmt;
 use std::path::Path;
@@ -11,25 +11,25 @@ use super::tracer::{self, Call, MISSED_OF, NEAR, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, await_that};
 
-/// What changes a file system, and what opens its files.
+/// Calls that change a file system, and calls that open files.
 pub const CALLS: &str = "openat,write,pwrite64,fdatasync,fsync,rename,renameat,renameat2,ftruncate,mkdir,mkdirat,unlink,unlinkat,rmdir";
 
-/// Only calls on files below this are counted: the others are not the loop's memory.
+/// Only calls on files below this count: the others are not the state of the loop.
 const MEMORY: &str = "/.ralph";
 
-/// So many calls after the start of a new loop, and as many after taking up one whose runner was killed.
+/// Calls after the start of a new loop, and as many after resuming one with a killed runner.
 const CALLS_MAX: usize = 200;
 
-/// Iterations that make as many calls as that, with some to spare.
+/// Iterations that make more calls than that.
 const ITERATIONS: u32 = 70;
 
-/// The loop that is taken up has run so often when its runner is killed.
+/// Iterations of the resumed loop before its runner is killed.
 const BEFORE: usize = 3;
 
-/// The words of the fault in `strace`'s language.
+/// The faults in the language of `strace`.
 pub const FAULTS: [&str; 3] = ["signal=SIGKILL", "error=EIO", "error=ENOSPC"];
 
-/// A run takes a second or two; one whose runtime was hit may never end.
+/// A run takes a second or two; one with a fault in its runtime may never end.
 const RUN: Duration = Duration::from_secs(30);
 
 /// The exit code of a loop that reached its limit.
@@ -57,7 +57,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tally.told()
 }
 
-/// What became of the runners.
+/// The results of the runners.
 #[derive(Default)]
 struct Tally {
     missed: u32,
@@ -97,7 +97,7 @@ impl Tally {
     }
 }
 
-/// What the runner finds.
+/// The state that the runner finds.
 #[derive(Clone, Copy)]
 enum Start {
     New,
@@ -138,7 +138,7 @@ fn traced(victim: &Victim, words: &[&str]) -> Result<Option<i32>, String> {
     tracer::start(victim, words, &victim.words(ITERATIONS))?.wait(RUN)
 }
 
-/// The calls that an undisturbed run makes.
+/// Returns the calls of an undisturbed run.
 fn storage_calls(product: &Path, start: Start) -> Result<Vec<Call>, String> {
     let victim = start.victim(product)?;
     let code = traced(&victim, &["-e", &format!("trace={CALLS}")])?;
@@ -157,7 +157,7 @@ pub fn calls_in(trace: &str) -> Vec<Call> {
     calls.into_iter().map(|(call, ())| call).collect()
 }
 
-/// Puts a fault into a call on the loop's memory. Runs differ a little, and the fault may hit another call of the same
+/// Injects a fault into a call on the state of the loop. Runs differ a little, and the fault may hit another call of the same
 /// name: then one near it is tried.
 fn inject(
     product: &Path,
@@ -173,7 +173,7 @@ fn inject(
         let inject = format!("inject={}:{fault}:when={}", call.name, call.nth);
         let code = traced(&victim, &["-e", &trace, "-e", &inject]);
         if !is_on_memory(&trace_of(&victim)?, &call) {
-            // The runtime's own wake-up calls, for one: without them nothing can go on.
+            // For example the wake-up calls of the runtime: without them nothing can continue.
             continue;
         }
         tally.enter(code?, &victim.complaints())?;
@@ -185,7 +185,7 @@ fn inject(
     Ok(())
 }
 
-/// Whether the call, as it was made this time, was one on the loop's memory.
+/// Returns whether the call was one on the state of the loop.
 pub fn is_on_memory(trace: &str, call: &Call) -> bool {
     calls_in(trace).contains(call)
 }

@@ -1,6 +1,6 @@
-//! The runner is killed on either side of each effect: before it, when its record is written and nothing has come of it
-//! yet, and right after it, when its consequences take their course without anybody who would write them down. The loop has
-//! a life: iterations, a failure and its backoff, a delay, a skip, a pause, reboots, a stop.
+//! Kills the runner on either side of each effect: before it, when its record is written, and right after it, when
+//! its consequences are not recorded yet. The loop has all kinds of events:
+//! iterations, a failure and its backoff, a delay, a skip, a pause, reboots, a stop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,13 +17,13 @@ use super::tracer::{self, Call, MISSED_OF, NEAR, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
 
-/// The calls by which effects are carried out.
+/// The calls that perform effects.
 const CALLS: &str = "sendmsg,sendto,write,rename";
 
-/// A record as it is written must be recognised.
+/// A written record must be recognized.
 const SHOWN_BYTES: &str = "4096";
 
-/// While the file is there: the first iteration succeeds, the second fails, the others work until they are ended.
+/// While the file exists: the first iteration succeeds, the second fails, the others work until they are killed.
 const AGENT: &str = "echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; echo working
     [ -e OUTSIDE/life ] || exit 0
     case $TACHIKOMA_ITERATION in 1) ;; 2) exit 1 ;; *) exec sleep 1000 ;; esac";
@@ -42,16 +42,16 @@ const LIFE: [(When, &[&str]); 7] = [
 /// The exit code of a loop that the operator stopped.
 const STOPPED: i32 = 5;
 
-/// What `strace` says when the runner stands behind the call.
-const STANDS: &str = "--- stopped by SIGSTOP ---";
+/// The output of `strace` when the runner is stopped after the call.
+const IS_STOPPED: &str = "--- stopped by SIGSTOP ---";
 
-/// What came of an effect may take so long to unfold before the runner is killed.
+/// The consequences of an effect may take this long before the runner is killed.
 const COURSE: Duration = Duration::from_millis(30);
 
-/// A life takes a second or two.
+/// A run takes a second or two.
 const RUN: Duration = Duration::from_secs(30);
 
-/// No two runs are alike: a call that was not met is looked for again.
+/// Runs differ: a call that was not hit is tried again.
 const TRIES_MAX: u32 = 3;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -74,16 +74,16 @@ impl When {
     }
 }
 
-/// What is carried out.
+/// What is performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Launch,
     Signal,
-    /// There is no call: a fresh session is a number. Either side of the records around it.
+    /// Not a call: a new session is a number. Either side of its records.
     Renew,
     Reply,
     Finish,
-    /// No effect, but done in its place: behind the record, and seen from outside.
+    /// Not an effect, but performed in its place: after the record, and visible from outside.
     Snapshot,
 }
 
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// On which side of it the runner is killed.
+/// On which side the runner is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Before,
@@ -119,7 +119,7 @@ enum Side {
 }
 
 impl Side {
-    /// In `strace`'s language. A stop that is sent on the way into a call takes hold on the way out of it.
+    /// In the language of `strace`. A stop that is sent at the start of a call takes effect at its end.
     fn fault(self) -> &'static str {
         match self {
             Self::Before => "signal=SIGKILL",
@@ -186,7 +186,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// The effects of a life that nobody disturbs.
+/// Returns the effects of an undisturbed run.
 fn undisturbed(product: &Path) -> Result<Vec<(Call, Kind)>, String> {
     let victim = victim(product)?;
     let words = ["-e", &format!("trace={CALLS}"), "-s", SHOWN_BYTES];
@@ -212,7 +212,7 @@ fn life(victim: &Victim) -> String {
     format!("{}/life", victim.outside())
 }
 
-/// Runs a life under `strace` to its end or to the fault. Returns the exit code of the runner, and how many of the operator's
+/// Runs under `strace` to the end or to the fault. Returns the exit code of the runner, and how many of the operator's
 /// commands succeeded.
 fn live(victim: &Victim, words: &[&str]) -> Result<(Option<i32>, usize), String> {
     let mut runner = tracer::start(victim, words, &victim.words_with(0, "20ms"))?;
@@ -224,7 +224,7 @@ fn live(victim: &Victim, words: &[&str]) -> Result<(Option<i32>, usize), String>
         if started.elapsed() > RUN {
             return Err(format!("the life takes too long: {}", victim.printed()));
         }
-        if trace_of(victim).is_ok_and(|trace| trace.contains(STANDS)) {
+        if trace_of(victim).is_ok_and(|trace| trace.contains(IS_STOPPED)) {
             thread::sleep(COURSE);
             kill_child_of(runner.pid())?;
             break;
@@ -243,7 +243,7 @@ fn live(victim: &Victim, words: &[&str]) -> Result<(Option<i32>, usize), String>
     Ok((code, succeeded))
 }
 
-/// Kills what a tracer traces.
+/// Kills the process of a tracer.
 fn kill_child_of(tracer: u32) -> Result<(), String> {
     let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children"));
     let children = children.map_err(text)?;
@@ -286,7 +286,7 @@ fn kill_at(product: &Path, call: &Call, kind: Kind, side: Side) -> Result<bool, 
     Ok(false)
 }
 
-/// The loop goes on; one that was paused stays so until the operator says otherwise.
+/// The loop continues; a paused one stays paused until the operator resumes it.
 fn go_on(victim: &Victim, books: &Books) -> Result<(), String> {
     let paused = books.state.public() == LoopState::Paused || books.state.pause_requested;
     thread::scope(|scope| {
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn effects_are_told_by_their_calls() {
+    fn effects_are_recognized_by_their_calls() {
         let socket = "14<UNIX:[1]>, {msg_iov=[{iov_base=\"{\\\"order\\\":\\\"";
         let kind = |name, rest: &str| Kind::of(name, rest);
         assert_eq!(

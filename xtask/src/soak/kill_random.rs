@@ -1,4 +1,4 @@
-//! The runner is killed with SIGKILL at moments that nobody picked, and taken up again: after each time the books are
+//! Kills the runner with SIGKILL at random times, and resumes the loop: after each kill the records are
 //! in order and no process is left.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::sealed;
 use super::victim::Victim;
 use crate::product;
 
-/// Kills that one loop lives through. Its journal grows, and reading all of it each time would take longer and longer.
+/// Kills of one loop. Its journal grows, and reading all of it each time would take longer and longer.
 const KILLS_PER_LOOP: u32 = 50;
 
 /// A runner is killed before this: long enough for a start and some iterations.

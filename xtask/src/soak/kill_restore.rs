@@ -1,5 +1,5 @@
-//! A restoration is killed, or told of a broken or a full disk, at each of its storage calls in turn. Afterwards the loop is the
-//! one that was there or the one that was restored, whole, and can be restored and run.
+//! Kills a restore, or makes a call fail for a broken or full disk, at each of its storage calls. Afterwards the loop is
+//! either the old one or the restored one, complete, and can be restored and run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use super::victim::{PATIENCE, Victim};
 use crate::encryption;
 use crate::product::{self, Live, text};
 
-/// The iteration of the backup, that of the loop when it is restored, and that of another one that was begun since.
+/// The iteration of the backup, that of the loop when it is restored, and that of another loop that was begun since.
 const BACKED_UP: u32 = 2;
 const ENDED: u32 = 4;
 const OTHER: u32 = 1;
 
-/// A restoration takes a fraction of a second.
+/// A restore takes a fraction of a second.
 const RUN: Duration = Duration::from_secs(30);
 
-/// What is there when the loop is restored.
+/// The state before the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum There {
     /// The loop itself, further on.
     Further,
-    /// The same, with a journal that is damaged where only the snapshot makes up for it.
+    /// The same, with a journal that is damaged where only the snapshot can replace it.
     Damaged,
     /// Another loop, which is the current one.
     Another,
@@ -89,7 +89,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// A loop with a backup behind it, and where that is.
+/// Makes a loop with a backup, and returns the path of the backup.
 fn victim(product: &Path, there: There) -> Result<(Victim, String), String> {
     let victim = match there {
         There::Sealed => Victim::new(product)?.configured(sealed::SETTINGS)?,
@@ -151,7 +151,7 @@ fn words(file: &str) -> Vec<String> {
         .into()
 }
 
-/// Puts a fault into a call. Returns the iteration at which the loop stands then; none if the fault missed.
+/// Injects a fault into a call. Returns the iteration of the loop then; `None` if the fault missed.
 fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Option<u32>, String> {
     let (victim, file) = victim(product, there)?;
     let before = current(victim.ground().path())?;
@@ -171,7 +171,7 @@ fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Opti
     let (loop_id, iteration) = current(dir)?;
     let is_old = (loop_id, iteration) == before && iteration == there.iteration();
     if iteration != BACKED_UP && !is_old {
-        return Err(format!("{loop_id} stands at iteration {iteration}"));
+        return Err(format!("{loop_id} is at iteration {iteration}"));
     }
     if code == Some(0) && iteration != BACKED_UP {
         return Err("it was said to be restored, and is not".to_owned());
@@ -179,7 +179,7 @@ fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Opti
     if matches!(there, There::Further | There::Sealed) {
         Books::read(dir)?;
     }
-    // Whatever was left in the way, it can be done again, and the loop goes on.
+    // A repeated restore succeeds, and the loop continues.
     let again = victim
         .ground()
         .tachikoma(&["state", "restore", "--yes", &file])
@@ -187,7 +187,7 @@ fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Opti
         .map_err(text)?;
     if !again.status.success() {
         let said = String::from_utf8_lossy(&again.stderr).into_owned();
-        return Err(format!("it cannot be restored any more: {said}"));
+        return Err(format!("it can no longer be restored: {said}"));
     }
     finish(&victim, victim.start_up_to(BACKED_UP + 1)?)?;
     let books = Books::read(dir)?.ok_or("the loop is gone")?;

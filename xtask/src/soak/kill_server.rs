@@ -1,5 +1,5 @@
-//! The server that an agent works in is killed with SIGKILL at moments that nobody picked, while a loop runs: no iteration
-//! is lost or done twice, no prompt is in the conversation twice, and no tool of a dead server goes on.
+//! Kills the server of an agent with SIGKILL at random times, while a loop runs: no iteration
+//! is lost or repeated, no prompt is in the conversation twice, and no tool of a dead server continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ use crate::product::{self, Ground, Live, await_that, text};
 /// A server is killed before this: long enough for its start and some turns.
 const LIFE: Duration = Duration::from_millis(400);
 
-/// Nothing here takes this long on a healthy machine, however busy.
+/// Nothing here takes this long, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two tools for each prompt, which take a moment.
@@ -50,7 +50,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
             return Err(failed(format!("the loop ended: {}", soak.complaints())));
         }
     }
-    // One more turn, so that what the last kill cut is gone on with.
+    // One more turn, so that the turn of the last kill is resumed.
     let ended = soak.ended()?.len();
     await_that("one more turn", PATIENCE, || {
         soak.ended().is_ok_and(|now| now.len() > ended)
@@ -115,7 +115,7 @@ impl Soak {
         Some((file["generation"].as_u64()?, Pid::from_raw(pid)?))
     }
 
-    /// Kills the next server that is up, after so much of its life. Returns its number.
+    /// Kills the next running server, after this time. Returns its number.
     fn kill_after(&self, last: u64, life: Duration) -> Result<u64, String> {
         let mut next = None;
         await_that("the next server", PATIENCE, || {
@@ -125,7 +125,7 @@ impl Soak {
         .map_err(|error| format!("{error}; {}", self.complaints()))?;
         thread::sleep(life);
         let (generation, pid) = next.ok_or("no server")?;
-        // It may have been replaced meanwhile only by us.
+        // Only we can have replaced it meanwhile.
         let _ = kill_process(pid, Signal::KILL);
         Ok(generation)
     }
@@ -182,7 +182,7 @@ impl Soak {
         if different.len() != iterations.len() {
             return Err("an iteration's prompt is in the conversation twice".into());
         }
-        // The last one was cut by the stop.
+        // The stop interrupted the last one.
         let succeeded = u64::from(stats.successful);
         if !(succeeded..=succeeded + 1).contains(&(iterations.len() as u64)) {
             return Err(format!(

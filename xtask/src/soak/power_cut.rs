@@ -1,5 +1,5 @@
-//! The power goes while a loop runs on a disk that keeps only what was synced: what an agent was started for is still
-//! known, and the loop goes on.
+//! Cuts the power of a disk that keeps only synced data while a loop runs: the attempts of all started agents are still
+//! known, and the loop continues.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,13 @@ use super::victim::Victim;
 use crate::encryption;
 use crate::product::{self, PROMPT, text};
 
-/// The power lasts at most so long.
+/// Limit of the time until the cut.
 const POWER: Duration = Duration::from_millis(250);
 
-/// Snapshots are saved at all times, also between records that depend on nothing and are not synced.
+/// Snapshots are saved all the time, also between records that need no sync.
 pub const CONFIG: &str = "[state]\nauto_save_interval = \"3ms\"\n";
 
-/// Cuts that one loop lives through.
+/// Cuts of one loop.
 const CUTS_PER_LOOP: u32 = 10;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
@@ -52,7 +52,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// Puts what a loop needs on a new disk.
+/// Writes the files of a loop to a new disk.
 pub fn furnish(victim: &Victim, disk: &Arc<Mutex<Disk>>, settings: &str) -> Result<(), String> {
     let mounted = Mounted::at(victim.ground().path(), disk.clone())?;
     let dir = victim.ground().path();

@@ -1,5 +1,5 @@
-//! A disk that turns read-only or full under a running loop, and a directory that is read-only when one is to be taken
-//! up: a clear message, nothing lost, and the loop goes on once the cause is gone.
+//! A disk that becomes read-only or full under a running loop, and a directory that is read-only when a loop is resumed:
+//! a clear message, nothing lost, and the loop continues once the cause is gone.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -15,23 +15,23 @@ use crate::product::{self, Live, await_that};
 /// The fault comes before this.
 const HEALTHY: Duration = Duration::from_millis(200);
 
-/// A loop that gives up does so before this; one that is still there waits for the cause to go.
+/// A loop gives up before this; one that still runs waits for the cause to go.
 const GIVES_UP: Duration = Duration::from_secs(3);
 
-/// What the operating system says of such disks.
+/// The messages of the operating system.
 const READ_ONLY: &str = "Read-only file system";
 const FULL: &str = "No space left on device";
 
-/// Mounts a directory on itself, read-only, in a mount namespace of its own, and runs the rest there.
+/// Mounts a directory on itself, read-only, in a mount namespace, and runs the rest there.
 const RUN_READ_ONLY: &str = "
     mount --bind \"$DIR\" \"$DIR\" && mount -o remount,bind,ro \"$DIR\" && cd \"$DIR\" || exit 99
     exec \"$@\"
 ";
 
-/// The exit code of the script when the machine does not let it.
+/// The exit code of the script if the machine does not allow it.
 const NOT_MOUNTED: i32 = 99;
 
-/// A loop that the operator can take up again has ended with this.
+/// The exit code of a loop that the operator can resume.
 const GAVE_UP: i32 = 1;
 
 pub fn read_only(root: &Path, rounds: u32) -> Result<String, String> {
@@ -50,7 +50,7 @@ pub fn full(root: &Path, rounds: u32) -> Result<String, String> {
     turned(&product, rounds, Fault::Full, FULL)
 }
 
-/// The disk of a running loop turns bad.
+/// The disk of a running loop fails.
 fn turned(product: &Path, rounds: u32, fault: Fault, words: &str) -> Result<String, String> {
     let mut dice = Dice::shaken();
     let (mut gave_up, mut waited) = (0, 0);
@@ -110,7 +110,7 @@ fn turn(product: &Path, healthy: Duration, fault: Fault, words: &str) -> Result<
     Ok(reaction)
 }
 
-/// A loop is to be taken up in a directory that is mounted read-only.
+/// Resumes a loop in a directory that is mounted read-only.
 fn refused(product: &Path) -> Result<(), String> {
     let victim = Victim::new(product)?;
     let before = victim.go_on()?;

@@ -1,4 +1,4 @@
-//! Loops whose memory is encrypted: their settings, their key, and the proof that the `age` of everyone opens it.
+//! Loops with encrypted state: their settings, and the proof that the `age` program opens their files.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use super::victim::{PATIENCE, Victim};
 use crate::encryption::KEY_FILE;
 use crate::product::{self, text};
 
-/// The settings of a loop whose memory is encrypted.
+/// The settings of a loop with encrypted state.
 pub const SETTINGS: &str = "[state]\nencrypt = true\nencrypt_identity_file = \"key.txt\"\n";
 
-/// And compressed, and written at every moment.
+/// Compressed too, and saved all the time.
 pub const PACKED: &str = "[state]\nencrypt = true\nencrypt_identity_file = \"key.txt\"\ncompress = true\nauto_save_interval = \"3ms\"\nbackup_interval = \"5ms\"\nmax_backups = 3\n";
 
-/// Returns the settings of the loop of that number: as they are by default, packed, or packed and encrypted, in turn.
+/// Returns the settings of the loop with that number: default, compressed, or compressed and encrypted, in turn.
 pub fn in_turn(number: u32, plain: &str) -> &str {
     match number % 3 {
         0 => plain,
@@ -23,7 +23,7 @@ pub fn in_turn(number: u32, plain: &str) -> &str {
     }
 }
 
-/// Snapshot and backup are opened with nothing but `age` and the key.
+/// Opens snapshots and backups with `age` and the key alone.
 pub fn age_tool(root: &Path, rounds: u32) -> Result<String, String> {
     let found = Command::new("age").arg("--version").output();
     let version = found.map_err(|error| format!("`age` cannot be run: {error}"))?;
@@ -51,7 +51,7 @@ pub fn age_tool(root: &Path, rounds: u32) -> Result<String, String> {
         let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let opened = open(dir, &dir.join(&path))?;
         if !opened.starts_with(b"manifest.json\0") {
-            return Err(format!("{path} is no archive inside"));
+            return Err(format!("{path} does not contain an archive"));
         }
     }
     Ok(format!(

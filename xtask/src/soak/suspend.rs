@@ -1,6 +1,6 @@
-//! All of a loop stands still for a while: stopped from outside (SIGSTOP, a frozen container), where the clocks go on, or as
-//! on a machine that sleeps, where only the wall clock does. No time-out counts it, no wait takes longer than was said, it is
-//! written down for people, and the loop goes on.
+//! Suspends a whole loop for a while: by SIGSTOP or a frozen container, while clocks continue, or as
+//! on a sleeping machine, where only the wall clock continues. No timeout counts it, no wait takes longer, it is
+//! recorded, and the loop continues.
 
 use std::fs;
 use std::path::Path;
@@ -19,27 +19,27 @@ use crate::product::{self, Live, await_that, text};
 const FAILING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; [ \"$TACHIKOMA_ITERATION\" != 1 ]";
 
-/// The time-out of every loop here: more than an agent that works needs, less than it stands still.
+/// The timeout of every loop here: more than a working agent needs, less than the suspension.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long it is stopped: so much longer than the time-out that nobody could take it for a busy machine.
+/// The duration of a stop: much longer than the timeout, so that a busy machine is excluded.
 const STOP: Duration = Duration::from_secs(7);
 
-/// The machine sleeps for hours, as the wall clock says afterwards, and for a moment, as the other one does.
+/// The machine sleeps for hours by the wall clock, and for a moment by the monotonic one.
 const SLEPT: &str = "+5h";
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// What is in between belongs to both sides.
+/// Times in between count for both.
 const INTO: Duration = Duration::from_millis(300);
 
-/// How the loop comes to stand still.
+/// How the loop is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Stopped,
     Asleep,
 }
 
-/// What it is at.
+/// The state of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Working,
@@ -63,7 +63,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let library = library()?;
     let product = product::build(root)?;
     for round in 1..=rounds {
-        // All at once: they do little but wait.
+        // All at once, because they mostly wait.
         thread::scope(|scope| {
             let case = |(way, at)| {
                 suspend(&product, &library, way, at)
@@ -82,7 +82,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     }
     Ok(format!(
         "{rounds} times each stopped and asleep, while an agent worked, while one hung, in a delay and in a backoff: no \
-         time-out came early, no wait late, and all loops went on"
+         timeout came early, no wait late, and all loops went on"
     ))
 }
 
@@ -118,12 +118,12 @@ fn suspend(product: &Path, library: &Path, way: Way, at: At) -> Result<(), Strin
     }
     match at {
         At::Working | At::Hanging => expect_told(&victim, way),
-        // A wait ends when it was said to end: there is nothing to tell.
+        // A wait ends on time: nothing is recorded.
         At::Delay | At::Backoff => Ok(()),
     }
 }
 
-/// Stops all of a loop, the runner first, and lets it go on.
+/// Stops all processes of a loop, the runner first, and continues them.
 fn stand_still(runner: u32, way: Way, clock: &Path) -> Result<(), String> {
     let all = tree(runner);
     for pid in &all {
@@ -142,7 +142,7 @@ fn stand_still(runner: u32, way: Way, clock: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A process and all below it.
+/// Returns a process and its descendants.
 fn tree(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;
@@ -190,17 +190,17 @@ fn expect_end(victim: &Victim, runner: Live, at: At) -> Result<(), String> {
     }
 }
 
-/// The time-out has most of its time before it, and comes all the same.
+/// The timeout has most of its time left, and comes nevertheless.
 fn expect_timeout(victim: &Victim, runner: Live, way: Way, started: Instant) -> Result<(), String> {
     let since = Instant::now();
-    await_that("the time-out", PATIENCE, || {
+    await_that("the timeout", PATIENCE, || {
         victim.printed().contains("\"ending_requested\"")
     })?;
     let (took, took_in_all) = (since.elapsed(), started.elapsed());
     victim.ground().stop(runner)?;
     victim.expect_nobody()?;
     victim.audit()?;
-    // Nobody knows how much of its time had passed when it stood still; none had before the start.
+    // The time before the suspension is unknown; it is at least 0.
     let least = match way {
         Way::Stopped => STOP + TIMEOUT,
         Way::Asleep => TIMEOUT,
@@ -208,12 +208,12 @@ fn expect_timeout(victim: &Victim, runner: Live, way: Way, started: Instant) -> 
     match took_in_all >= least && took <= TIMEOUT + LATE {
         true => Ok(()),
         false => Err(format!(
-            "the time-out came after {took:?}, {took_in_all:?} after the start"
+            "the timeout came after {took:?}, {took_in_all:?} after the start"
         )),
     }
 }
 
-/// The record says for how long, and the events say so to people.
+/// The record has the duration, and the events show it to people.
 fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
     let printed = victim.printed();
     let records = printed.lines().filter_map(|line| {
@@ -228,7 +228,7 @@ fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
         Way::Stopped => STOP..=STOP + LATE,
         Way::Asleep => AHEAD..=AHEAD * 2,
     };
-    // A busy machine may stand still once more, for less.
+    // A busy machine may be suspended once more, for less.
     if told
         .iter()
         .filter(|told| **told >= *expected.start())
@@ -243,6 +243,6 @@ fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
     match lines.contains("stood still for ") {
         true => Ok(()),
-        false => Err(format!("nobody is told: {lines}")),
+        false => Err(format!("the events do not show it: {lines}")),
     }
 }

@@ -1,4 +1,4 @@
-//! The unmodified binary under `strace`, which counts its calls and puts faults into them.
+//! The unmodified binary under `strace`, which counts its calls and injects faults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::process::Command;
 use super::victim::Victim;
 use crate::product::{Live, text};
 
-/// Where a call is looked for that is not where it was before: so many of its kind later or earlier.
+/// Offsets at which a call is tried that is not where it was before, counted in calls of its kind.
 pub const NEAR: [i32; 11] = [0, 0, 1, -1, 2, -2, 3, -3, 0, 1, -1];
 
-/// At most one call of so many may be missed.
+/// Limit of missed calls: one of this many.
 pub const MISSED_OF: u32 = 20;
 
 /// The `nth` call of this name.
@@ -23,7 +23,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The one that is so many of its kind later or earlier.
+    /// Returns the call that is this many of its kind later or earlier.
     pub fn near(&self, offset: i32) -> Self {
         Self {
             name: self.name.clone(),
@@ -38,7 +38,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Fails where there is no `strace`.
+/// Fails without `strace`.
 pub fn require() -> Result<(), String> {
     let version = Command::new("strace").arg("--version").output();
     version
@@ -46,7 +46,7 @@ pub fn require() -> Result<(), String> {
         .map_err(|error| format!("this machine cannot show it: strace: {error}"))
 }
 
-/// Starts a runner under `strace`, which follows no children: only the runner itself is tampered with.
+/// Starts a runner under `strace`, which follows no children: only the runner itself is traced.
 pub fn start(victim: &Victim, words: &[&str], run: &[String]) -> Result<Live, String> {
     let log = format!("{}/trace", victim.outside());
     let product = victim.ground().product().to_string_lossy().into_owned();
@@ -58,13 +58,13 @@ pub fn start(victim: &Victim, words: &[&str], run: &[String]) -> Result<Live, St
     Live::start(victim.recorded(&mut command)?)
 }
 
-/// What the runner did, as far as it was asked for.
+/// Returns the requested calls of the runner.
 pub fn trace_of(victim: &Victim) -> Result<String, String> {
     let bytes = fs::read(format!("{}/trace", victim.outside())).map_err(text)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `strace` counts each kind of call for itself, and so does this; but it returns only those that `wanted` knows, by their
+/// `strace` counts each kind of call separately, and so does this; but it returns only those that `wanted` selects, by their
 /// arguments and result.
 pub fn calls_in<T>(
     trace: &str,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_by_kind_and_only_those_that_are_wanted_returned() {
+    fn calls_are_counted_by_kind_and_only_wanted_ones_returned() {
         let trace = concat!(
             "openat(AT_FDCWD</d>, \"/etc/ld.so.cache\", O_RDONLY) = 3\n",
             "mkdir(\"/d/.ralph\", 0700) = 0\n",

@@ -1,4 +1,4 @@
-//! Two runners started at once in one directory: one runs, the other is refused and told who does, and there are
+//! Starts two runners at once in one directory: one runs, the other is refused with the id of the first, and there are
 //! never two agents.
 
 use std::fs::{self, File};
@@ -8,10 +8,10 @@ use std::thread;
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, Live, await_that, text};
 
-/// Pairs that run beside each other: a runner waits some seconds for the lock before it gives up.
+/// Pairs that run in parallel: a runner waits some seconds for the lock before it gives up.
 const AT_ONCE: u32 = 10;
 
-/// Notices another agent in the same directory.
+/// Detects another agent in the same directory.
 const AGENT: &str = "
     mkdir OUTSIDE/alone || echo meets another >>OUTSIDE/met
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran
@@ -19,7 +19,7 @@ const AGENT: &str = "
     rmdir OUTSIDE/alone
 ";
 
-/// The exit code of a runner that is refused.
+/// The exit code of a refused runner.
 const REFUSED: i32 = 1;
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
@@ -45,7 +45,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// Returns how many iterations the one did while the other was refused.
+/// Returns how many iterations one runner did while the other was refused.
 fn pair(product: &Path) -> Result<u32, String> {
     let victim = Victim::new(product)?.with_agent(AGENT);
     let mut runners = [start(&victim, 0)?, start(&victim, 1)?];
@@ -66,7 +66,7 @@ fn pair(product: &Path) -> Result<u32, String> {
     let named = format!("pid {}", winner.pid());
     if code != Some(REFUSED) || !complaints.contains(&named) {
         return Err(format!(
-            "the other should be told of {named}: exit code {code:?}, {complaints}"
+            "the other should name {named}: exit code {code:?}, {complaints}"
         ));
     }
     victim.ground().stop(winner)?;

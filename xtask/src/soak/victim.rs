@@ -1,5 +1,5 @@
-//! A loop to be mistreated. Its agent writes down, outside the loop's reach, for which attempt it ran: what is written
-//! there has been acknowledged, and must be in the journal whatever happens.
+//! A loop for faults. Its agent records, outside of the loop's reach, for which attempt it ran: such an attempt
+//! is acknowledged, and must be in the journal in any case.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use super::audit::{Attempt, Books};
 use crate::encryption;
 use crate::product::{Ground, Live, await_that, text};
 
-/// Nothing here takes this long on a healthy machine, however busy.
+/// Nothing here takes this long, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tells for which attempt it runs, in one write, and says something that goes into the transcript.
+/// Records its attempt, in one write, and prints a line for the transcript.
 const AGENT: &str = "echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; echo working";
 
 /// The exit code of a loop that reached its limit.
@@ -30,7 +30,7 @@ const NO_LIMIT: u32 = 0;
 
 pub struct Victim {
     ground: Ground,
-    /// Its path is in the command line of everything that belongs to the loop.
+    /// Its path is in the command line of all processes of the loop.
     outside: TempDir,
     agent: String,
 }
@@ -47,13 +47,13 @@ impl Victim {
         })
     }
 
-    /// Another agent; `OUTSIDE` stands for the directory outside.
+    /// Sets another agent; `OUTSIDE` is replaced by the directory outside.
     pub fn with_agent(mut self, script: &str) -> Self {
         self.agent = script.replace("OUTSIDE", &self.outside());
         self
     }
 
-    /// The settings that every other loop has: what is kept besides the journal in other forms and at every moment.
+    /// The settings of every other loop: compressed state, saved all the time.
     pub const PACKED: &str = "[state]\ncompress = true\nauto_save_interval = \"3ms\"\nbackup_interval = \"5ms\"\nmax_backups = 3\n";
 
     /// The same with settings.
@@ -67,12 +67,12 @@ impl Victim {
         &self.ground
     }
 
-    /// A directory that the loop does not know.
+    /// Returns a directory that the loop does not know.
     pub fn outside(&self) -> String {
         self.outside.path().to_string_lossy().into_owned()
     }
 
-    /// The words that run the loop, up to so many iterations.
+    /// Returns the arguments that run the loop, up to this many iterations.
     pub fn words(&self, limit: u32) -> Vec<String> {
         self.words_with(limit, "0s")
     }
@@ -92,7 +92,7 @@ impl Victim {
         run.into_iter().chain(agent).map(str::to_owned).collect()
     }
 
-    /// Makes a command print to files that [`Self::printed`] and [`Self::complaints`] read.
+    /// Makes a command write to the files that [`Self::printed`] and [`Self::complaints`] read.
     pub fn recorded<'a>(&self, command: &'a mut Command) -> Result<&'a mut Command, String> {
         let create = |name: &str| File::create(self.outside.path().join(name)).map_err(text);
         Ok(command
@@ -100,7 +100,7 @@ impl Victim {
             .stderr(create("complaints")?))
     }
 
-    /// Starts a runner that goes on without end.
+    /// Starts a runner without a limit.
     pub fn start(&self) -> Result<Live, String> {
         self.start_up_to(NO_LIMIT)
     }
@@ -111,7 +111,7 @@ impl Victim {
         Live::start(self.recorded(&mut self.ground.tachikoma(&words))?)
     }
 
-    /// The attempts for which an agent ran, in order.
+    /// Returns the attempts for which an agent ran, in order.
     pub fn ran(&self) -> Result<Vec<Attempt>, String> {
         let text = self.read("ran");
         let pair = |line: &str| {
@@ -131,7 +131,7 @@ impl Victim {
         self.read("complaints")
     }
 
-    /// The times of the first and the last record that were printed.
+    /// Returns the times of the first and the last printed record.
     pub fn span(&self) -> Result<(Timestamp, Timestamp), String> {
         let printed = self.printed();
         let time = |line: Option<&str>| {
@@ -145,18 +145,18 @@ impl Victim {
     }
 
     fn read(&self, name: &str) -> String {
-        // Whoever has not begun to write has written nothing.
+        // A runner that has not begun to write has written nothing.
         fs::read_to_string(self.outside.path().join(name)).unwrap_or_default()
     }
 
-    /// Waits until all that belonged to a dead runner has ended, and given back the lock.
+    /// Waits until all processes of a dead runner have ended, and the lock is free.
     pub fn expect_nobody(&self) -> Result<(), String> {
         await_that("the end of all processes", PATIENCE, || {
             processes_with(&self.outside()).is_empty() && !lock::is_held(self.ground.path())
         })
     }
 
-    /// Checks the books of a loop that nobody runs. What was printed must be there too.
+    /// Checks the records of a loop without a runner. Printed records must be there too.
     pub fn audit(&self) -> Result<Option<Books>, String> {
         let books = self.audit_after_power_cut()?;
         match &books {
@@ -169,7 +169,7 @@ impl Victim {
         Ok(books)
     }
 
-    /// Checks the books without what was printed: records on which nothing depends may be lost with the machine.
+    /// Checks the records without what was printed: records without an effect may be lost with the machine.
     pub fn audit_after_power_cut(&self) -> Result<Option<Books>, String> {
         let ran = self.ran()?;
         let Some(books) = Books::read(self.ground.path())? else {
@@ -195,7 +195,7 @@ impl Victim {
         }
     }
 
-    /// The loop goes on once nothing stands in its way: it does two more iterations, and its books are in order.
+    /// The loop continues without a fault: it does two more iterations, and its records are in order.
     pub fn go_on(&self) -> Result<Books, String> {
         let before = Books::read(self.ground.path())?.map_or(0, |books| books.state.iteration);
         let limit = before + 2;
@@ -218,7 +218,7 @@ impl Victim {
         Ok(books)
     }
 
-    /// Where a file of the loop's journal is.
+    /// Returns the path of a file of the loop's journal.
     pub fn journal(&self) -> Result<PathBuf, String> {
         let loops = self.ground.path().join(".ralph/loops");
         let dir = fs::read_dir(loops).map_err(text)?.next();
@@ -228,7 +228,7 @@ impl Victim {
 }
 
 impl Drop for Victim {
-    /// After a failure the loop may still run, under a tracer that was ended or without one.
+    /// After a failure the loop may still run, with a killed tracer or without one.
     fn drop(&mut self) {
         for pid in processes_with(&self.outside()) {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {

@@ -1,4 +1,4 @@
-//! Rules that keep the parts what they are: a pure core, one unsafe file, one clock.
+//! Rules about the architecture: a pure core, one unsafe file, one clock.
 
 use super::code::{before_unit_tests, code_only, lines_with};
 use super::{Finding, Tree};
@@ -15,7 +15,7 @@ const CLOCKED: [&str; 6] = [
     "crates/tachikoma-loop-runner/src/",
 ];
 
-/// The one file with `unsafe`: what happens between the birth of a process and its program.
+/// The only file with `unsafe`: it runs between the start of a process and that of its program.
 const UNSAFE_FILE: &str = "crates/tachikoma-process/src/spawn.rs";
 
 const IMPURE_MODULES: [&str; 5] = ["fs", "env", "net", "process", "thread"];
@@ -62,7 +62,7 @@ fn grouped_imports(code: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
-/// All `unsafe` of the project can be read in one sitting.
+/// All `unsafe` code is in one file.
 pub fn one_file_is_unsafe(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in tree.rust().filter(|source| source.path != UNSAFE_FILE) {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_impure_core() {
+    fn impure_code_in_the_core_is_found() {
         let text = "//! `std::fs` in words is fine.\nuse std::fs::File;\n\
                     use std::{collections::BTreeMap, env};\nlet t = Instant::now();\n";
         let found = the_core_is_pure(&tree(&[
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn harmless_imports() {
+    fn harmless_imports_are_allowed() {
         let text = "use std::{collections::HashMap, fmt::{self, Display}};\nlet env = 1;\n";
         let found = the_core_is_pure(&tree(&[("crates/tachikoma-core/src/a.rs", text)]));
         assert_eq!(seen(&found), "");
     }
 
     #[test]
-    fn unsafe_in_another_file() {
+    fn unsafe_in_another_file_is_found() {
         let text = "#![deny(unsafe_code)]\n// unsafe in words\nunsafe { f() }\n";
         let found = one_file_is_unsafe(&tree(&[(UNSAFE_FILE, text), ("a.rs", text)]));
         let expected = format!("a.rs:3: `unsafe` belongs into {UNSAFE_FILE} alone");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_clock() {
+    fn a_second_clock_is_found() {
         let text = "let t = Instant::now();\n#[cfg(test)]\nmod tests {\n    Instant::now();\n}\n";
         let found = one_file_reads_the_clock(&tree(&[
             ("crates/tachikoma-runtime/src/clock.rs", text),

@@ -1,6 +1,6 @@
-//! Rust sources without their comments and literals, for rules about code alone.
+//! Rust sources without comments and literals, for rules about code alone.
 
-/// Returns `text` with comments and the contents of literals blanked, line by line as before.
+/// Returns `text` with comments and the contents of literals blanked; lines stay.
 pub fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -18,7 +18,7 @@ pub fn code_only(text: &str) -> String {
     code
 }
 
-/// Returns the lines with `word` in them as a whole word, counted from 1.
+/// Returns the lines that contain `word` as a whole word, counted from 1.
 pub fn lines_with<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.lines()
         .enumerate()
@@ -26,7 +26,7 @@ pub fn lines_with<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
         .map(|(index, _)| index + 1)
 }
 
-/// Whether `word` occurs and neither goes on before nor after it.
+/// Returns whether `word` occurs as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(start, _)| {
@@ -38,14 +38,14 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Returns the code up to the unit tests, which by custom are the last thing in a file.
+/// Returns the code before the unit tests, which are at the end of a file.
 pub fn before_unit_tests(code: &str) -> &str {
     code.split("#[cfg(test)]\nmod tests {")
         .next()
         .unwrap_or(code)
 }
 
-/// The length of what starts here and is not code; 0 if it is code.
+/// Returns the length of a comment or literal that starts here; 0 for code.
 fn literal_or_comment(rest: &str, previous: Option<char>) -> usize {
     if rest.starts_with("//") {
         return rest.find('\n').unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! The journal is a public format: every event that can be in it is documented.
+//! The journal is a public format: all its events are documented.
 
 use super::code::code_only;
 use super::{Finding, Tree};
@@ -6,8 +6,8 @@ use super::{Finding, Tree};
 const EVENTS: &str = "crates/tachikoma-core/src/event.rs";
 const PAGE: &str = "docs/journal-format.md";
 
-/// Each variant of `LoopEvent` has a heading or a table row of its own, under the name that the
-/// journal uses.
+/// Each variant of `LoopEvent` has its own heading or table row, with the name in the
+/// journal.
 pub fn all_are_documented(tree: &Tree) -> Vec<Finding> {
     let Some(events) = tree.get(EVENTS) else {
         return vec![Finding::file(
@@ -44,7 +44,7 @@ fn is_documented(page: &str, name: &str) -> bool {
     })
 }
 
-/// The names of an enum's variants: the words that start an item at its own depth.
+/// Returns the names of an enum's variants: the words that start an item at its depth.
 fn variants(source: &str, name: &str) -> Vec<String> {
     let code = code_only(source);
     let Some((_, body)) = code.split_once(&format!("enum {name} {{")) else {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn undocumented_events() {
+    fn undocumented_events_are_found() {
         let page = "## `started`\n\n| event | meaning |\n|---|---|\n| `paused` | rests |\n\
                     Text about `iteration_completed`.\n";
         let found = all_are_documented(&tree(&[(EVENTS, SOURCE), (PAGE, page)]));

@@ -1,4 +1,4 @@
-//! Rules about the crates' manifests: which way dependencies point, and one list of lints.
+//! Rules about the manifests of crates: the direction of dependencies, and one list of lints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,14 +25,14 @@ const LAYERS: [&str; 15] = [
     "xtask",
 ];
 
-/// The test kit: all tests may depend on it, and of the other crates `xtask`.
+/// The test kit: all tests may depend on it, and the crate `xtask`.
 const FOR_TESTS: &str = "tachikoma-testkit";
 
 const WORKSPACE_MANIFEST: &str = "Cargo.toml";
 const DEPENDENCIES_PAGE: &str = "docs/dependencies.md";
 const PROCESS_MANIFEST: &str = "crates/tachikoma-process/Cargo.toml";
 
-/// Crates depend only on those of the layers below.
+/// Crates depend only on crates of lower layers.
 pub fn dependencies_point_one_way(metadata: &Value) -> Vec<Finding> {
     let packages: Vec<&Value> = metadata["packages"]
         .as_array()
@@ -92,7 +92,7 @@ pub fn lints_are_the_workspaces(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Each dependency has its one job written down, and no row is left of one that is gone.
+/// Each dependency has its job documented, and each row a dependency.
 pub fn dependencies_have_a_job(tree: &Tree) -> Vec<Finding> {
     let Some(manifest) = tree.get(WORKSPACE_MANIFEST) else {
         return vec![Finding::file(WORKSPACE_MANIFEST, "is missing")];
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_that_point_the_wrong_way() {
+    fn dependencies_in_the_wrong_direction_are_found() {
         let metadata = json!({"packages": [
             package("tachikoma-core", &[("serde", None), ("tachikoma-agents", None)]),
             package("tachikoma-agents", &[("tachikoma-core", None), ("tachikoma-testkit", None)]),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn lints_that_differ() {
+    fn different_lints_are_found() {
         let workspace = "[workspace.lints.rust]\nunsafe_code = \"forbid\"\n\
                          [workspace.lints.clippy]\n# why\na = \"warn\"\nb = \"warn\"\n[profile.dev]\nx = 1\n";
         let runner =
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_without_a_job() {
+    fn dependencies_without_a_documented_job_are_found() {
         let manifest = "[workspace.dependencies]\ntachikoma-core = \"1\"\n\
                         serde = { version = \"1\", features = [\"x\"] }\ntoml = \"1\"\n[lints]\n";
         let page = "| crate | its one job |\n|---|---|\n| toml | reads |\n| rand | draws |\n";
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn lints_that_agree() {
+    fn equal_lints_are_accepted() {
         let workspace = "[workspace.lints.rust]\nunsafe_code = \"forbid\"\n";
         let runner = "[lints.rust]\nunsafe_code = \"deny\"\n";
         let files = [(WORKSPACE_MANIFEST, workspace), (PROCESS_MANIFEST, runner)];

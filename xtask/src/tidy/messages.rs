@@ -1,18 +1,18 @@
-//! `docs/troubleshooting.md` is searched by what is seen: what it quotes is what the program prints.
+//! `docs/troubleshooting.md` is searched by messages: its quotes are printed by the program.
 
 use super::code::before_unit_tests;
 use super::{Finding, Tree};
 
 const PAGE: &str = "docs/troubleshooting.md";
 
-/// What stands for a part of a message that varies.
+/// Placeholder of a varying part of a message.
 const VARIES: &str = "...";
 
 /// Shorter pieces of a message occur by chance.
 const PIECE_MIN_CHARS: usize = 10;
 
-/// Each bold quote is a message: its pieces between what varies are in the sources, and at least one of them is long
-/// enough to tell.
+/// Each bold quote is a message: its fixed pieces are in the sources, and at least one of them is long
+/// enough.
 pub fn quoted_ones_are_printed(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.get(PAGE) else {
         return vec![Finding::file(PAGE, "is missing")];
@@ -42,7 +42,7 @@ pub fn quoted_ones_are_printed(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What stands in bold and in backticks, on one line as it is printed, with the line where it begins.
+/// Returns the bold text in backticks, with its line number.
 fn bold_quotes(page: &str) -> Vec<(usize, String)> {
     let mut quotes = Vec::new();
     for (start, mark) in page.match_indices("**`") {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     const SOURCE: &str = "\
-        //! Comments say: nobody is at home\n\
+        //! Comments say: the owner is away\n\
         fn say() { print(\"the door of {house} cannot be opened; try the back door\"); }\n\
         #[cfg(test)]\nmod tests {\n    fn a_test() { seen(\"only a test says so\"); }\n}\n";
 
@@ -83,27 +83,27 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_printed() {
+    fn printed_messages_are_accepted() {
         let page = "**`the door of ... cannot be opened; ...`** (exit 1). Or **`cannot be\nopened`**, \
                     and **bold text** with `a quote that is no message`.";
         assert_eq!(check(page), "");
     }
 
     #[test]
-    fn messages_that_nothing_prints() {
-        let page = "Text.\n**`the door of ... is closed today`**\n**`nobody is at home`** \
+    fn messages_that_are_not_printed_are_found() {
+        let page = "Text.\n**`the door of ... is closed today`**\n**`the owner is away`** \
                     **`only a test says so`** **`an integration test says so`**";
         assert_eq!(
             check(page),
             "docs/troubleshooting.md:2: nothing prints `is closed today`\n\
-             docs/troubleshooting.md:3: nothing prints `nobody is at home`\n\
+             docs/troubleshooting.md:3: nothing prints `the owner is away`\n\
              docs/troubleshooting.md:3: nothing prints `only a test says so`\n\
              docs/troubleshooting.md:3: nothing prints `an integration test says so`"
         );
     }
 
     #[test]
-    fn messages_that_nobody_could_search_for() {
+    fn messages_that_are_too_short_are_found() {
         assert_eq!(
             check("**`try ... door`**"),
             "docs/troubleshooting.md:1: `try ... door` is too short to be searched for"

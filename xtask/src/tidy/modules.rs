@@ -1,4 +1,4 @@
-//! Rules about the modules of a crate: which module depends on which, read from the syntax tree.
+//! Rules about the modules of a crate: the dependencies between them, read from the syntax tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,14 +8,14 @@ use syn::{Item, UseTree};
 
 use super::{Finding, Tree};
 
-/// Modules in cycles that are still to be taken apart, by crate. A number may only fall.
+/// Modules in cycles that are still to be removed, by crate. A number may only fall.
 const IN_CYCLES: [(&str, usize); 3] = [
     ("tachikoma-git", 8),
     ("tachikoma-opencode", 5),
     ("tachikoma-store", 13),
 ];
 
-/// Modules with the same parent do not depend on each other in a circle, at any level. Re-exports count as what they lead to.
+/// Modules with the same parent do not depend on each other in a cycle, at any level. Re-exports count as their target.
 pub fn siblings_have_no_cycles(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let roots = tree.rust().filter_map(|source| {
@@ -50,20 +50,20 @@ pub fn siblings_have_no_cycles(tree: &Tree) -> Vec<Finding> {
 /// The path of a module below its crate; empty for the crate itself.
 type ModulePath = Vec<String>;
 
-/// Dependencies among siblings, each with one module that has it and the module that it uses.
+/// Dependencies between siblings, each with one module that has it and the module that it uses.
 type Dependencies = BTreeMap<(String, String), (ModulePath, ModulePath)>;
 
-/// Re-exports that lead to each other are followed no further.
+/// Longer chains of re-exports are not followed.
 const RESOLVE_DEPTH_MAX: usize = 16;
 
-/// What one module declares and refers to. Code for tests is left out.
+/// The declarations and references of one module. Test code is left out.
 #[derive(Debug, Default)]
 struct Module {
     children: BTreeSet<String>,
     items: BTreeSet<String>,
-    /// Names that `use` brings in, with the path that is written there.
+    /// Names that `use` imports, with their paths.
     imports: BTreeMap<String, Vec<String>>,
-    /// Modules whose names `use ...::*` brings in.
+    /// Modules that `use ...::*` imports.
     globs: Vec<Vec<String>>,
     /// All paths of more than one segment, in `use` and in code.
     references: BTreeSet<Vec<String>>,
@@ -152,7 +152,7 @@ impl Crate {
         Ok(())
     }
 
-    /// Returns the module in which an item is defined that `from` refers to; none for items of other crates.
+    /// Returns the module that defines an item which `from` refers to; `None` for items of other crates.
     fn defined_in(&self, from: &ModulePath, path: &[String], depth: usize) -> Option<ModulePath> {
         if depth > RESOLVE_DEPTH_MAX {
             return None;
@@ -203,7 +203,7 @@ impl Crate {
                     .is_some_and(|target| target.has(name));
                 has_it.then(|| self.defined_in(&module, &path, depth + 1))?
             });
-            // What a macro defines is taken for an item of the module it is looked for in.
+            // An item that a macro defines counts as an item of the module.
             return Some(through.unwrap_or(module));
         }
     }
@@ -230,7 +230,7 @@ impl Crate {
 }
 
 impl Module {
-    /// Returns whether a name means something in this module itself.
+    /// Returns whether a name is defined in this module.
     fn has(&self, name: &str) -> bool {
         self.children.contains(name) || self.items.contains(name) || self.imports.contains_key(name)
     }
@@ -290,7 +290,7 @@ impl<'ast> Visit<'ast> for References<'_> {
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         self.visit_path(&call.path);
-        // Most macros take what looks like arguments of a call.
+        // Most macros take arguments like a call.
         let arguments = syn::punctuated::Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated;
         for argument in call.parse_body_with(arguments).iter().flatten() {
             self.visit_expr(argument);
@@ -343,7 +343,7 @@ fn cycles_among(edges: &Dependencies) -> Vec<Cycle> {
     for (one, other) in edges.keys() {
         reach.entry(one).or_default().insert(other);
     }
-    // A crate has some dozens of modules: repeating until nothing is added is fast enough.
+    // A crate has some dozens of modules, so repeating until nothing is added is fast enough.
     loop {
         let before: usize = reach.values().map(BTreeSet::len).sum();
         let snapshot = reach.clone();

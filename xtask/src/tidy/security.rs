@@ -5,10 +5,10 @@ use super::{Finding, Tree};
 const PAGE: &str = "SECURITY.md";
 const ATTACKS: &str = "xtask/src/attack.rs";
 
-/// What comes before the name of an attack in its list.
+/// Prefix of an attack in its list.
 const BEFORE_NAME: &str = "    Hole(\n        \"";
 
-/// Tests are named as `` `file.rs::test` ``, attacks as `` `attack name` ``.
+/// Tests are quoted as `` `file.rs::test` ``, attacks as `` `attack name` ``.
 pub fn evidence_exists(tree: &Tree) -> Vec<Finding> {
     let (Some(page), Some(attacks)) = (tree.get(PAGE), tree.get(ATTACKS)) else {
         return vec![Finding::file(PAGE, format!("it or {ATTACKS} is missing"))];
@@ -39,7 +39,7 @@ pub fn evidence_exists(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A path of a type is not a test: those are in no file.
+/// A path of a type is not a test, because it has no file.
 fn is_test(tree: &Tree, file: &str, test: &str) -> bool {
     let (end, begin) = (format!("/{file}"), format!("fn {test}("));
     let is_file = file.ends_with(".rs");
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_and_attacks_that_do_not_exist_are_named() {
+    fn missing_tests_and_attacks_are_named() {
         let page =
             "`a.rs::there` `a.rs::gone` `b.rs::there`\n`attack one` `attack two` `Type::Variant`\n";
         let attacks = "    Hole(\n        \"one\",\n    Hole(\n        \"three\",\n";

@@ -1,4 +1,4 @@
-//! Rules about how files look, whatever they contain.
+//! Rules about the form of files.
 
 use super::code::{before_unit_tests, code_only, lines_with};
 use super::{Finding, Source, Tree};
@@ -6,7 +6,7 @@ use super::{Finding, Source, Tree};
 const LINES_MAX: usize = 800;
 const SIZE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The one file of the tests that may sleep.
+/// The only file of the tests that may sleep.
 const AWAITING: &str = "crates/tachikoma-testkit/src/awaiting.rs";
 
 // Put together, so that this file does not contain what it forbids.
@@ -29,7 +29,7 @@ const ONE_MACHINE: [&str; 6] = [
     concat!("index.", "crates.io"),
 ];
 
-/// A file fits into a reader's head.
+/// A file can be read at once.
 pub fn files_are_short(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .map(|source| (source, source.text.lines().count()))
@@ -41,7 +41,7 @@ pub fn files_are_short(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Each file opens with what it is for.
+/// Each file begins with its purpose.
 pub fn files_say_what_they_are_for(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .filter(|source| !source.text.starts_with("//!"))
@@ -52,7 +52,7 @@ pub fn files_say_what_they_are_for(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// What is merged is finished, and every test runs.
+/// Merged code is finished, and every test runs.
 pub fn nothing_is_left_unfinished(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in tree.rust() {
@@ -68,7 +68,7 @@ pub fn nothing_is_left_unfinished(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Tests wait on states: a sleep is too long on a good day and too short on a bad one.
+/// Tests wait for states: a sleep is either too long or too short.
 pub fn tests_do_not_sleep(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in tree.rust().filter(|source| source.path != AWAITING) {
@@ -83,7 +83,7 @@ pub fn tests_do_not_sleep(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Everything in a `tests` directory and in the test kit is test code, else the unit tests.
+/// Everything in a `tests` directory and in the test kit is test code, otherwise the unit tests.
 fn first_line_of_tests(source: &Source, code: &str) -> usize {
     let path = &source.path;
     if path.contains("/tests/") || path.starts_with("crates/tachikoma-testkit/") {
@@ -93,7 +93,7 @@ fn first_line_of_tests(source: &Source, code: &str) -> usize {
     }
 }
 
-/// The repository stays quick to clone.
+/// The repository can be cloned quickly.
 pub fn nothing_is_large(tree: &Tree) -> Vec<Finding> {
     tree.0
         .iter()
@@ -105,7 +105,7 @@ pub fn nothing_is_large(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Nothing names the machine or the network that someone happened to work on.
+/// No file names a machine or network of a developer.
 pub fn nothing_of_one_machine(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in &tree.0 {
@@ -119,7 +119,7 @@ pub fn nothing_of_one_machine(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A path counts where it begins, not as a part of a longer one.
+/// A path counts at its start, not as a part of a longer one.
 fn names(line: &str, word: &str) -> bool {
     let goes_on = |c: char| c.is_alphanumeric() || "._-/]}*$".contains(c);
     line.match_indices(word).any(|(start, _)| {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_files() {
+    fn long_files_are_found() {
         let long = "//! Text.\n".repeat(LINES_MAX + 1);
         let short = "//! Text.\n".repeat(LINES_MAX);
         let found = files_are_short(&tree(&[("a.rs", &long), ("b.rs", &short), ("c.md", &long)]));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_purpose() {
+    fn files_without_a_purpose_are_found() {
         let files = [
             ("a.rs", "use x;\n//! Late.\n"),
             ("b.rs", "//! For x.\n"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_things() {
+    fn unfinished_code_is_found() {
         let text = format!(
             "// {}: later\nlet x = \"dbg!\";\ndbg!(x);\n#[ignore = \"slow\"]\n#[allow(unused)]\n",
             UNFINISHED_TEXT[0]
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_tests() {
+    fn sleeping_tests_are_found() {
         let product = "fn f() { tokio::time::sleep(d); }\n#[cfg(test)]\nmod tests {\n";
         let unit = format!("{product}    thread::sleep(d);\n}}\n");
         let files = [
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn large_files() {
+    fn large_files_are_found() {
         let mut files = tree(&[("a.bin", "x"), ("b.bin", "x")]);
         files.0[0].size_bytes = SIZE_BYTES_MAX + 1;
         let found = nothing_is_large(&files);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_machine() {
+    fn names_of_one_machine_are_found() {
         let place = ONE_MACHINE[0];
         let text = format!("see {place}notes\nscratch{place}notes\nfine\n");
         let found = nothing_of_one_machine(&tree(&[("a.md", &text)]));

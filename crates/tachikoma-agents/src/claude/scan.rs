@@ -150,7 +150,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Returns the position after the closing quote of the string whose first byte is at `at`.
+/// Returns the position after the closing quote of the string that begins at `at`.
 #[inline]
 fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {

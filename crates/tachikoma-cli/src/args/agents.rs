@@ -27,7 +27,7 @@ pub struct DecodeArgs {
     pub json: bool,
 }
 
-/// Agents whose output can be decoded.
+/// Agents with an output format that can be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DecodedAgent {
     /// Claude Code: `--output-format stream-json`

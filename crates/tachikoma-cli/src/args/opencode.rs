@@ -15,7 +15,7 @@ pub enum OpencodeCommand {
     },
     /// Replace the server, or start it where it is down; clears a give-up
     Restart,
-    /// Stop the server and whoever keeps it running
+    /// Stop the server and its supervisor
     Stop,
     /// Read the settings of the server again
     Reload,

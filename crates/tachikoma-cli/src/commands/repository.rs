@@ -35,8 +35,8 @@ impl Repository {
         Self { standing, commits }
     }
 
-    /// Refuses a run in an incomplete work tree, one in which commits are impossible, or one with changes whose owner
-    /// the first commit could not know.
+    /// Refuses a run in an incomplete work tree, one in which commits are impossible, or one with changes of which
+    /// the first commit could not know the owner.
     pub fn check(&self, first: bool, allow_dirty: bool) -> Result<(), Failure> {
         if let Ok(Standing {
             half_restored: Some(mark),

@@ -1,4 +1,4 @@
-//! The fake agent as a program: `tachikoma_testkit::fake_agent` says what it is.
+//! The fake agent as a program; see `tachikoma_testkit::fake_agent`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The fake server as a program: `tachikoma_testkit::fake_opencode` says what it is.
+//! The fake server as a program; see `tachikoma_testkit::fake_opencode`.
 
 use std::process::ExitCode;
 

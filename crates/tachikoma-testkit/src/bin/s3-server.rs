@@ -1,5 +1,5 @@
-//! The S3 server as a program: prints its variables, and serves what is below a directory until its standard input is closed.
-#![expect(clippy::print_stdout, reason = "it talks to whoever started it")]
+//! The S3 server as a program: prints its variables, and serves a directory until its standard input is closed.
+#![expect(clippy::print_stdout, reason = "its caller reads the output")]
 
 use std::io::Read as _;
 use std::path::PathBuf;

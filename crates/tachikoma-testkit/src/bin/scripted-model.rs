@@ -2,7 +2,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it talks to whoever started it"
+    reason = "its caller reads the output"
 )]
 
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `None` where help is wanted.
+/// `None` if help is wanted.
 fn wish(words: &[String]) -> Result<Option<(Scenario, Listening)>, String> {
     let mut scenario = None;
     let mut listening = Listening::default();

@@ -1,4 +1,4 @@
-//! The life of a fake agent: prompts come, turns are played, results are printed, and things go wrong as asked.
+//! A process of the fake agent: takes prompts, plays turns, prints results, and misbehaves as requested.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,16 +20,16 @@ const MODEL: &str = "claude-sonnet-4-5";
 /// The exit code of a process that SIGTERM ends.
 const TERMINATED: u8 = 143;
 
-/// Why the turn, or all of it, is over.
+/// Why the turn, or the process, ends.
 #[derive(Debug)]
 pub(super) enum Break {
-    /// The protocol's interrupt: the turn is over.
+    /// The protocol's interrupt: the turn ends.
     Interrupted,
-    /// SIGINT: the turn is over, and then all of it.
+    /// SIGINT: the turn ends, then the process.
     Signalled,
-    /// All of it is over.
+    /// The process ends with this code.
     Exit(u8),
-    /// And this is what is said about it.
+    /// The process ends with this message.
     Failed(String),
 }
 
@@ -39,7 +39,7 @@ impl From<String> for Break {
     }
 }
 
-/// A running one.
+/// A running fake agent.
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) args: Args,
@@ -47,11 +47,11 @@ pub(super) struct Agent {
     pub(super) session: Session,
     pub(super) state: State,
     pub(super) model: String,
-    /// Turns played by this process, for where nothing is remembered.
+    /// Turns played by this process, if no state is kept.
     pub(super) played: usize,
     pub(super) results: u64,
     pub(super) last_failed: bool,
-    /// What this process has cost, in millionths of a dollar.
+    /// The cost of this process in millionths of a dollar.
     pub(super) spent_microusd: u64,
     wrong: Misbehaviour,
     inbox: Inbox,
@@ -117,7 +117,7 @@ impl Agent {
         })
     }
 
-    /// Its last words on standard error, where it has some.
+    /// Prints its last message to standard error, if it has one.
     #[expect(clippy::print_stderr, reason = "it is asked to")]
     pub(super) fn complain(&self) {
         if let Some(words) = &self.wrong.last_words {
@@ -125,13 +125,13 @@ impl Agent {
         }
     }
 
-    /// Whether it has spent what it may.
+    /// Returns whether its budget is spent.
     pub(super) fn is_out_of_budget(&self) -> bool {
         let budget = self.args.budget_microusd.filter(|_| !self.wrong.overspends);
         budget.is_some_and(|budget| self.spent_microusd >= budget)
     }
 
-    /// The version that it says it is.
+    /// Returns the version that it reports.
     pub(super) fn version(&self) -> &str {
         self.wrong.version.as_deref().unwrap_or(events::VERSION)
     }
@@ -156,7 +156,7 @@ impl Agent {
         self.end()
     }
 
-    /// The end of a life without accidents.
+    /// The regular end of the process.
     pub(super) fn end(&mut self) -> Result<(), Break> {
         if self.wrong.hang_after_result {
             return self.hang();
@@ -164,7 +164,7 @@ impl Agent {
         Ok(())
     }
 
-    /// The next prompt; none when there will be none.
+    /// Returns the next prompt; `None` if there are no more.
     pub(super) fn next_prompt(&mut self) -> Result<Option<String>, Break> {
         if !self.args.json_in {
             // One prompt: the argument, or all of standard input.
@@ -199,17 +199,17 @@ impl Agent {
         }
     }
 
-    /// Whether something was said that nobody took up.
+    /// Returns whether there is a prompt that was not taken yet.
     pub(super) fn is_told(&self) -> bool {
         !self.prompts.is_empty()
     }
 
-    /// Prompts that came in the middle of a turn.
+    /// Returns prompts that came during a turn.
     pub(super) fn waiting_prompts(&mut self) -> Vec<String> {
         self.prompts.drain(..).collect()
     }
 
-    /// Hears what comes, for a while.
+    /// Handles input for a while.
     pub(super) fn pause(&mut self, time: Duration) -> Result<(), Break> {
         let deadline = Instant::now() + time;
         while let Some(news) = self.inbox.next(Some(deadline)) {
@@ -218,7 +218,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Does nothing more, but hears what comes.
+    /// Does nothing but handle input.
     pub(super) fn hang(&mut self) -> Result<(), Break> {
         if let Some(doing) = self.wrong.while_silent {
             silence::begin(doing).map_err(Break::Failed)?;
@@ -304,7 +304,7 @@ impl Agent {
         self.print_as_is(&line)
     }
 
-    /// Prints a result, twice where asked, and dies after it where asked.
+    /// Prints a result, twice if requested, and exits after it if requested.
     pub(super) fn print_result(&mut self, line: Value) -> Result<(), Break> {
         self.last_failed = line["is_error"] == true;
         self.results += 1;
@@ -315,7 +315,7 @@ impl Agent {
         self.result_is_out()
     }
 
-    /// Dies between prompts where asked.
+    /// Exits between prompts if requested.
     pub(super) fn result_is_out(&self) -> Result<(), Break> {
         match self.wrong.die_after_results {
             Some(results) if self.results >= results => Err(Break::Exit(self.wrong.exit_code)),
@@ -327,7 +327,7 @@ impl Agent {
         self.print_text(&line.to_string())
     }
 
-    /// Prints a line, or what is to go wrong in its place.
+    /// Prints a line, or misbehaves instead.
     pub(super) fn print_text(&mut self, line: &str) -> Result<(), Break> {
         self.lines += 1;
         let now = Some(self.lines);
@@ -361,14 +361,14 @@ impl Agent {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
             Ok(()) => Ok(()),
-            // The real one goes on when nobody reads any more.
+            // The real agent continues when its output is closed.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(error) => Err(Break::Failed(format!("print: {error}"))),
         }
     }
 }
 
-/// Writes down the moment of something, where that is wanted.
+/// Records the time of an event, if that is requested.
 pub(super) fn stamp(what: &str) -> Result<(), String> {
     let Some(file) = std::env::var_os(super::STAMPS_VAR) else {
         return Ok(());
@@ -380,7 +380,7 @@ pub(super) fn stamp(what: &str) -> Result<(), String> {
         .map_err(|error| format!("write the stamps: {error}"))
 }
 
-/// Whoever reads gets its end; what is printed from now on goes nowhere.
+/// Closes the output; later lines are dropped.
 fn close_stdout() -> Result<(), String> {
     let nowhere = Path::new("/dev/null");
     let failed = |error: io::Error| format!("close standard output: {error}");

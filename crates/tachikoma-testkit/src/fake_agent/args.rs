@@ -1,8 +1,8 @@
-//! The command line of the real agent, as far as a runner uses it. What the real one refuses is refused.
+//! The command line of the real agent, as far as a runner uses it. Arguments that the real agent rejects are rejected.
 
 use super::sessions::microusd;
 
-/// Options that take a value we have no use for.
+/// Options with a value that is not used.
 const WITH_VALUE: [&str; 10] = [
     "--append-system-prompt",
     "--append-system-prompt-file",
@@ -16,10 +16,10 @@ const WITH_VALUE: [&str; 10] = [
     "--system-prompt-file",
 ];
 
-/// Options that swallow every word up to the next option.
+/// Options that take every argument up to the next option.
 const WITH_WORDS: [&str; 3] = ["--add-dir", "--allowedTools", "--disallowedTools"];
 
-/// Options that we accept and do nothing about.
+/// Options that are accepted and ignored.
 const ALONE: [&str; 7] = [
     "--bare",
     "--continue",
@@ -30,7 +30,7 @@ const ALONE: [&str; 7] = [
     "-c",
 ];
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Args {
     pub print: bool,
@@ -45,7 +45,7 @@ pub(super) struct Args {
     pub resume: Option<String>,
     pub session_id: Option<String>,
     pub prompt: Option<String>,
-    /// What the process may cost, in millionths of a dollar.
+    /// The budget of the process in millionths of a dollar.
     pub budget_microusd: Option<u64>,
 }
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runners_command_line_is_understood() {
+    fn the_command_line_of_a_runner_is_parsed() {
         let line = "-p --input-format stream-json --output-format stream-json --verbose \
                     --allowedTools Bash Write --model m --resume ID";
         let args = parse(line).expect("the real one takes it");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_real_one_refuses_is_refused() {
+    fn arguments_that_the_real_agent_rejects_are_rejected() {
         let refused = |line: &str| parse(line).expect_err("the real one refuses it");
         assert_eq!(
             refused("-p --no-such-flag"),

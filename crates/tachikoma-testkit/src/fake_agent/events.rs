@@ -1,4 +1,4 @@
-//! The lines that the real agent prints, with the fields that a reader may look at.
+//! The lines that the real agent prints, with the fields that a reader may use.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use super::tools::Outcome;
 use crate::model::message::usage as tokens;
 use crate::scenario::{Turn, Usage};
 
-/// The version whose words these are.
+/// The version that is imitated.
 pub(super) const VERSION: &str = "2.1.325";
 
-/// Adds what every line has.
+/// Adds the fields that every line has.
 pub(super) fn signed(mut line: Value, session: &str) -> Value {
     line["session_id"] = session.into();
     line["uuid"] = new_uuid().into();
@@ -28,7 +28,7 @@ pub(super) fn init(model: &str, cwd: &str, version: &str) -> Value {
     })
 }
 
-/// A block that is complete. The tokens are those of the start of the message, as with the real one.
+/// A complete block. The tokens are those of the start of the message, as in the real agent.
 pub(super) fn assistant(block: &Value, message_id: &str, model: &str, usage: &Usage) -> Value {
     json!({
         "type": "assistant", "parent_tool_use_id": null, "timestamp": now(),
@@ -65,7 +65,7 @@ pub(super) fn denied(tool_use_id: &str, name: &str) -> Value {
     })
 }
 
-/// The tool was cut off.
+/// The tool was interrupted.
 pub(super) fn tool_rejected(tool_use_id: &str) -> Value {
     let text = "The user doesn't want to proceed with this tool use. The tool use was rejected.";
     let outcome = Outcome {
@@ -95,7 +95,7 @@ pub(super) fn api_retry(attempt: u64, most: u64, delay_ms: u64, status: Option<u
     })
 }
 
-/// The client's word for a status; without one the connection failed.
+/// Returns the client's name of a status; without a status the connection failed.
 pub(super) const fn error_word(status: Option<u16>) -> &'static str {
     match status {
         Some(401 | 403) => "authentication_failed",
@@ -108,7 +108,7 @@ pub(super) const fn error_word(status: Option<u16>) -> &'static str {
     }
 }
 
-/// The limits of a subscription, as the response's headers tell them; none without those headers.
+/// Returns the limits of a subscription from the headers of the response; `None` without those headers.
 pub(super) fn rate_limit_info(turn: &Turn) -> Option<Value> {
     let header = |name: &str| {
         turn.headers
@@ -130,14 +130,14 @@ pub(super) fn rate_limit_info(turn: &Turn) -> Option<Value> {
     Some(info)
 }
 
-/// How the API failed for good.
+/// A permanent failure of the API.
 #[derive(Debug)]
 pub(super) struct ApiFailure {
     pub status: Option<u16>,
-    /// The API's own word.
+    /// The API's name of the error.
     pub error: String,
     pub message: String,
-    /// The subscription's limit was hit.
+    /// The usage limit of the subscription was reached.
     pub limit: Option<Value>,
 }
 
@@ -159,7 +159,7 @@ impl ApiFailure {
         }
     }
 
-    /// The message that nobody wrote: it has no tokens.
+    /// A message that the agent itself creates: it has no tokens.
     pub(super) fn assistant(&self) -> Value {
         let block = json!({"type": "text", "text": self.text()});
         let mut line = assistant(&block, &new_uuid(), "<synthetic>", &Usage::default());
@@ -181,7 +181,7 @@ impl ApiFailure {
     }
 }
 
-/// What a result says beside its end.
+/// The totals of a result.
 pub(super) struct Sums<'a> {
     pub session: &'a Session,
     pub model: &'a str,
@@ -193,7 +193,7 @@ pub(super) struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// A result; how it ended is added by the caller.
+    /// Returns a result; the caller adds how it ended.
     pub(super) fn result(&self, subtype: &str, is_error: bool, reason: &str) -> Value {
         let cost = self.session.cost_usd;
         json!({
@@ -218,7 +218,7 @@ impl Sums<'_> {
     }
 }
 
-/// The result of a process that found no such conversation.
+/// Returns the result of a process that found no such conversation.
 pub(super) fn unknown_session(id: &str) -> Value {
     json!({
         "type": "result", "subtype": "error_during_execution", "duration_ms": 0,
@@ -229,7 +229,7 @@ pub(super) fn unknown_session(id: &str) -> Value {
     })
 }
 
-/// The answer to `get_context_usage`: the input side of the last message.
+/// Returns the answer to `get_context_usage`: the input side of the last message.
 pub(super) fn context_usage(usage: &Usage, window: u64) -> Value {
     let total = usage.context() - usage.output;
     json!({
@@ -240,7 +240,7 @@ pub(super) fn context_usage(usage: &Usage, window: u64) -> Value {
     })
 }
 
-/// The answer to `get_session_cost`: words, with four decimals up to half a dollar and two above it, as with the real one.
+/// Returns the answer to `get_session_cost`: text, with four decimals up to half a dollar and two above it, as in the real agent.
 pub(super) fn session_cost(usd: f64) -> Value {
     let amount = if usd > 0.5 {
         format!("{usd:.2}")

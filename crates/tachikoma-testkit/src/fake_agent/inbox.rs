@@ -1,4 +1,4 @@
-//! All that reaches the fake agent from outside, in one queue: lines, the end of its input, signals.
+//! All input of the fake agent in one queue: lines, end of file, signals.
 
 use std::io::{self, BufRead as _, Read as _};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Something from outside.
+/// An input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     Line(String),
@@ -21,7 +21,7 @@ pub(super) enum News {
 pub(super) struct Inbox(Receiver<News>);
 
 impl Inbox {
-    /// Listens to signals, and to standard input where `lines` are wanted.
+    /// Listens to signals, and to standard input if `lines` are wanted.
     pub(super) fn open(lines: bool) -> Result<Self, String> {
         let (sender, receiver) = channel();
         for signal in [SIGINT, SIGTERM] {
@@ -44,7 +44,7 @@ impl Inbox {
         Ok(Self(receiver))
     }
 
-    /// The next news; none when the deadline has come. Without one it waits as long as it takes.
+    /// Returns the next input; `None` at the deadline. Without a deadline it waits.
     pub(super) fn next(&self, deadline: Option<Instant>) -> Option<News> {
         let news = match deadline {
             Some(deadline) => {
@@ -70,6 +70,6 @@ fn read_lines(sender: &Sender<News>) {
             return;
         }
     }
-    // Nobody listens any more only when the process ends.
+    // The receiver is gone only when the process ends.
     let _ = sender.send(News::Eof);
 }

@@ -1,4 +1,4 @@
-//! Replays what a real agent printed: line by line, prompt by prompt.
+//! Replays the output of a real agent, prompt by prompt.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::agent::{Agent, Break};
 
-/// A pause of a recording that is longer than this tells nothing more.
+/// Longer pauses of a recording are cut to this.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Plays the transcript: up to a result for each prompt, to its end for the last. Answers to control requests are left

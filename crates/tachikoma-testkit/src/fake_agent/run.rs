@@ -5,7 +5,7 @@ use super::args::Args;
 use super::{Surroundings, events, replay};
 use crate::scenario::Scenario;
 
-/// Runs it: the exit code, or what to say on standard error before exit code 1.
+/// Runs the fake agent. Returns the exit code, or a message for standard error with exit code 1.
 pub(super) fn run(words: &[String], surroundings: &Surroundings) -> Result<u8, String> {
     let args = Args::parse(words)?;
     if args.version {

@@ -1,5 +1,5 @@
-//! What the fake agent remembers from one process to the next: its conversations, how often it was started, and how far
-//! the scenario was played.
+//! State of the fake agent between processes: its conversations, how often it was started, and its position
+//! in the scenario.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::scenario::Usage;
 
-/// What was asked, one object per line.
+/// The prompts, one object per line.
 const PROMPTS_FILE: &str = "prompts.jsonl";
 
-/// Dollars for a million tokens, about those of a middling model.
+/// Dollars for a million tokens, about those of a medium model.
 const INPUT_PRICE: f64 = 3.0;
 const CACHE_WRITE_PRICE: f64 = 3.75;
 const CACHE_READ_PRICE: f64 = 0.3;
@@ -25,7 +25,7 @@ pub(super) struct Session {
     pub id: String,
     pub tool_results: u64,
     pub prompts: u64,
-    /// Over all of its processes, as the real one reports it.
+    /// Over all of its processes, as the real agent reports it.
     pub total: Usage,
     pub cost_usd: f64,
     /// Of the last message.
@@ -68,7 +68,7 @@ pub(super) fn cost(usage: Usage) -> f64 {
     dollars / 1e6
 }
 
-/// Dollars as millionths of them.
+/// Converts dollars to millionths of a dollar.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -78,7 +78,7 @@ pub(super) fn microusd(usd: f64) -> u64 {
     (usd * 1e6).round() as u64
 }
 
-/// The directory of all that. Without one, nothing is remembered.
+/// The directory of the state. Without one, no state is kept.
 #[derive(Debug)]
 pub(super) struct State(Option<PathBuf>);
 
@@ -92,7 +92,7 @@ impl State {
         Ok(Self(dir.map(Path::to_path_buf)))
     }
 
-    /// Counts something and returns how many there were before; 0 where nothing is remembered.
+    /// Increments a counter and returns its old value; 0 if no state is kept.
     pub(super) fn count(&self, name: &str) -> Result<Option<usize>, String> {
         let Some(dir) = &self.0 else { return Ok(None) };
         let path = dir.join(name);
@@ -124,13 +124,13 @@ impl State {
         };
         let failed = |error: std::io::Error| format!("write {}: {error}", path.display());
         let text = serde_json::to_string(session).map_err(|error| error.to_string())?;
-        // Renamed into place: a runner may kill the agent at any moment.
+        // Renamed into place: a runner may kill the agent at any time.
         let new = path.with_extension("new");
         fs::write(&new, text).map_err(failed)?;
         fs::rename(&new, &path).map_err(failed)
     }
 
-    /// Writes a prompt down, for the test to look at.
+    /// Records a prompt for the test.
     pub(super) fn note_prompt(&self, session: &str, prompt: &str) -> Result<(), String> {
         let Some(dir) = &self.0 else { return Ok(()) };
         let line = serde_json::json!({"session": session, "prompt": prompt});
@@ -142,7 +142,7 @@ impl State {
             .map_err(|error| format!("write {PROMPTS_FILE}: {error}"))
     }
 
-    /// A name with a slash in it is no session's.
+    /// A name with a slash is not a session id.
     fn session_file(&self, id: &str) -> Option<PathBuf> {
         let dir = self.0.as_ref()?;
         (!id.contains('/')).then(|| dir.join("sessions").join(format!("{id}.json")))
@@ -153,7 +153,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// A name that nobody else has.
+/// Returns a unique id.
 pub(super) fn new_uuid() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/uuid");
     text.map_or_else(|_| crate::unique(), |text| text.trim().to_owned())

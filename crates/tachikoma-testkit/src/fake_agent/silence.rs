@@ -1,4 +1,4 @@
-//! What the fake agent does while it says nothing.
+//! Activity of the fake agent while it is silent.
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpStream};
@@ -6,7 +6,7 @@ use std::thread;
 
 use super::WhileSilent;
 
-/// Begins with it, in a thread that ends with the process.
+/// Starts it in a thread that ends with the process.
 pub(super) fn begin(doing: WhileSilent) -> Result<(), String> {
     match doing {
         WhileSilent::Compute => {

@@ -1,4 +1,4 @@
-//! The tools of the fake agent. `Bash` and `Write` do what they say, so that a work tree changes; all others answer what
+//! The tools of the fake agent. `Bash` and `Write` have their effect, so that a work tree changes; all others answer as
 //! the scenario says.
 
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::scenario::ToolCall;
 
-/// What a tool left.
+/// The result of a tool.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub text: String,
@@ -35,14 +35,14 @@ impl Outcome {
     }
 }
 
-/// A command of `Bash` that runs. It has a process group of its own, which is killed when it is dropped.
+/// A running command of `Bash`. It has its own process group, which is killed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
     output: fs::File,
 }
 
-/// Starts a tool, or does at once what takes no time.
+/// Starts a tool, or runs it at once if it takes no time.
 pub(super) fn start(tool: &ToolCall) -> Result<Running, Outcome> {
     if let Some(text) = &tool.result {
         let text = text.clone();
@@ -79,7 +79,7 @@ impl Running {
         Ok(Self { child, output })
     }
 
-    /// What it left, once it has ended.
+    /// Returns the result, once it has ended.
     pub(super) fn outcome(&mut self) -> Option<Outcome> {
         let status = match self.child.try_wait() {
             Ok(status) => status?,
@@ -106,20 +106,20 @@ impl Drop for Running {
     fn drop(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let (Some(pid), Ok(None)) = (pid, self.child.try_wait()) {
-            // Not reaped yet, so the group is still its own.
+            // Not reaped yet, so the group still exists.
             let _ = kill_process_group(pid, Signal::KILL);
             let _ = self.child.wait();
         }
     }
 }
 
-/// Leaves a process behind that is nobody's child any more and waits until it is killed.
+/// Leaves an orphaned process running that waits until it is killed.
 pub(super) fn leave_child(marker: &str, without_env: bool) -> Result<(), String> {
     let mut command = Command::new("sh");
     if without_env {
         command.env_clear().env("PATH", "/usr/bin:/bin");
     }
-    // `tail` follows the device for ever and only complains about the file that is not there: one process, with the
+    // `tail` follows the device forever and only complains about the missing file: one process, with the
     // marker in its command line.
     let left = command
         .args(["-c", "setsid tail -q -f /dev/null \"$1\" 2>/dev/null &"])

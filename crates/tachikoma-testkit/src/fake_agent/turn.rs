@@ -11,21 +11,21 @@ use super::tools::{self, Outcome};
 use crate::model::message;
 use crate::scenario::{Fault, ToolCall, Turn, Usage};
 
-/// How often a running tool is looked at.
+/// How often a running tool is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// As often as the real one tries again, unless `CLAUDE_CODE_MAX_RETRIES` says otherwise.
+/// Retries of the real agent, unless `CLAUDE_CODE_MAX_RETRIES` is set.
 const RETRIES_MAX: u64 = 10;
 
-/// What is known of the prompt in hand.
+/// State of the current prompt.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The last text of the user's, for the rules.
+    /// The last text of the user, for the rules.
     user_text: String,
     usage: Usage,
     num_turns: u64,
     retries: u64,
-    /// The call in flight.
+    /// The running tool call.
     tool: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl Agent {
                 agent::stamp("tool_result")?;
             }
             self.state.save(&self.session)?;
-            // What was said while tools ran is part of this turn, as with the real one.
+            // Messages during a tool are part of this turn, as in the real agent.
             let said = self.waiting_prompts();
             progress.user_text = said.join("\n");
         }
@@ -109,7 +109,7 @@ impl Agent {
         Ok(self.scenario.turn_at(position))
     }
 
-    /// Prints the turn's blocks, and before them their pieces where those are wanted.
+    /// Prints the blocks of the turn, and their stream events before them if requested.
     fn say(&mut self, turn: &Turn, message_id: &str) -> Result<(), Break> {
         let pause = Duration::from_millis(turn.chunk_delay_ms);
         let mut blocks = message::blocks(turn, message_id).into_iter();
@@ -129,7 +129,7 @@ impl Agent {
                 _ => {}
             }
         }
-        // A subscription's limits come with every response.
+        // The limits of a subscription come with every response.
         if let Some(info) = events::rate_limit_info(turn) {
             self.print(json!({"type": "rate_limit_event", "rate_limit_info": info}))?;
         }
@@ -171,7 +171,7 @@ impl Agent {
         self.print_result(line)
     }
 
-    /// The end of a turn at what the process may cost; what it called for is not run.
+    /// Ends a turn because the budget is spent; its tool calls are not run.
     fn out_of_budget(&mut self, progress: &Progress) -> Result<(), Break> {
         let subtype = "error_max_budget_usd";
         let mut line = self
@@ -181,7 +181,7 @@ impl Agent {
         self.print_result(line)
     }
 
-    /// Whether the client tries again after a fault. Where it does not, the result is printed.
+    /// Returns whether the client retries after a fault. If not, the result is printed.
     fn survives(
         &mut self,
         fault: &Fault,
@@ -246,7 +246,7 @@ impl Agent {
         Ok(false)
     }
 
-    /// The end of a turn that was interrupted.
+    /// Ends a turn that was interrupted.
     fn broken_off(&mut self, progress: &Progress) -> Result<(), Break> {
         if let Some(id) = &progress.tool {
             self.print(events::tool_rejected(id))?;

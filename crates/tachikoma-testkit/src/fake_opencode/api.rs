@@ -1,4 +1,4 @@
-//! What the fake server answers about conversations.
+//! The fake server's API for conversations.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +16,13 @@ use super::conversations::now;
 use super::routes::JSON;
 use crate::model::http::{Raw, send_piece, start_stream};
 
-/// How often it says that it is there.
+/// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 type Answer = (u16, &'static str, String);
 
 impl Server {
-    /// Answers a request about conversations; none where it is about something else.
+    /// Answers a request about conversations; `None` for other requests.
     pub(super) fn converse(self: &Arc<Self>, request: &Raw) -> Option<Answer> {
         let ok = |body: Value| (200, JSON, body.to_string());
         let words: Vec<&str> = request.path.split('/').skip(1).collect();
@@ -89,7 +89,7 @@ impl Server {
         Some(answer)
     }
 
-    /// Writes a message of the user's down, and returns it.
+    /// Stores a message of the user, and returns it.
     fn said(&self, session: &str, body: &Value) -> Value {
         let id = match body["messageID"].as_str() {
             Some(id) => id.to_owned(),
@@ -104,7 +104,7 @@ impl Server {
 
     fn prompt(self: &Arc<Self>, session: &str, body: &Value) -> Answer {
         let number = self.prompts.fetch_add(1, Ordering::Relaxed);
-        // A status that nobody sends: the connection is closed.
+        // A status that is never sent: the connection is closed.
         let unanswered = (0, JSON, String::new());
         if number < self.misbehaviour.loses_prompts {
             return unanswered;
@@ -159,5 +159,5 @@ impl Server {
     }
 }
 
-/// A server that cuts every stream is as good as none.
+/// Whether the stream is cut.
 const CUTS_MAX: u32 = 3;

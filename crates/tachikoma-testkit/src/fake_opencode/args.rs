@@ -1,13 +1,13 @@
 //! The command line of `opencode serve`.
 
-/// What was typed.
+/// The parsed arguments.
 pub(super) struct Args {
     pub port: u16,
     pub hostname: String,
 }
 
 impl Args {
-    /// Words before `serve` are whatever a wrapper adds.
+    /// Arguments before `serve` come from a wrapper and are ignored.
     pub fn parse(words: &[String]) -> Result<Self, String> {
         let serve = words.iter().position(|word| word == "serve");
         let mut words = words[serve.ok_or("it can only serve")? + 1..].iter();

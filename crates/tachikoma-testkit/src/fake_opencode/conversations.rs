@@ -1,5 +1,5 @@
-//! Conversations of the fake server, as far as a client needs them: what was said outlives the server that it was said to,
-//! and what a server was doing does not.
+//! Conversations of the fake server, as far as a client needs them: messages are kept between servers,
+//! running turns are not.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,13 +13,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The lowest 36 bits of the time are in an id.
+/// An id contains the lowest 36 bits of the time.
 const TIME_MASK: u64 = (1 << 36) - 1;
 
-/// How often something that is under way is looked at.
+/// How often a running turn is checked.
 pub(super) const TICK: Duration = Duration::from_millis(2);
 
-/// All conversations, and who listens.
+/// All conversations, and the listeners.
 #[derive(Debug, Default)]
 pub(super) struct Conversations {
     kept: Mutex<Kept>,
@@ -29,27 +29,27 @@ pub(super) struct Conversations {
     ahead: AtomicU64,
 }
 
-/// What outlives a server.
+/// State that is kept between servers.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Kept {
-    /// Messages in the order in which they were begun: `{"info":...,"parts":[...]}`.
+    /// Messages in the order of their start: `{"info":...,"parts":[...]}`.
     conversations: BTreeMap<String, Vec<Value>>,
     numbers: u64,
-    /// What is under way; a server that begins knows of nothing.
+    /// Running turns; a new server has none.
     #[serde(skip)]
     busy: BTreeMap<String, Stopping>,
-    /// Turns that were ended and are not over yet.
+    /// Turns that were aborted and have not ended yet.
     #[serde(skip)]
     ending: Vec<String>,
-    /// Conversations of sub-agents, and whose they are.
+    /// Conversations of sub-agents, with their parents.
     #[serde(skip)]
     parents: BTreeMap<String, String>,
-    /// Permissions that are asked for.
+    /// Requested permissions.
     #[serde(skip)]
     asked: Vec<Value>,
 }
 
-/// Whether a turn is to end.
+/// Returns whether a turn is to end.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Stopping {
     #[default]
@@ -68,7 +68,7 @@ pub(super) fn now() -> u64 {
 }
 
 impl Conversations {
-    /// Those that an earlier server kept in this directory, unless they are forgotten.
+    /// Reads the conversations of an earlier server in this directory, unless they are to be forgotten.
     pub fn kept_in(state: Option<&PathBuf>, forgotten: bool) -> Self {
         let file = state.map(|state| state.join("conversations.json"));
         let text = file
@@ -86,13 +86,13 @@ impl Conversations {
     fn keep(&self, kept: &Kept) {
         let Some(file) = &self.file else { return };
         let text = serde_json::to_string(kept).expect("plain data");
-        // Whole or not at all: a server is killed at any moment.
+        // Atomic: a server is killed at any time.
         let new = file.with_extension("new");
         fs::write(&new, text).expect("the state can be written");
         fs::rename(&new, file).expect("the state can be written");
     }
 
-    /// An id that sorts behind all earlier ones.
+    /// Returns an id that sorts after all earlier ones.
     pub fn id(&self, prefix: &str) -> String {
         let mut kept = lock(&self.kept);
         kept.numbers += 1;
@@ -118,13 +118,13 @@ impl Conversations {
         lock(&self.kept).conversations.contains_key(id)
     }
 
-    /// Everything that was said.
+    /// Returns all messages.
     pub fn messages(&self, id: &str) -> Vec<Value> {
         let kept = lock(&self.kept);
         kept.conversations.get(id).cloned().unwrap_or_default()
     }
 
-    /// What all steps of a conversation have cost, in dollars, and their tokens.
+    /// Returns the cost of all steps of a conversation in dollars, and their tokens.
     pub fn used(&self, id: &str) -> (f64, u64) {
         let messages = self.messages(id);
         let parts = messages
@@ -138,7 +138,7 @@ impl Conversations {
         })
     }
 
-    /// Puts a message in, or in the place of the one with its id, and tells everyone.
+    /// Adds or replaces a message, and sends the event.
     pub fn put(&self, id: &str, message: Value) {
         let info = message["info"].clone();
         let mut kept = lock(&self.kept);
@@ -153,7 +153,7 @@ impl Conversations {
         self.tell("message.updated", &json!({"sessionID": id, "info": info}));
     }
 
-    /// Takes a turn up, unless one is under way.
+    /// Starts a turn, unless one is running.
     pub fn occupy(&self, id: &str) -> bool {
         let mut kept = lock(&self.kept);
         let free = !kept.busy.contains_key(id);
@@ -168,7 +168,7 @@ impl Conversations {
         self.tell_idle(id);
     }
 
-    /// As a turn that is ended does first: the server does not count it any more, though it still does something.
+    /// The first step of an abort: the server no longer counts the turn as running, although it is.
     pub fn let_go(&self, id: &str) {
         let mut kept = lock(&self.kept);
         kept.busy.remove(id);
@@ -177,7 +177,7 @@ impl Conversations {
         self.tell_idle(id);
     }
 
-    /// And then, a while later.
+    /// The second step, a while later.
     pub fn is_over(&self, id: &str) {
         self.tell_idle(id);
         let mut kept = lock(&self.kept);
@@ -191,18 +191,18 @@ impl Conversations {
         self.tell("session.idle", &json!({"sessionID": id}));
     }
 
-    /// Ends a turn, and waits until it is over.
+    /// Aborts a turn, and waits until it has ended.
     pub fn stop(&self, id: &str) {
         if let Some(stopping) = lock(&self.kept).busy.get_mut(id) {
             *stopping = Stopping::Yes;
         }
-        // One that came to its end meanwhile is not stopping any more.
+        // A turn that ended meanwhile is not stopping.
         while self.is_stopping(id) || self.is_ending(id) {
             thread::park_timeout(TICK);
         }
     }
 
-    /// Ends all turns.
+    /// Aborts all turns.
     pub fn stop_all(&self) {
         let busy: Vec<String> = lock(&self.kept).busy.keys().cloned().collect();
         for id in busy {
@@ -227,7 +227,7 @@ impl Conversations {
         Value::Object(busy.collect())
     }
 
-    /// Tells everyone who listens.
+    /// Sends an event to all listeners.
     pub fn tell(&self, kind: &str, properties: &Value) {
         let event = json!({"id": self.id("evt"), "type": kind, "properties": properties});
         let event = event.to_string();
@@ -255,7 +255,7 @@ impl Conversations {
             .collect()
     }
 
-    /// Asks for a permission, and returns the id of the question.
+    /// Requests a permission, and returns the id of the request.
     pub fn ask(&self, session: &str) -> String {
         let id = self.id("per");
         let question = json!({
@@ -270,7 +270,7 @@ impl Conversations {
         lock(&self.kept).asked.iter().cloned().collect()
     }
 
-    /// Takes the answer to a question; none where it is not asked.
+    /// Takes the answer to a permission request; `None` if there is no such request.
     pub fn replied(&self, id: &str) -> Option<()> {
         let mut kept = lock(&self.kept);
         let at = kept.asked.iter().position(|asked| asked["id"] == *id)?;
@@ -281,7 +281,7 @@ impl Conversations {
     pub fn listen(&self) -> Receiver<String> {
         let (sender, receiver) = channel();
         let hello = json!({"id": self.id("evt"), "type": "server.connected", "properties": {}});
-        // It is ours.
+        // The lock is ours.
         let _ = sender.send(hello.to_string());
         lock(&self.listeners).push(sender);
         receiver

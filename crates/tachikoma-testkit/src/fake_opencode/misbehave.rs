@@ -1,4 +1,4 @@
-//! What a server does wrong before it answers anything.
+//! Misbehavior of a server before its first answer.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -31,17 +31,17 @@ pub(super) fn at_start(misbehaviour: &Misbehaviour) -> Result<(), String> {
     }
     if misbehaviour.leak_bytes > 0 {
         let mut leak = vec![0_u8; misbehaviour.leak_bytes];
-        // Touched, or it would be no memory.
+        // Touched, because untouched pages use no memory.
         leak.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         std::mem::forget(leak);
     }
     Ok(())
 }
 
-/// Leaves a process behind in a session of its own, and returns its id.
+/// Leaves a process running in its own session, and returns its id.
 pub(super) fn leave(marker: &str) -> i32 {
     let child = Command::new("setsid")
-        // One process, which follows what never grows and does not mind a file that is not there.
+        // One process, which follows a file that never grows and ignores a missing file.
         .args(["tail", "-f", "/dev/null", marker])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

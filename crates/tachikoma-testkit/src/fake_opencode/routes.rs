@@ -1,4 +1,4 @@
-//! What the server answers.
+//! The routes of the fake server.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -73,7 +73,7 @@ impl Server {
                 }
                 (200, JSON, "true".to_owned())
             }
-            // As the real one does for what it does not know.
+            // Like the real server for an unknown path.
             _ => (
                 200,
                 "text/html",
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// What happens once the answer is out.
+    /// What happens after the answer was sent.
     fn after(&self, request: &Raw) -> io::Result<()> {
         if request.path == "/global/health"
             && let Some((times, code)) = self.misbehaviour.exit_after_health
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// Reads base64 without looking closely.
+/// Decodes base64 without validation.
 fn decoded(text: &str) -> Option<String> {
     const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bytes = Vec::new();

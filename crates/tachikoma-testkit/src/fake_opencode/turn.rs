@@ -1,4 +1,4 @@
-//! One turn of the fake server: a tool or two, then a word.
+//! One turn of the fake server: some tools, then a text.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::Server;
 use super::conversations::{TICK, now};
 
-/// What is left of a turn that was ended takes so long. The real one's recordings have 120 to 740 ms.
+/// How long an aborted turn takes to end. Recordings of the real server have 120 to 740 ms.
 const LINGERS: Duration = Duration::from_millis(200);
 
-/// One step of a turn as its messages have it.
+/// One step of a turn.
 struct Step {
     message: String,
     parent: String,
@@ -23,7 +23,7 @@ struct Step {
 }
 
 impl Server {
-    /// Works on a prompt until there is nothing more to do.
+    /// Works on a prompt until it is answered.
     pub(super) fn work(&self, session: &str, prompt: &str) {
         if self.misbehaviour.skips_older_prompts && self.is_answered(session, prompt) {
             self.note("skipped", prompt);
@@ -69,7 +69,7 @@ impl Server {
         answers.any(|m| m["info"]["id"].as_str().is_some_and(|id| id > prompt))
     }
 
-    /// Runs the tool, and returns what it printed; none where the turn was ended.
+    /// Runs the tool, and returns its output; `None` if the turn was aborted.
     fn run(&self, session: &str, command: Option<&str>) -> Option<String> {
         let mut tool = Command::new("sh");
         tool.args(["-c", command.unwrap_or(":")])
@@ -92,7 +92,7 @@ impl Server {
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Has a sub-agent ask for something, and waits for the answer.
+    /// Lets a sub-agent request a permission, and waits for the answer.
     fn delegate(&self, session: &str) {
         let child = self.conversations.bear(session);
         if self.misbehaviour.cuts_births {
@@ -113,7 +113,7 @@ impl Server {
         }
     }
 
-    /// Puts a summary in the place of what was said, once, and tells the model to go on.
+    /// Replaces the messages by a summary, once, and asks the model to continue.
     fn compact(&self, session: &str) {
         let known = self.conversations.messages(session);
         if known.iter().any(|m| m["info"]["summary"] == true) {
@@ -150,7 +150,7 @@ impl Server {
         self.conversations.tell("session.compacted", &compacted);
     }
 
-    /// Begins an answer to what was said last.
+    /// Begins an answer to the last message.
     fn step(&self, session: &str, prompt: &str) -> Step {
         let said = self.conversations.messages(session);
         let last = said.iter().rfind(|m| m["info"]["role"] == "user");
@@ -212,9 +212,9 @@ impl Server {
         self.put(step, &json!({"finish": reason, "time": time}));
     }
 
-    /// As the real one ends a turn: it says so at once, and again when what was under way is over.
+    /// Ends a turn like the real server: it sends an event at once, and another when the tool has ended.
     fn aborted(&self, step: &Step, call: &str) {
-        // Before anybody is told: whoever hears of it may look into the books at once.
+        // Before the event, because a client may check the records at once.
         self.note("aborted", &step.prompt);
         let error = json!({"name": "MessageAbortedError", "data": {"message": "Aborted"}});
         let told = json!({"sessionID": step.session, "error": error});
@@ -230,7 +230,7 @@ impl Server {
         self.conversations.is_over(&step.session);
     }
 
-    /// Writes down what became of a prompt, for whoever keeps the books.
+    /// Records the result of a prompt for the test.
     pub(super) fn note(&self, what: &str, prompt: &str) {
         let Some(state) = &self.state else { return };
         let file = OpenOptions::new()

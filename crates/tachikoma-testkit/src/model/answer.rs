@@ -1,4 +1,4 @@
-//! Sends one turn to the client that asked, or goes wrong in the way the turn says.
+//! Sends one turn to the client, or fails in the way of the turn.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::stop::Stop;
 use super::{completions, message};
 use crate::scenario::{Fault, Turn, Usage};
 
-/// What the log says about a turn: in a word, and the tokens that the client gets to read.
+/// What the log contains about a turn: a word, and the tokens that the client gets.
 pub(super) fn account(turn: &Turn) -> (String, Option<Usage>) {
     let started = |after: usize| (after > 0).then_some(turn.usage);
     match &turn.fault {
@@ -33,7 +33,7 @@ pub(super) fn account(turn: &Turn) -> (String, Option<Usage>) {
     }
 }
 
-/// The rest of a stream that does not get to its end.
+/// The rest of an incomplete stream.
 enum Rest<'a> {
     Silence,
     Pings(Duration),
@@ -41,7 +41,7 @@ enum Rest<'a> {
     Error(&'a str),
 }
 
-/// Answers. An error is the client's leaving, and nobody's fault.
+/// Sends the answer. An error means that the client left.
 pub(super) fn answer(
     stream: &mut TcpStream,
     request: &Request,
@@ -76,7 +76,7 @@ pub(super) fn answer(
             return Ok(());
         }
         Some(Fault::Reset) => {
-            // Closing with no time to linger resets the connection.
+            // Closing without lingering resets the connection.
             set_socket_linger(&*stream, Some(Duration::ZERO))?;
             return Ok(());
         }
@@ -93,7 +93,7 @@ pub(super) fn answer(
         Some(Fault::Cut { after }) => partial(*after, Rest::Cut),
         Some(Fault::ErrorEvent { after, error }) => partial(*after, Rest::Error(error)),
         Some(Fault::Pings { after, every_ms }) => {
-            // At once would keep a core busy and tell nothing more.
+            // Without a pause this would keep a core busy.
             let every = Duration::from_millis((*every_ms).max(1));
             partial(*after, Rest::Pings(every))
         }
@@ -155,7 +155,7 @@ fn send(stream: &mut TcpStream, dialect: Dialect, event: &StreamEvent) -> io::Re
     http::send_piece(stream, &piece)
 }
 
-/// An error in the API's own form.
+/// Returns an error in the format of the API.
 pub(super) fn refuse(
     stream: &mut TcpStream,
     status: u16,

@@ -1,4 +1,4 @@
-//! A turn in the form of OpenAI's chat completions, which OpenCode and many others speak: whole, or as the pieces of a stream.
+//! A turn as OpenAI chat completions, which OpenCode and many others use: whole, or streamed.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::scenario::{Turn, Usage};
 /// The name of the events between which a slow model pauses.
 const DELTA: &str = "content_block_delta";
 
-/// The tokens in the API's words.
+/// The tokens in the format of the API.
 fn usage(usage: &Usage) -> Value {
     let prompt = usage.input + usage.cache_read + usage.cache_creation;
     json!({
@@ -19,7 +19,7 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
-/// The turn's own word, or what the API calls it.
+/// The turn's own reason, or that of the API.
 fn finish_reason(turn: &Turn) -> &str {
     match turn.stop_reason() {
         "end_turn" => "stop",
@@ -32,7 +32,7 @@ fn finish_reason(turn: &Turn) -> &str {
 
 fn calls(turn: &Turn, id: &str) -> Vec<Value> {
     let calls = turn.tools.iter().enumerate().map(|(index, tool)| {
-        // The same tools as elsewhere, in small letters.
+        // The same tools in lower case.
         let name = tool.name.to_lowercase();
         let function = json!({"name": name, "arguments": input(tool).to_string()});
         json!({"index": index, "id": tool_id(id, index), "type": "function", "function": function})

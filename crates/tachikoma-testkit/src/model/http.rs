@@ -1,4 +1,4 @@
-//! As much HTTP as the scripted model needs: one request per connection, bounded.
+//! The HTTP that the scripted model needs: one request per connection, bounded.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -11,22 +11,22 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// A full window of a million tokens is about 4 MiB of text, more with what JSON adds.
 const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// A client on the same machine sends what it has; one that does not is gone.
+/// A local client sends at once; one that does not is gone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A request as it came.
+/// A raw request.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub method: String,
     /// Without the query.
     pub path: String,
-    /// What is behind the question mark.
+    /// The query.
     pub query: String,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
 
-/// Reads one request. `None` when nothing was sent at all.
+/// Reads one request. `None` if nothing was sent.
 pub(crate) fn read(stream: &mut TcpStream) -> io::Result<Option<Raw>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -119,7 +119,7 @@ pub(crate) fn start_stream(
     stream.write_all(head.as_bytes())
 }
 
-/// Sends a piece of the stream; an empty one is its end.
+/// Sends a piece of the stream; an empty piece ends it.
 pub(crate) fn send_piece(stream: &mut TcpStream, piece: &str) -> io::Result<()> {
     let framed = format!("{:x}\r\n{piece}\r\n", piece.len());
     stream.write_all(framed.as_bytes())

@@ -1,17 +1,17 @@
-//! A turn in the form of the Messages API: as one message, or as the events of a stream.
+//! A turn in the format of the Messages API: as one message, or as stream events.
 
 use serde_json::{Value, json};
 
 use crate::scenario::{ToolCall, Turn, Usage};
 
-/// One event of a stream, in its own words.
+/// One stream event.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamEvent {
     pub name: &'static str,
     pub data: Value,
 }
 
-/// The blocks of a message, whole.
+/// Returns the complete blocks of a message.
 pub(crate) fn blocks(turn: &Turn, message_id: &str) -> Vec<Value> {
     let thinking = turn.thinking.iter().map(
         |thought| json!({"type": "thinking", "thinking": thought, "signature": "c2NyaXB0ZWQ="}),
@@ -27,13 +27,13 @@ pub(crate) fn blocks(turn: &Turn, message_id: &str) -> Vec<Value> {
     thinking.chain(text).chain(tools).collect()
 }
 
-/// The name of a call.
+/// Returns the id of a tool call.
 pub(crate) fn tool_id(message_id: &str, index: usize) -> String {
     let message = message_id.trim_start_matches("msg_");
     format!("toolu_{message}_{index}")
 }
 
-/// A call without arguments has an empty object.
+/// A tool call without arguments has an empty object.
 pub(super) fn input(tool: &ToolCall) -> Value {
     if tool.input.is_null() {
         json!({})
@@ -42,7 +42,7 @@ pub(super) fn input(tool: &ToolCall) -> Value {
     }
 }
 
-/// The tokens in the API's words.
+/// The tokens in the format of the API.
 pub(crate) fn usage(usage: &Usage, output: u64) -> Value {
     json!({
         "input_tokens": usage.input,
@@ -62,7 +62,7 @@ pub(super) fn message(turn: &Turn, id: &str, model: &str) -> Value {
     })
 }
 
-/// The message as a stream. Its first event has one token of output, the last but one all of them, as with the real one.
+/// Returns the message as a stream. Its first event has one output token, the last but one all of them, as in the real API.
 pub(crate) fn events(turn: &Turn, id: &str, model: &str) -> Vec<StreamEvent> {
     let mut events = Vec::new();
     let mut push = |name: &'static str, mut data: Value| {
@@ -95,7 +95,7 @@ pub(crate) fn events(turn: &Turn, id: &str, model: &str) -> Vec<StreamEvent> {
     events
 }
 
-/// A block as it begins, and the pieces that complete it.
+/// A block at its start, and the pieces that complete it.
 fn opened(mut block: Value, chunk: usize) -> (Value, Vec<Value>) {
     let typed = |delta: &str, field: &str, piece: &str| json!({"type": delta, field: piece});
     match block["type"].as_str() {
@@ -128,7 +128,7 @@ fn take(block: &mut Value, field: &str) -> String {
     text
 }
 
-/// Cuts a text into pieces of so many characters; 0 leaves it whole.
+/// Splits a text into pieces of this many characters; 0 leaves it whole.
 pub(super) fn pieces(text: &str, chunk: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_event_has_all_the_output() {
+    fn the_last_event_has_all_output_tokens() {
         let turn = Turn::text("a").using(Usage::cached(100));
         let events = events(&turn, "msg_1", "m");
         let start = &events[0].data["message"]["usage"];

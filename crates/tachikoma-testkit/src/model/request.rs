@@ -1,4 +1,4 @@
-//! What a client asks of the model, and on whose behalf.
+//! Requests to the model, and their kind.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::scenario::Usage;
 
-/// The client's own words when it wants its conversation made shorter.
+/// The client's request for a summary of its conversation.
 const COMPACTION_MARK: &str = "create a detailed summary of";
 
-/// What the client puts into a conversation by itself.
+/// Text that the client adds to a conversation.
 const REMINDER: (&str, &str) = ("<system-reminder>", "</system-reminder>");
 
-/// The user's words in the middle of a turn come in a reminder, at the end of a tool's result.
+/// A message of the user during a turn comes in a reminder, at the end of a tool's result.
 const FOLDED: (&str, &str) = (
     "The user sent a new message while you were working:\n",
     "\n\nThis is how Claude Code",
 );
 
-/// On whose behalf the model is asked.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -29,13 +29,13 @@ pub enum Kind {
     Subagent,
     /// A summary of the conversation so far.
     Compaction,
-    /// Without tools: an errand of the client's own.
+    /// Without tools: an internal request of the client.
     Helper,
-    /// Only counts.
+    /// A token count.
     CountTokens,
 }
 
-/// In which words the model is asked, and answers.
+/// The API of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
     /// The Messages API of Anthropic.
@@ -48,35 +48,35 @@ pub enum Dialect {
 /// A request to the model.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// In which words.
+    /// The API.
     pub dialect: Dialect,
-    /// On whose behalf.
+    /// The kind.
     pub kind: Kind,
-    /// Which model.
+    /// The model.
     pub model: String,
     /// Whether the answer is to be streamed.
     pub stream: bool,
     /// Messages of the conversation.
     pub messages: usize,
-    /// Messages of the user's that are not results of tools.
+    /// Messages of the user that are not results of tools.
     pub prompts: usize,
     /// Results of tools in the conversation.
     pub tool_results: u64,
-    /// What the user said first.
+    /// The first text of the user.
     pub first_user: String,
-    /// What the user said in their last message: neither reminders nor results of tools, but also what they said while
-    /// tools ran.
+    /// The last text of the user: without reminders and results of tools, but with messages during
+    /// a tool.
     pub last_user: String,
-    /// The client's name of its session, where it sends one.
+    /// The client's session id, if it sends one.
     pub session: Option<String>,
-    /// Lower-case names.
+    /// Headers with lower-case names.
     pub headers: BTreeMap<String, String>,
-    /// Everything.
+    /// The whole body.
     pub body: Value,
 }
 
 impl Request {
-    /// Understands a body. `agent_prompts` are what the model gave its sub-agents to do.
+    /// Parses a body. `agent_prompts` are the prompts that the model gave to sub-agents.
     pub(super) fn new(
         counting: bool,
         headers: BTreeMap<String, String>,
@@ -95,7 +95,7 @@ impl Request {
         let has_tools = body["tools"]
             .as_array()
             .is_some_and(|tools| !tools.is_empty());
-        // Newer versions say whose request it is; older ones are known by the task.
+        // Newer versions send the kind of a request; older ones are recognized by the prompt.
         let for_subagent = headers.contains_key("x-claude-code-agent-id")
             || agent_prompts
                 .iter()
@@ -130,7 +130,7 @@ impl Request {
     }
 }
 
-/// A header in newer versions, a part of the user's name in older ones.
+/// In a header in newer versions, in a part of the user id in older ones.
 fn session(headers: &BTreeMap<String, String>, body: &Value) -> Option<String> {
     if let Some(id) = headers.get("x-claude-code-session-id") {
         return Some(id.clone());
@@ -140,7 +140,7 @@ fn session(headers: &BTreeMap<String, String>, body: &Value) -> Option<String> {
     Some(id.trim_start_matches("id\":\"").chars().take(36).collect())
 }
 
-/// The user's own words in a message.
+/// Returns the text of the user in a message.
 fn said(message: &Value) -> String {
     let mut said = Vec::new();
     match &message["content"] {
@@ -162,7 +162,7 @@ fn said(message: &Value) -> String {
     said.join("\n")
 }
 
-/// Splits a text into what the user said, what they said while tools ran, and reminders, which are dropped.
+/// Splits a text into text of the user, messages during a tool, and reminders, which are dropped.
 fn hear(text: &str, is_users: bool, said: &mut Vec<String>) {
     let mut own = String::new();
     let mut rest = text;
@@ -179,7 +179,7 @@ fn hear(text: &str, is_users: bool, said: &mut Vec<String>) {
     }
 }
 
-/// What is before, between and after two marks.
+/// Returns the text before, between and after two marks.
 fn between<'a>(text: &'a str, (open, close): (&str, &str)) -> Option<(&'a str, &'a str, &'a str)> {
     let (before, rest) = text.split_once(open)?;
     let (inside, after) = rest.split_once(close)?;
@@ -187,7 +187,7 @@ fn between<'a>(text: &'a str, (open, close): (&str, &str)) -> Option<(&'a str, &
 }
 
 fn tool_results(message: &Value) -> u64 {
-    // Chat completions have a message for each.
+    // Chat completions have one message for each.
     if message["role"] == "tool" {
         return 1;
     }
@@ -199,30 +199,30 @@ fn tool_results(message: &Value) -> u64 {
     results.count() as u64
 }
 
-/// A line of the log: a request, and what was answered.
+/// A line of the log: a request, and its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
     /// Milliseconds since the model was started.
     pub at_ms: u64,
-    /// On whose behalf.
+    /// The kind.
     pub kind: Kind,
-    /// Which model.
+    /// The model.
     pub model: String,
-    /// The client's name of its session.
+    /// The client's session id.
     pub session: Option<String>,
     /// Whether the answer was to be streamed.
     pub stream: bool,
     /// Messages of the conversation.
     pub messages: usize,
-    /// Messages of the user's that are not results of tools.
+    /// Messages of the user that are not results of tools.
     pub prompts: usize,
     /// Results of tools in the conversation.
     pub tool_results: u64,
-    /// The end of the last text of the user's.
+    /// The end of the last text of the user.
     pub last_user: String,
     /// `message`, `status 429`, `no_answer`, ...
     pub answer: String,
-    /// What the answer says about tokens; none where it does not get that far.
+    /// The tokens of the answer; `None` if it does not contain them.
     pub usage: Option<Usage>,
 }
 
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart() {
+    fn kinds_of_requests_are_distinguished() {
         let tools = json!([{"name": "Bash"}]);
         let asked =
             |text: &str| json!([{"role": "user", "content": [{"type": "text", "text": text}]}]);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_client_says_whose_request_it_is() {
+    fn a_newer_client_sends_the_kind_of_its_request() {
         let headers = [("x-claude-code-agent-id".to_owned(), "a1".to_owned())];
         let body = json!({"tools": [{}], "messages": [{"role": "user", "content": "anything"}]});
         let request = Request::new(false, headers.into(), body, &[]);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_words_are_heard_through_the_clients() {
+    fn text_of_the_user_is_separated_from_that_of_the_client() {
         let reminder = |text: &str| format!("<system-reminder>\n{text}\n</system-reminder>\n");
         let folded = reminder(
             "The user sent a new message while you were working:\nwrap up\n\nThis is how Claude Code does it.",

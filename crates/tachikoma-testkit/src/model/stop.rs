@@ -17,12 +17,12 @@ impl Stop {
         self.news.notify_all();
     }
 
-    /// Whether it was ended.
+    /// Returns whether it was ended.
     pub(super) fn is_stopped(&self) -> bool {
         *self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a time and says whether the end came.
+    /// Waits for a time. Returns whether the end came.
     pub(super) fn pause(&self, time: Duration) -> bool {
         let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self

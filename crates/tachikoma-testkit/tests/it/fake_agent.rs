@@ -1,11 +1,11 @@
-//! The fake agent where it behaves: as `claude -p` with JSON lines on both sides.
+//! The fake agent without misbehavior: as `claude -p` with JSON lines on both sides.
 
 use serde_json::{Value, json};
 use tachikoma_testkit::{Scenario, ToolCall, Turn, Usage};
 
 use crate::support::{FORM_C, SOON, Stage};
 
-/// The context as a reader computes it: the last message of the model's, never a sum.
+/// The context as a reader computes it: that of the last message of the model, never a sum.
 fn context(lines: &[Value]) -> u64 {
     let last = lines.iter().rfind(|line| line["type"] == "assistant");
     let last = last.expect("there is a message");
@@ -74,7 +74,7 @@ fn prompts_follow_each_other_in_one_process() {
 }
 
 #[test]
-fn partial_messages_are_the_apis_events() {
+fn partial_messages_are_events_of_the_api() {
     let turn = Turn::text("hello there").in_pieces(6, 0);
     let stage = Stage::new(&Scenario::of([turn]));
     let mut talk = stage.start(&["--include-partial-messages"]);
@@ -83,7 +83,7 @@ fn partial_messages_are_the_apis_events() {
                     content_block_delta assistant content_block_stop message_delta message_stop \
                     result/success";
     let kinds = talk.end(SOON).kinds();
-    // The real one prints the block just before its end too, or just after it.
+    // The real agent prints the block just before or just after its end too.
     let kinds = kinds.replace(
         "content_block_stop assistant",
         "assistant content_block_stop",
@@ -92,7 +92,7 @@ fn partial_messages_are_the_apis_events() {
 }
 
 #[test]
-fn an_interrupt_ends_the_turn_and_not_the_process() {
+fn an_interrupt_ends_the_turn_but_not_the_process() {
     let stage = Stage::new(&Scenario::of([long_tool(), Turn::text("after")]));
     let mut talk = stage.start(&[]);
     talk.prompt("go");
@@ -109,7 +109,7 @@ fn an_interrupt_ends_the_turn_and_not_the_process() {
 }
 
 #[test]
-fn an_idle_agent_acknowledges_an_interrupt_and_no_more() {
+fn an_idle_agent_only_acknowledges_an_interrupt() {
     let stage = Stage::new(&Scenario::of([Turn::text("one")]));
     let mut talk = stage.start(&[]);
     talk.control("interrupt");
@@ -122,7 +122,7 @@ fn an_idle_agent_acknowledges_an_interrupt_and_no_more() {
 }
 
 #[test]
-fn words_in_the_middle_of_a_tool_belong_to_the_turn() {
+fn a_message_during_a_tool_belongs_to_the_turn() {
     let waiting = Turn::bash("echo x > started; until [ -e go ]; do sleep 0.05; done");
     let scenario =
         Scenario::of([waiting, Turn::text("not this")]).when("wrap up", Turn::text("wrapped up"));
@@ -131,7 +131,7 @@ fn words_in_the_middle_of_a_tool_belong_to_the_turn() {
     talk.prompt("go");
     crate::support::await_file(&stage, "started");
     talk.prompt("please wrap up");
-    // Answered in order: when this one is, the prompt was heard.
+    // Answered in order: after this answer the prompt was read.
     talk.control("get_context_usage");
     talk.await_lines("control_response", 1, SOON);
     stage.scratch.write("go", "");
@@ -141,7 +141,7 @@ fn words_in_the_middle_of_a_tool_belong_to_the_turn() {
 }
 
 #[test]
-fn words_in_the_middle_of_a_text_are_a_turn_of_their_own() {
+fn a_message_during_a_text_is_a_new_turn() {
     let slow = Turn::text("slowly, slowly, slowly").in_pieces(1, 20);
     let stage = Stage::new(&Scenario::of([slow, Turn::text("two")]));
     let mut talk = stage.start(&["--include-partial-messages"]);
@@ -154,7 +154,7 @@ fn words_in_the_middle_of_a_text_are_a_turn_of_their_own() {
 }
 
 #[test]
-fn a_session_goes_on_in_another_process() {
+fn a_session_continues_in_another_process() {
     let usage = Usage::cached(20_000).growing_by(1_000);
     let call = ToolCall {
         name: "Read".into(),
@@ -199,7 +199,7 @@ fn a_session_goes_on_in_another_process() {
 }
 
 #[test]
-fn sessions_that_cannot_be_are_refused() {
+fn invalid_sessions_are_rejected() {
     let stage = Stage::new(&Scenario::default());
     let talk = stage.start(&["--resume", "nobody"]);
     let ended = talk.end(SOON);
@@ -217,7 +217,7 @@ fn sessions_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn errors_of_the_api_look_like_success_with_an_error_in_it() {
+fn errors_of_the_api_are_a_success_with_an_error_flag() {
     let overloaded = Turn::status(529, "overloaded_error", "Overloaded");
     let limit = Turn::status(429, "rate_limit_error", "no more")
         .header("anthropic-ratelimit-unified-status", "rejected")

@@ -1,4 +1,4 @@
-//! The fake agent where it misbehaves, as asked.
+//! Misbehavior of the fake agent.
 
 use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::fake_agent::{Behaviour, Ignored, Misbehaviour};
@@ -6,7 +6,7 @@ use tachikoma_testkit::{Scenario, Turn, await_until, processes_with, unique};
 
 use crate::support::{SOON, Stage, await_file};
 
-/// Questions and answers after which a signal has surely arrived.
+/// Requests and answers after which a signal has surely arrived.
 const ROUND_TRIPS: usize = 20;
 
 fn stage(turns: impl IntoIterator<Item = Turn>, always: Misbehaviour) -> Stage {
@@ -20,7 +20,7 @@ fn long_tool() -> Turn {
 }
 
 #[test]
-fn a_signal_ends_it_as_it_ends_the_real_one() {
+fn a_signal_ends_it_like_the_real_agent() {
     let stage = stage([long_tool(), long_tool()], Misbehaviour::default());
     let mut talk = stage.start(&[]);
     talk.prompt("go");
@@ -43,7 +43,7 @@ fn a_signal_ends_it_as_it_ends_the_real_one() {
 }
 
 #[test]
-fn what_it_ignores_does_not_end_it() {
+fn ignored_signals_do_not_end_it() {
     let ignore = vec![Ignored::Interrupt, Ignored::Sigint, Ignored::Sigterm];
     let deaf = Misbehaviour {
         ignore,
@@ -56,7 +56,7 @@ fn what_it_ignores_does_not_end_it() {
     talk.control("interrupt");
     talk.signal(Signal::INT);
     talk.signal(Signal::TERM);
-    // Signals come by another way than lines, but not that much later.
+    // Signals take another way than lines, but are not much later.
     for answers in 1..=ROUND_TRIPS {
         talk.control("get_context_usage");
         talk.await_lines("control_response", answers, SOON);
@@ -67,7 +67,7 @@ fn what_it_ignores_does_not_end_it() {
 }
 
 #[test]
-fn it_hangs_where_asked() {
+fn it_hangs_where_requested() {
     let after_two = Misbehaviour {
         silent_after_line: Some(2),
         ..Misbehaviour::default()
@@ -81,7 +81,7 @@ fn it_hangs_where_asked() {
         let mut talk = stage.start(&[]);
         talk.prompt("go");
         await_until("its lines", SOON, || talk.lines().len() == lines);
-        // It still hears, and still prints nothing more of its own.
+        // It still reads, and prints nothing more of its own.
         talk.control("get_context_usage");
         talk.await_lines("control_response", 1, SOON);
         talk.close_input();
@@ -93,7 +93,7 @@ fn it_hangs_where_asked() {
 }
 
 #[test]
-fn one_that_hangs_from_the_start_prints_nothing_whatever_it_is_asked() {
+fn an_agent_that_hangs_from_the_start_prints_nothing() {
     let at_start = Misbehaviour {
         hang_at_start: true,
         ..Misbehaviour::default()
@@ -102,14 +102,14 @@ fn one_that_hangs_from_the_start_prints_nothing_whatever_it_is_asked() {
     let mut talk = stage.start(&[]);
     talk.control("get_context_usage");
     talk.prompt("go");
-    // Heard after both, and obeyed.
+    // Read after both, and obeyed.
     talk.control("interrupt");
     let ended = talk.end(SOON);
     assert_eq!((ended.code, ended.raw.len()), (Some(0), 0));
 }
 
 #[test]
-fn it_prints_what_it_should_not() {
+fn it_prints_invalid_lines() {
     let wrong = Misbehaviour {
         garbage_before_line: Some(2),
         huge_line_bytes: Some(2_000_000),
@@ -132,7 +132,7 @@ fn it_prints_what_it_should_not() {
 }
 
 #[test]
-fn it_dies_where_asked_and_lives_at_the_next_start() {
+fn it_exits_where_requested_and_runs_at_the_next_start() {
     let at_line = Misbehaviour {
         exit_at_line: Some(2),
         exit_code: 7,
@@ -160,7 +160,7 @@ fn it_dies_where_asked_and_lives_at_the_next_start() {
 }
 
 #[test]
-fn it_goes_on_without_its_output() {
+fn it_continues_without_its_output() {
     let wrong = Misbehaviour {
         close_stdout_at_line: Some(2),
         ..Misbehaviour::default()
@@ -201,8 +201,12 @@ fn its_child_outlives_it() {
 fn a_line_that_is_not_json_kills_it() {
     let stage = stage([Turn::text("hello")], Misbehaviour::default());
     let mut talk = stage.start(&[]);
-    talk.send_raw("\nthis is no JSON\n");
+    talk.send_raw("\nthis is not JSON\n");
     let ended = talk.end(SOON);
     assert_eq!((ended.kinds().as_str(), ended.code), ("", Some(1)));
-    assert!(ended.errors.contains("this is no JSON"), "{}", ended.errors);
+    assert!(
+        ended.errors.contains("this is not JSON"),
+        "{}",
+        ended.errors
+    );
 }

@@ -1,4 +1,4 @@
-//! The scripted model and the fake agent from outside: over a socket, as a process.
+//! Tests of the scripted model and the fake agent over a socket and as a process.
 
 mod fake_agent;
 mod fake_agent_wrong;

@@ -1,4 +1,4 @@
-//! The scripted model, asked over a socket as a client asks it.
+//! The scripted model, over a socket.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use tachikoma_testkit::{
 
 use crate::support::SOON;
 
-/// A request that is on its way.
+/// A request that was sent.
 struct Client(TcpStream);
 
 impl Client {
@@ -26,14 +26,14 @@ impl Client {
         Self(stream)
     }
 
-    /// All of the response, to the end of the connection.
+    /// Reads the whole response, to the end of the connection.
     fn response(mut self) -> io::Result<String> {
         let mut bytes = Vec::new();
         self.0.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The response as far as it came, for a connection that stays open.
+    /// Reads the response so far, for a connection that stays open.
     fn beginning(&mut self, until: &str) -> String {
         let mut text = String::new();
         while !text.contains(until) {
@@ -59,7 +59,7 @@ fn ask(model: &ScriptedModel, body: &Value) -> io::Result<String> {
     Client::send(model, "/v1/messages?beta=true", body).response()
 }
 
-/// The data of the stream's events, by name.
+/// Returns the data of the stream's events, by name.
 fn events(response: &str) -> Vec<(String, Value)> {
     let mut events = Vec::new();
     let mut name = String::new();
@@ -79,7 +79,7 @@ fn names(response: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_turn_is_streamed_as_the_api_streams_it() {
+fn a_turn_is_streamed_like_the_api() {
     let turn = Turn::text("hello there").thinking("hm").in_pieces(6, 0);
     let model = ScriptedModel::start(Scenario::of([turn]));
     let response = ask(&model, &conversation("hi", 0)).expect("a whole response");
@@ -95,7 +95,7 @@ fn a_turn_is_streamed_as_the_api_streams_it() {
 }
 
 #[test]
-fn without_a_stream_the_message_comes_whole() {
+fn without_a_stream_the_message_is_complete() {
     let turn = Turn::bash("ls").saying("looking");
     let model = ScriptedModel::start(Scenario::of([turn]));
     let mut body = conversation("hi", 0);
@@ -109,7 +109,7 @@ fn without_a_stream_the_message_comes_whole() {
 }
 
 #[test]
-fn turns_go_to_the_main_conversation_alone() {
+fn turns_are_for_the_main_conversation_only() {
     let scenario = Scenario::of([Turn::text("first"), Turn::text("second")]);
     let model = ScriptedModel::start(scenario);
     let mut errand = conversation("a title", 0);
@@ -126,7 +126,7 @@ fn turns_go_to_the_main_conversation_alone() {
 }
 
 #[test]
-fn a_subagent_is_known_by_its_task_and_has_turns_of_its_own() {
+fn a_subagent_is_recognized_by_its_prompt_and_has_its_own_turns() {
     let agent = Turn::tool("Agent", json!({"prompt": "count the beans"}));
     let scenario =
         Scenario::of([agent, Turn::text("main again")]).with_subagent([Turn::text("seven beans")]);
@@ -141,7 +141,7 @@ fn a_subagent_is_known_by_its_task_and_has_turns_of_its_own() {
 }
 
 #[test]
-fn the_log_has_the_tokens_that_were_sent() {
+fn the_log_has_the_tokens_of_the_answers() {
     let scratch = Scratch::new();
     let log = scratch.path().join("log.jsonl");
     let usage = Usage::cached(20_000).growing_by(1_500);
@@ -174,7 +174,7 @@ fn the_log_has_the_tokens_that_were_sent() {
 }
 
 #[test]
-fn a_turn_may_be_computed_from_the_request() {
+fn a_turn_can_be_computed_from_the_request() {
     let scenario = Scenario::of([Turn::text("scripted")]);
     let model = ScriptedModel::reacting(scenario, |request| {
         let tokens = 1_000 * request.messages as u64;
@@ -196,7 +196,7 @@ fn a_turn_may_be_computed_from_the_request() {
 }
 
 #[test]
-fn a_rule_answers_its_words_and_uses_no_turn_up() {
+fn a_rule_answers_its_words_and_uses_no_turn() {
     let scenario = Scenario::of([Turn::text("first")]).when("wrap up", Turn::text("wrapped"));
     let model = ScriptedModel::start(scenario);
     let said = |words: &str| ask(&model, &conversation(words, 0)).expect("a whole response");
@@ -223,7 +223,7 @@ fn errors_have_their_status_body_and_headers() {
 }
 
 #[test]
-fn streams_go_wrong_as_said() {
+fn streams_fail_as_requested() {
     let scenario = Scenario::of([
         Turn::fault(Fault::Cut { after: 3 }),
         Turn::fault(Fault::EmptyStream),
@@ -280,7 +280,7 @@ fn hanging_connections_end_with_the_model() {
     }
     clients[1].beginning("message_start\ndata");
     clients[2].beginning("event: ping\ndata: {\"type\":\"ping\"}\n\n");
-    // A connection without a request must not hold up the end either.
+    // A connection without a request must not block the end either.
     let idle = TcpStream::connect(model.address()).expect("it listens");
     drop(model);
     let ends: Vec<bool> = clients
@@ -313,7 +313,7 @@ fn other_endpoints_answer_too() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_before_it_is_read() {
+fn too_large_requests_are_rejected_before_they_are_read() {
     let model = ScriptedModel::start(Scenario::default());
     let mut stream = TcpStream::connect(model.address()).expect("it listens");
     let head = b"POST /v1/messages HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n";
@@ -327,7 +327,7 @@ fn what_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn more_connections_than_it_takes_are_refused() {
+fn connections_beyond_the_limit_are_rejected() {
     let model = ScriptedModel::start(Scenario::of([Turn::fault(Fault::NoAnswer)]).for_ever());
     let waiting: Vec<Client> = (0..64)
         .map(|_| Client::send(&model, "/v1/messages", &conversation("go", 0)))

@@ -1,11 +1,11 @@
-//! The fake agent in a scratch directory, with a hand on its input.
+//! The fake agent in a scratch directory, with its input.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tachikoma_testkit::{Ended, Scenario, Scratch, Talk, Tool, fake_agent};
 
-/// Long enough for a loaded machine, short enough to notice.
+/// Long enough for a busy machine, short enough to notice.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) const FORM_C: [&str; 6] = [
@@ -17,7 +17,7 @@ pub(crate) const FORM_C: [&str; 6] = [
     "--verbose",
 ];
 
-/// A scratch directory with a scenario, and a state beside it.
+/// A scratch directory with a scenario, and a state directory.
 pub(crate) struct Stage {
     pub(crate) scratch: Scratch,
 }

@@ -1,4 +1,4 @@
-//! Other supervisors, where they can be had: in `PATH`, or as packages of Debian that are unpacked below the target directory.
+//! Other supervisors, if they are available: in `PATH`, or as Debian packages that are unpacked in the target directory.
 //! None is required.
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 /// Prepares a supervisor for the child `run` in a directory.
 type Start = Box<dyn FnOnce(&Path) -> std::io::Result<Command>>;
 
-/// Returns those that are here.
+/// Returns the available supervisors.
 pub(super) fn found(disk: &Path) -> Vec<(&'static str, Start)> {
     let mut found: Vec<(&'static str, Start)> = Vec::new();
     if let Some(runsv) = program("runsv", "runit", disk) {
@@ -36,7 +36,7 @@ fn in_path(name: &str) -> Option<PathBuf> {
     places.find(|path| path.is_file())
 }
 
-/// Looks for a program, and unpacks its package if it is not installed.
+/// Finds a program, or unpacks its package if it is not installed.
 fn program(name: &str, package: &str, disk: &Path) -> Option<PathBuf> {
     if let Some(installed) = in_path(name) {
         return Some(installed);
@@ -67,7 +67,7 @@ fn quietly(command: &mut Command) -> Option<()> {
     status.ok()?.success().then_some(())
 }
 
-/// A directory with `run` in it is all that runit and daemontools want; the child stays where its pipe is.
+/// runit and daemontools need a directory with `run`; the child stays in the directory of its pipe.
 fn service(program: &Path, dir: &Path) -> std::io::Result<Command> {
     let service = dir.join("service");
     fs::create_dir(&service)?;

@@ -1,4 +1,4 @@
-//! The disk as a file system that programs can use, through FUSE.
+//! The disk as a file system, through FUSE.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use rustix::mount::UnmountFlags;
 use super::{Content, Copies, Disk, Number};
 use crate::product::text;
 
-/// The kernel asks every time: what it remembered would outlive a cut.
+/// No caching in the kernel: cached data would survive a cut.
 const FORGET_AT_ONCE: Duration = Duration::ZERO;
 
-/// No name is ever given to another file.
+/// Inode numbers are never reused.
 const GENERATION: Generation = Generation(0);
 
-/// Handles have nothing to say: files are known by their number.
+/// Handles are not used: files are known by their number.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// A disk in its place. Taken away when dropped.
+/// A mounted disk. Unmounted when dropped.
 pub struct Mounted {
     disk: Arc<Mutex<Disk>>,
     path: PathBuf,
@@ -53,7 +53,7 @@ impl Mounted {
         locked(&self.disk)
     }
 
-    /// Takes it away and returns when nobody uses it any more.
+    /// Unmounts it and returns when it is no longer used.
     pub fn unmount(mut self) -> Result<(), String> {
         self.detach().map_err(text)
     }
@@ -62,7 +62,7 @@ impl Mounted {
         let Some(session) = self.session.take() else {
             return Ok(());
         };
-        // A process that is just ending may still be in it.
+        // A process that is just ending may still use it.
         rustix::mount::unmount(&self.path, UnmountFlags::DETACH)?;
         session.join()
     }
@@ -70,7 +70,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Then it stays where it is, and whoever looks for the reason finds it.
+        // Then it stays mounted, and can be inspected.
         let _ = self.detach();
     }
 }

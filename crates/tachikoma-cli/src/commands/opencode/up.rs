@@ -165,7 +165,7 @@ fn code(signal: Option<i32>) -> ExitCode {
 
 /// The receivers of the state: the process that started us, and systemd.
 struct Audience {
-    /// Whether the waiting process was told that the background process runs.
+    /// Whether the start was reported to the waiting process.
     announced: bool,
     /// In the background the only reader waits for one line.
     quiet: bool,
