@@ -1,4 +1,4 @@
-//! The prompt: read anew at every iteration, so that editing it steers a running loop.
+//! The prompt file. It is read at every iteration, so that the user can edit it while the loop runs.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::PromptSource;
 
-/// A prompt is words for a context window; a file beyond this is a mistake (a log, a binary).
+/// A prompt has to fit into a context window, so that a larger file is a mistake, for example a log or a binary.
 pub(crate) const PROMPT_MAX_BYTES: u64 = 8 << 20;
 
-/// Why there is no prompt.
+/// Why the prompt cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     /// The file cannot be read.
@@ -18,26 +18,26 @@ pub enum PromptError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("prompt {} is empty", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// There are no words.
+    /// The text is empty.
     #[error("the prompt that was given as text is empty")]
     NoWords,
-    /// There is too much in it.
+    /// The file is too large.
     #[error("prompt {} has more than {PROMPT_MAX_BYTES} bytes; that cannot be meant", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// It is not text.
+    /// The file is not text.
     #[error("prompt {} is not UTF-8 text", path.display())]
     NotText {
         /// The file.
@@ -48,7 +48,7 @@ pub enum PromptError {
 /// Reads the prompt.
 ///
 /// # Errors
-/// It is missing, unreadable, empty, too large or not text.
+/// The prompt is missing, unreadable, empty, too large or not text.
 pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptError> {
     match source {
         PromptSource::Text { text } if text.trim().is_empty() => Err(PromptError::NoWords),
@@ -57,7 +57,7 @@ pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptE
     }
 }
 
-/// Returns a hash of the prompt's words; none where they cannot be read: then the first iteration fails, and says so.
+/// Returns a hash of the prompt; `None` if it cannot be read. The first iteration fails with the reason then.
 pub(crate) fn hash(source: &PromptSource, working_dir: &Path) -> Option<String> {
     let words = read(source, working_dir).ok()?;
     Some(format!("{:08x}", crc32c::crc32c(words.as_bytes())))
@@ -78,12 +78,12 @@ fn read_file(path: PathBuf) -> Result<String, PromptError> {
     }
 }
 
-/// Reads at most one byte more than a file may have. What is no plain file could keep the reader waiting for ever.
+/// Reads at most one byte more than the limit. Only plain files are read, because a pipe could block the reader forever.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_head(open_file(path)?, bytes_max)
 }
 
-/// Opens a plain file for reading, through links. Anything else is refused, and a pipe's writer is not waited for.
+/// Opens a plain file for reading, and follows symbolic links. Other kinds of files are refused without waiting for a writer.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let no_wait = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options()
@@ -100,7 +100,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads at most one byte more than a file may have.
+/// Reads at most one byte more than the limit.
 pub(crate) fn read_head(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1))
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_a_prompt_is_named() {
+    fn unusable_prompts_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let write =
             |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(
             read("pipe.md").unwrap_err(),
             "read prompt [DIR]/pipe.md",
-            "and nobody waits for its writer"
+            "without waiting for a writer"
         );
         assert_eq!(read("gone.md").unwrap_err(), "read prompt [DIR]/gone.md");
         assert_eq!(read(".").unwrap_err(), "read prompt [DIR]/.", "a directory");

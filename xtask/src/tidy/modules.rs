@@ -13,7 +13,7 @@ const IN_CYCLES: [(&str, usize); 6] = [
     ("tachikoma-agents", 6),
     ("tachikoma-cli", 10),
     ("tachikoma-cloud", 2),
-    ("tachikoma-loop-runner", 55),
+    ("tachikoma-loop-runner", 47),
     ("tachikoma-testkit", 5),
     ("xtask", 7),
 ];

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tachikoma_core::Launch;
 use tachikoma_core::replay::{ByPlace, Replay, Replayed, Rules, Sum};
-use tachikoma_loop_runner::hindsight::{self, Reach, Setting};
+use tachikoma_loop_runner::journal_reader::{self, JournalRead};
+use tachikoma_loop_runner::launch_rules::{self, Setting};
 use tachikoma_loop_runner::settings::SettingsError;
 
 use crate::args::ReplayArgs;
@@ -31,7 +32,7 @@ impl Launches {
     /// Returns the rules by which a launch was run.
     pub fn recorded(&mut self, launch: &Launch) -> ByPlace {
         self.last = Some(launch.clone());
-        match hindsight::rules(launch, &[]) {
+        match launch_rules::rules(launch, &[]) {
             Ok(found) => {
                 if !found.recorded {
                     self.note("an early version recorded no settings: the defaults are assumed");
@@ -52,7 +53,7 @@ impl Launches {
 
     /// Returns the rules by which a launch is decided again.
     fn replayed(&mut self, launch: &Launch, over: &[Setting], recorded: &ByPlace) -> ByPlace {
-        match hindsight::rules(launch, over) {
+        match launch_rules::rules(launch, over) {
             Ok(found) => found.rules,
             Err(error) => {
                 self.note(&format!(
@@ -78,7 +79,7 @@ impl Launches {
 }
 
 /// Says what of a journal could not be read.
-pub fn reach_words(reach: &Reach, live: bool) -> Vec<String> {
+pub fn reach_words(reach: &JournalRead, live: bool) -> Vec<String> {
     let damaged = reach.damaged.iter();
     let mut words: Vec<String> = damaged
         .map(|damaged| {
@@ -114,7 +115,7 @@ struct Printed<'a> {
 pub fn replay(place: &Place, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let over = settings(&args.set)?;
     // What is wrong with them is said before anything is read.
-    hindsight::rules(&Launch::default(), &over)?;
+    launch_rules::rules(&Launch::default(), &over)?;
     let current = place.named_loop(args.loop_id.as_deref())?;
     let mut launches = Launches::default();
     let (reach, replayed) = {
@@ -124,7 +125,8 @@ pub fn replay(place: &Place, args: &ReplayArgs) -> Result<ExitCode, Failure> {
             Rules { recorded, replayed }
         };
         let mut replay = Replay::new(current.loop_id, rules);
-        let reach = hindsight::read(&current.dir, &current.vault, |record| replay.take(record))?;
+        let reach =
+            journal_reader::read(&current.dir, &current.vault, |record| replay.take(record))?;
         (reach, replay.finish())
     };
     notes(&mut launches, &over, &reach, &replayed)?;
@@ -172,13 +174,13 @@ fn settings(words: &[String]) -> Result<Vec<Setting>, Failure> {
 fn notes(
     launches: &mut Launches,
     over: &[Setting],
-    reach: &Reach,
+    reach: &JournalRead,
     replayed: &Replayed,
 ) -> Result<(), SettingsError> {
     if let Some(launch) = launches.last.clone() {
-        let recorded = hindsight::rules(&launch, &[])?.rules;
+        let recorded = launch_rules::rules(&launch, &[])?.rules;
         for setting in over {
-            let alone = hindsight::rules(&launch, std::slice::from_ref(setting));
+            let alone = launch_rules::rules(&launch, std::slice::from_ref(setting));
             if alone.is_ok_and(|alone| alone.rules == recorded) {
                 launches.note(&format!(
                     "`{}` changes nothing here: it holds already, or what it is about is not in the journal",
@@ -190,7 +192,7 @@ fn notes(
         }
         let patterns = |rules: ByPlace| rules.stop_patterns.unwrap_or_default();
         let known = patterns(recorded);
-        let added = patterns(hindsight::rules(&launch, over)?.rules);
+        let added = patterns(launch_rules::rules(&launch, over)?.rules);
         for pattern in added.iter().filter(|pattern| !known.contains(pattern)) {
             launches.note(&format!(
                 "whether the pattern `{pattern}` would have matched is not known: the agent's words are not in the journal"

@@ -1,4 +1,4 @@
-//! OpenCode as it is configured: through which server, or without one.
+//! The configuration of OpenCode: which server it works in, if any.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,25 +13,25 @@ use crate::opencode::client::Address;
 use crate::opencode::server_file::{Condition, ServerFile};
 use crate::opencode::supervisor::{DIR, command_line};
 
-/// Where the supervisor of a loop's own server keeps what it needs, beside the shared one's.
+/// The directory of the supervisor of a loop's own server, next to that of the shared server.
 const OWN_DIR: &str = "opencode-agent";
 
 /// Which server a loop uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenCodeServer {
-    /// One that someone else runs, at this address: it is never restarted.
+    /// A server at this address that the loop does not supervise.
     Attached(String),
-    /// The one of `tachikoma opencode up`, whose supervisor has this directory.
+    /// The server of `tachikoma opencode up`, with the directory of its supervisor.
     Shared(PathBuf),
-    /// One of its own, whose supervisor has this directory.
+    /// A server of the loop, with the directory of its supervisor.
     Own(PathBuf),
-    /// None: every turn is a process.
+    /// No server: every turn is a process.
     None,
 }
 
 impl LoopConfig {
-    /// Returns which server an agent works in. That was decided when the agent was made: the server of `tachikoma opencode up`
-    /// may come and go meanwhile.
+    /// Returns which server an agent works in. The choice was made with the agent, because the server of `tachikoma opencode up` may start
+    /// and stop meanwhile.
     #[must_use]
     pub fn opencode_server(&self, agent: &Agent) -> OpenCodeServer {
         let way = match agent {
@@ -118,10 +118,10 @@ impl LoopConfig {
         })
     }
 
-    /// Returns the program with which OpenCode is started, and what goes before its own arguments.
+    /// Returns the program that starts OpenCode, and the arguments that come first.
     ///
     /// # Errors
-    /// The configured command line makes no sense.
+    /// The configured command line is not valid.
     pub(crate) fn opencode_program(&self) -> Result<Vec<OsString>, AgentError> {
         let words = command_line(&self.settings.opencode).map_err(AgentError::OpenCode)?;
         let own = words.into_iter().take_while(|word| word != "serve");

@@ -103,7 +103,7 @@ async fn rest(backoff: Duration, orders: &mut mpsc::Receiver<TaskCommand>) -> bo
                     // Whoever asked may have gone.
                     let _ = done.send(());
                 }
-                Some(TaskCommand::Resume) => limit.go_on(),
+                Some(TaskCommand::Resume) => limit.resume(),
                 Some(TaskCommand::Cancel) | None => return false,
             },
         }

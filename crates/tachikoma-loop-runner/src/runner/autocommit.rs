@@ -288,7 +288,7 @@ impl Autocommit {
         let worker = self.worker.as_mut();
         let rollback = RollbackOrder { iteration, again };
         if !worker.is_some_and(|worker| worker.roll_back(rollback)) {
-            let result = Err("nobody keeps the work tree".to_owned());
+            let result = Err("git is not available in this run".to_owned());
             queue.push(Input::RolledBack { iteration, result });
         }
     }
