@@ -120,7 +120,7 @@ pub struct Sent {
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The file was deleted, because a newer backup replaced it.
-    #[error("the backup is not there any more")]
+    #[error("the backup no longer exists")]
     Gone,
     /// The store or the file failed.
     #[error(transparent)]

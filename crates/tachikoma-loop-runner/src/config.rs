@@ -1,15 +1,15 @@
 //! The configuration of a runner. The library reads neither the environment nor the command line: the program that embeds it does, and
 //! passes everything here.
 
-mod opencode;
-
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tachikoma_agents::opencode::{ServerAt, Way};
 use tachikoma_agents::{
-    Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia, ZoneOffset,
+    Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, OpenCodeAgent, Permission, PromptVia,
+    ZoneOffset,
 };
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::context::hard_limit_percent;
@@ -18,11 +18,14 @@ use tachikoma_core::{HookPoint, Launch, LoopId, Permitted, Policy, microusd};
 use tachikoma_fs::RALPH_DIR;
 
 use crate::cloud::{Cloud, Surroundings};
+use crate::error::chain;
 use crate::gates;
 use crate::git::bundle::Work;
 use crate::git::present::Bounds;
 use crate::hooks::Registry;
-use crate::opencode::client::Login;
+use crate::opencode::client::{Address, Login};
+use crate::opencode::server_file::{Condition, ServerFile};
+use crate::opencode::supervisor::{DIR, command_line};
 use crate::process::Adoption;
 use crate::settings::{
     self, AgentName, HumanDuration, PromptChannel, RebootMode, Secret, Settings,
@@ -32,8 +35,6 @@ use crate::store::recover::{Copies, Loss};
 use crate::store::snapshot::Packing;
 use crate::store::temporary;
 use crate::store::vault::Vault;
-
-pub use opencode::OpenCodeServer;
 
 /// How long a loop waits for space on a full disk. A person or a cleanup job that has not made space by then will not do it soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -90,6 +91,22 @@ pub struct LoopConfig {
     pub vault: Vault,
     /// How long the loop waits for space on a full disk; usually [`DISK_FULL_TIMEOUT`].
     pub disk_full_timeout: Duration,
+}
+
+/// The directory of the supervisor of a loop's own server, next to that of the shared server.
+const OWN_DIR: &str = "opencode-agent";
+
+/// Which server a loop uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenCodeServer {
+    /// A server at this address that the loop does not supervise.
+    Attached(String),
+    /// The server of `tachikoma opencode up`, with the directory of its supervisor.
+    Shared(PathBuf),
+    /// A server of the loop, with the directory of its supervisor.
+    Own(PathBuf),
+    /// No server: every turn is a process.
+    None,
 }
 
 /// Why the configured agent cannot be run.
@@ -167,6 +184,109 @@ impl LoopConfig {
                 .map(|(name, value)| (name.into(), value.expose().into()))
                 .collect(),
         }))
+    }
+
+    /// Returns which server an agent works in. The choice was made with the agent, because the server of `tachikoma opencode up` may start
+    /// and stop meanwhile.
+    #[must_use]
+    pub fn opencode_server(&self, agent: &Agent) -> OpenCodeServer {
+        let way = match agent {
+            Agent::OpenCode(agent) => &agent.way,
+            Agent::Command(_) | Agent::Demo(_) | Agent::Claude(_) => return OpenCodeServer::None,
+        };
+        let own = self.working_dir.join(RALPH_DIR).join(OWN_DIR);
+        match way {
+            Way::Once { .. } => OpenCodeServer::None,
+            Way::Server { at, .. } => match at {
+                ServerAt::Url(url) => OpenCodeServer::Attached(url.clone()),
+                ServerAt::Supervised(dir) if *dir == own => OpenCodeServer::Own(own),
+                ServerAt::Supervised(dir) => OpenCodeServer::Shared(dir.into()),
+            },
+        }
+    }
+
+    fn choose_server(&self) -> OpenCodeServer {
+        let settings = &self.settings.opencode;
+        let ralph = self.working_dir.join(RALPH_DIR);
+        if self.settings.session.process_each_iteration {
+            return OpenCodeServer::None;
+        }
+        if let Some(url) = settings.attach.as_ref().filter(|url| !url.is_empty()) {
+            return OpenCodeServer::Attached(url.clone());
+        }
+        let shared = ralph.join(DIR);
+        if settings.enabled
+            && let Ok(Some(file)) = ServerFile::read(&shared)
+            && file.state != Condition::Stopped
+        {
+            return OpenCodeServer::Shared(shared);
+        }
+        OpenCodeServer::Own(ralph.join(OWN_DIR))
+    }
+
+    fn opencode_agent(&self) -> Result<OpenCodeAgent, AgentError> {
+        let own = &self.settings.agents.opencode;
+        let session = &self.settings.session;
+        let refused = |why: String| AgentError::OpenCode(why);
+        if let Some(model) = own.model.as_ref().filter(|model| !model.contains('/')) {
+            return Err(refused(format!(
+                "model `{model}` is not of the form provider/model; `opencode models` lists them"
+            )));
+        }
+        let served = |at: ServerAt| Way::Server {
+            bridge: self.bridge.clone(),
+            at,
+            directory: self.working_dir.clone().into_os_string(),
+            lifetime: match session.fresh_each_iteration {
+                true => Lifetime::Turn,
+                false => Lifetime::Session,
+            },
+        };
+        let way = match self.choose_server() {
+            OpenCodeServer::Attached(url) => {
+                let address = Address::parse(&url).map_err(|error| refused(chain(&error)))?;
+                if !address.is_loopback() && !self.has_password() {
+                    return Err(refused(format!(
+                        "{address} is not on this machine: set OPENCODE_SERVER_PASSWORD, there and here"
+                    )));
+                }
+                served(ServerAt::Url(url))
+            }
+            OpenCodeServer::Shared(dir) | OpenCodeServer::Own(dir) => {
+                served(ServerAt::Supervised(dir.into_os_string()))
+            }
+            OpenCodeServer::None => Way::Once {
+                program: self.opencode_program()?,
+                args: own.args.iter().map(Into::into).collect(),
+            },
+        };
+        let env = own.env.iter();
+        Ok(OpenCodeAgent {
+            way,
+            env: env
+                .map(|(name, value)| (name.into(), value.expose().into()))
+                .collect(),
+            model: own.model.clone(),
+            permission: permission(own.permission),
+            allow: own.allow.clone(),
+            context_is_managed: self.reboot_rules().manages_context(),
+            window_tokens: Some(self.settings.context.window_tokens).filter(|tokens| *tokens > 0),
+        })
+    }
+
+    /// Returns the program that starts OpenCode, and the arguments that come first.
+    ///
+    /// # Errors
+    /// The configured command line is not valid.
+    pub(crate) fn opencode_program(&self) -> Result<Vec<OsString>, AgentError> {
+        let words = command_line(&self.settings.opencode).map_err(AgentError::OpenCode)?;
+        let own = words.into_iter().take_while(|word| word != "serve");
+        Ok(own.map(Into::into).collect())
+    }
+
+    fn has_password(&self) -> bool {
+        let own = &self.settings.agents.opencode.env;
+        self.opencode_login.is_some() || own.contains_key("OPENCODE_SERVER_PASSWORD")
     }
 
     /// Returns what the configuration permits an agent.

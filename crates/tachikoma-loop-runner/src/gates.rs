@@ -28,7 +28,7 @@ pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 const SLACK: Duration = Duration::from_secs(10);
 
 /// The name of the task in an error message.
-const CHECK: &str = "check behind an iteration";
+const CHECK: &str = "check after an iteration";
 
 /// The result of a check.
 #[derive(Debug)]

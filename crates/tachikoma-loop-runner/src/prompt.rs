@@ -32,7 +32,7 @@ pub enum PromptError {
     #[error("the prompt that was given as text is empty")]
     NoWords,
     /// The file is too large.
-    #[error("prompt {} has more than {PROMPT_MAX_BYTES} bytes; that cannot be meant", path.display())]
+    #[error("prompt {} has more than {PROMPT_MAX_BYTES} bytes, which is too large for a prompt", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

@@ -305,7 +305,7 @@ impl CallerHandler {
                 .report_refusal(name_of(&request), caller.pid(), !stranger, gone);
             let reason = match gone && !stranger {
                 true => {
-                    "only the operator may ask this, and nobody can tell who asked: it has ended, or /proc does not show it (`hidepid`); ask as the user who runs the loop"
+                    "only the operator may ask this, and the caller cannot be identified: it has ended, or /proc does not show it (`hidepid`); ask as the user who runs the loop"
                 }
                 false => {
                     "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked"

@@ -121,12 +121,12 @@ impl TestsRead {
             Ok(Some(books)) => books,
             Ok(None) => {
                 if before.any {
-                    self.warnings.push(anew("they are gone"));
+                    self.warnings.push(history_restarted("its file is gone"));
                 }
                 TestsSeen::default()
             }
             Err(why) => {
-                self.warnings.push(anew(&why));
+                self.warnings.push(history_restarted(&why));
                 TestsSeen::default()
             }
         };
@@ -143,6 +143,6 @@ impl TestsRead {
     }
 }
 
-fn anew(why: &str) -> String {
-    format!("the books of earlier runs of the tests begin anew: {why}")
+fn history_restarted(why: &str) -> String {
+    format!("the history of earlier test runs starts again: {why}")
 }

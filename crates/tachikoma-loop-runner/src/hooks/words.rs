@@ -94,7 +94,7 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
         HookPoint::Error => Past::failed(state).words(iteration, state),
         HookPoint::Question => match state.question() {
             Some(asked) => format!(
-                "{}: `tachikoma answer {} CHOICE` with one of {}; {} when nobody does",
+                "{}: `tachikoma answer {} CHOICE` with one of {}; without an answer: {}",
                 asked.about,
                 asked.id,
                 asked.offers(),

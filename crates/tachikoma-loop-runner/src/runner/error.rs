@@ -22,7 +22,7 @@ pub enum RunError {
     Journal(#[source] StoreError),
     /// The disk was full for too long.
     #[error(
-        "the disk is full, and no room was made within {} s; the loop has ended, and nothing that was recorded is lost",
+        "the disk stayed full for {} s, and the loop has ended; all records are safe",
         waited.as_secs()
     )]
     NoRoom {

@@ -232,30 +232,23 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     Ok((actor, opening))
 }
 
-impl LoopConfig {
-    /// Checks that the files can be decrypted, and that new files could be decrypted later.
-    ///
-    /// # Errors
-    /// A key is missing or wrong.
-    fn check_keys(&self) -> Result<(), StoreError> {
-        self.vault.check_apart(&self.working_dir)?;
-        if self.settings.state.enabled {
-            vault::check_keys(&self.vault, &self.working_dir, &self.snapshot_path())?;
-        }
-        self.vault.check(&[])
+/// Checks that the files can be decrypted, and that new files could be decrypted later.
+///
+/// # Errors
+/// A key is missing or wrong.
+fn check_keys(config: &LoopConfig) -> Result<(), StoreError> {
+    config.vault.check_apart(&config.working_dir)?;
+    if config.settings.state.enabled {
+        vault::check_keys(&config.vault, &config.working_dir, &config.snapshot_path())?;
     }
-
-    /// Checks everything that can be checked before a file is changed.
-    ///
-    /// # Errors
-    /// A run would fail.
-    pub fn check(&self) -> Result<(), OpenError> {
-        preflight(self, &self.agent()?)
-    }
+    config.vault.check(&[])
 }
 
 /// Checks everything that can be checked before a file is changed.
-fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
+///
+/// # Errors
+/// A run would fail.
+pub(super) fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let working_dir = &config.working_dir;
     let is_dir = std::fs::metadata(working_dir).and_then(|metadata| {
         metadata
@@ -272,7 +265,7 @@ fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let searched = search_path(&plan, config.search_path.as_ref());
     find_program(Path::new(&plan.program), working_dir, searched)
         .map_err(|problem| missing_program(config, problem))?;
-    config.check_keys()?;
+    check_keys(config)?;
     check_server(config, agent)
 }
 
