@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tachikoma_core::{Record, Seq};
 use tachikoma_loop_runner::store::vault::Vault;
-use tachikoma_loop_runner::{Notice, hindsight};
+use tachikoma_loop_runner::{Notice, journal_reader};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::mpsc;
@@ -195,7 +195,7 @@ impl Desk {
     fn catch_up(&mut self, up_to: Seq) {
         let mut missed = Vec::new();
         // Damaged records are skipped; other commands report them.
-        let _ = hindsight::records(&self.dir, &self.vault, self.seen, |record| {
+        let _ = journal_reader::records(&self.dir, &self.vault, self.seen, |record| {
             missed.extend(Some(record).filter(|record| record.seq <= up_to));
         });
         for record in &missed {

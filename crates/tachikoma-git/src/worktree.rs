@@ -24,10 +24,10 @@ const COMMITS_MAX: &str = "--max-count=1000";
 /// `git`. Blocks, for a while that is bounded.
 #[must_use]
 pub fn head(dir: &Path) -> Option<String> {
-    head_of(&Questions::new(dir))
+    head_of(&GitQueries::new(dir))
 }
 
-fn head_of(git: &Questions) -> Option<String> {
+fn head_of(git: &GitQueries) -> Option<String> {
     let answer = git.ask(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])?;
     let commit = String::from_utf8(answer.bytes).ok()?;
     Some(commit.trim_end().to_owned()).filter(|commit| is_object_name(commit.as_bytes()))
@@ -40,7 +40,7 @@ pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
     let Some(start) = start.filter(|start| is_object_name(start.as_bytes())) else {
         return WorkTree::default();
     };
-    let git = Questions::new(dir);
+    let git = GitQueries::new(dir);
     WorkTree {
         head: head_of(&git),
         changed: changed(&git, start),
@@ -49,7 +49,7 @@ pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
 }
 
 /// Tracked files that differ from `start`, committed or not, and untracked ones; by path from the working directory.
-fn changed(git: &Questions, start: &str) -> Option<Vec<String>> {
+fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
     let prefix = git.ask(&["rev-parse", "--show-prefix"])?;
     let prefix = String::from_utf8_lossy(&prefix.bytes).trim_end().to_owned();
     let tracked = git.ask(&[
@@ -81,7 +81,7 @@ fn changed(git: &Questions, start: &str) -> Option<Vec<String>> {
     Some(files.into_iter().collect())
 }
 
-fn commits(git: &Questions, start: &str) -> Option<Vec<String>> {
+fn commits(git: &GitQueries, start: &str) -> Option<Vec<String>> {
     let range = format!("{start}..HEAD");
     let answer = git.ask(&["log", "-z", COMMITS_MAX, "--format=%h %s", &range, "--"])?;
     Some(
@@ -106,8 +106,8 @@ fn from(prefix: &str, file: &str) -> String {
     }
 }
 
-/// Questions to one repository, which have to be answered by a moment.
-struct Questions {
+/// GitQueries to one repository, which have to be answered by a moment.
+struct GitQueries {
     git: Git,
     deadline: Instant,
 }
@@ -127,7 +127,7 @@ impl Answer {
     }
 }
 
-impl Questions {
+impl GitQueries {
     fn new(dir: &Path) -> Self {
         Self {
             git: Git::new(dir, None),

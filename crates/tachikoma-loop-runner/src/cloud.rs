@@ -1,4 +1,4 @@
-//! Copies of backups in an object store: how they are called, which there are, and which go. `docs/backups.md` describes them.
+//! Backups in an object store: their names, their list, and which of them are deleted. `docs/backups.md` describes them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Seek as _};
@@ -13,37 +13,37 @@ use crate::store::{StoreError, vault};
 
 pub use tachikoma_cloud::{CloudError as Error, Proxies, Surroundings, check};
 
-/// What stands between the name of a backup and its digest.
+/// The text between the name of a backup and its digest.
 const DIGEST: &str = ".sha256-";
 
-/// What stands before that where the backup has the work in it: whoever lists names knows.
+/// The text before that if the backup contains the work, so that a list of names shows it.
 const WORK: &str = ".work";
 
-/// The digits of a digest that a name has: 128 bits say which file it is, and names stay below what file systems take.
+/// The digits of the digest in a name: 128 bits identify the file, and the name is not too long for file systems.
 const DIGEST_CHARS: usize = 32;
 
-/// More than all that a backup may have: journal and bundle of 256 MiB each, 88 MiB of the rest. Whoever fetches one has room for it or fails.
+/// More than the size of any backup: journal and bundle of 256 MiB each, and 88 MiB of other files.
 const COPY_BYTES_MAX: u64 = 640 << 20;
 
-/// Where copies go, and how many stay.
+/// The object store of a loop's backups.
 #[derive(Clone, Debug)]
 pub struct Cloud {
     /// The address, without a secret.
     pub url: String,
-    /// Where credentials are looked for.
+    /// Where credentials are searched.
     pub surroundings: Surroundings,
-    /// How many of a loop are kept; 0 keeps all.
+    /// How many backups of a loop are kept; 0 keeps all.
     pub max: u32,
 }
 
-/// A copy.
+/// A remote backup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Copied {
-    /// What its name says; the path is its name alone. First: newer ones are greater.
+    /// The parts of its name; the path is only the name. First, so that newer backups are greater.
     listed: Listed,
-    /// Whether the work is in it.
+    /// Whether it contains the work.
     pub has_work: bool,
-    /// How the SHA-256 of what is in it begins.
+    /// The first digits of its SHA-256.
     pub digest: String,
     /// Its size.
     pub bytes: u64,
@@ -105,24 +105,24 @@ impl Copied {
     }
 }
 
-/// What came of sending a backup.
+/// The result of sending a backup.
 #[derive(Debug)]
 pub struct Sent {
     /// Its size.
     pub bytes: u64,
-    /// Whether it had been there already.
+    /// Whether the store had it already.
     pub was_there: bool,
-    /// It, where its name is that of a backup.
+    /// The remote backup; `None` if the file does not have the name of a backup.
     copied: Option<Copied>,
 }
 
 /// Why a backup was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It is not there any more: a newer one took its place.
-    #[error("the backup is not there any more")]
+    /// The file was deleted, because a newer backup replaced it.
+    #[error("the backup no longer exists")]
     Gone,
-    /// The store, or the file.
+    /// The store or the file failed.
     #[error(transparent)]
     Cloud(#[from] CloudError),
 }
@@ -134,7 +134,7 @@ fn object_name(name: &str, has_work: bool, digest: &str) -> String {
 }
 
 impl Cloud {
-    /// Returns whether it is a directory of this machine.
+    /// Returns whether the store is a directory of this machine.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.url.starts_with("file:")
@@ -147,7 +147,7 @@ impl Cloud {
     /// Sends a backup, once.
     ///
     /// # Errors
-    /// It is gone, cannot be read, or the store does not take it.
+    /// The file is gone or cannot be read, or the store refuses it.
     pub async fn send(&self, path: &Path, has_work: bool) -> Result<Sent, SendError> {
         let io = |action, source| CloudError::Io {
             action,
@@ -176,18 +176,17 @@ impl Cloud {
         })
     }
 
-    /// Removes the oldest copies of a loop beyond the number that is kept, when one was sent. What has another name stays, and the newest
-    /// that has the work.
+    /// Deletes the oldest backups of a loop after one was sent. Files with other names stay, and so does the newest backup with the work.
     ///
     /// # Errors
-    /// The store does not list or remove them.
+    /// The store refuses to list or delete them.
     pub async fn prune(&self, sent: &Sent) -> Result<(), CloudError> {
         let Some(newest) = sent.copied.as_ref().filter(|_| self.max > 0) else {
             return Ok(());
         };
         let store = self.open()?;
         let mut copies = copies(&store, Some(newest.loop_id())).await?;
-        // The one that was just sent is the newest, whatever the clock says.
+        // The backup that was just sent is the newest, even if the clock was set back.
         copies.sort_by_key(|copied| copied != newest);
         let max = usize::try_from(self.max).unwrap_or(usize::MAX);
         let with_work = copies.iter().position(|copied| copied.has_work);
@@ -200,7 +199,7 @@ impl Cloud {
         Ok(())
     }
 
-    /// Lists the copies, newest first; of one loop, or of all.
+    /// Lists the backups of one loop or of all loops, newest first.
     ///
     /// # Errors
     /// The store does not answer.
@@ -208,10 +207,10 @@ impl Cloud {
         copies(&self.open()?, of).await
     }
 
-    /// Brings a copy here, into a file of its own in `dir`, and checks that it is what its name says. Whoever calls removes the file.
+    /// Downloads a backup into a new file in `dir`, and checks its digest. The caller removes the file.
     ///
     /// # Errors
-    /// It does not come, cannot be written, or is another: then nothing is left.
+    /// The download fails, the file cannot be written, or its digest is wrong. No file is left then.
     pub async fn fetch(&self, copied: &Copied, dir: &Path) -> Result<PathBuf, FetchError> {
         make_dir(dir).map_err(StoreError::from)?;
         let path = whole::temporary(dir);
@@ -246,13 +245,13 @@ impl Cloud {
     }
 }
 
-/// Why a copy was not brought here.
+/// Why a backup was not downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The store, or what is in it.
+    /// The store failed, or its file is damaged.
     #[error(transparent)]
     Cloud(#[from] CloudError),
-    /// The disk here.
+    /// The file cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -1,15 +1,15 @@
-//! What a runner is told before it begins. The library reads neither the environment nor the command line: whoever
-//! embeds it does, and says so here.
-
-mod opencode;
+//! The configuration of a runner. The library reads neither the environment nor the command line: the program that embeds it does, and
+//! passes everything here.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tachikoma_agents::opencode::{ServerAt, Way};
 use tachikoma_agents::{
-    Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, Permission, PromptVia, ZoneOffset,
+    Agent, ClaudeAgent, CommandAgent, DemoAgent, Lifetime, OpenCodeAgent, Permission, PromptVia,
+    ZoneOffset,
 };
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::context::hard_limit_percent;
@@ -22,7 +22,9 @@ use crate::gates;
 use crate::git::bundle::Work;
 use crate::git::present::Bounds;
 use crate::hooks::Registry;
-use crate::opencode::client::Login;
+use crate::opencode::client::{Address, Login};
+use crate::opencode::server_file::{Condition, ServerFile};
+use crate::opencode::supervisor::{DIR, command_line};
 use crate::process::Adoption;
 use crate::settings::{
     self, AgentName, HumanDuration, PromptChannel, RebootMode, Secret, Settings,
@@ -32,10 +34,9 @@ use crate::store::recover::{Copies, Loss};
 use crate::store::snapshot::Packing;
 use crate::store::temporary;
 use crate::store::vault::Vault;
+use tachikoma_core::error_chain as chain;
 
-pub use opencode::OpenCodeServer;
-
-/// Room is made by a person or a clean-up job; who has not come by then will not come soon.
+/// How long a loop waits for space on a full disk. A person or a cleanup job that has not made space by then will not do it soon.
 pub const DISK_FULL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long an iteration waits for the snapshot before it. A large tree on a slow disk takes seconds. Without a snapshot the loop
@@ -53,56 +54,71 @@ pub struct LoopConfig {
     pub settings: Settings,
     /// The working directory, absolute.
     pub working_dir: PathBuf,
-    /// What this run was told to do; recorded.
+    /// What the user asked this run to do. It is recorded.
     pub launch: Launch,
-    /// Whether to begin a new loop even if the last one could go on.
+    /// Whether to begin a new loop even if the last one could continue.
     pub new_loop: bool,
     /// The id of the loop that this run begins, if it begins one; `None` = a random one.
     pub new_loop_id: Option<LoopId>,
-    /// The program whose main is [`serve`](crate::process::serve), with the arguments that make it one.
+    /// The program that runs [`serve`](crate::process::serve), with its arguments.
     pub guard: Vec<OsString>,
     /// The program that plays the `demo` agent, with its arguments.
     pub demo: Vec<OsString>,
     /// The program that plays the bridge to OpenCode's server ([`bridge::run`](crate::opencode::bridge::run)), with its
     /// arguments.
     pub bridge: Vec<OsString>,
-    /// Who we are to OpenCode's server, where that is told by whoever runs us.
+    /// User and password for OpenCode's server; `None` if the environment has none.
     pub opencode_login: Option<Login>,
-    /// Where the control socket goes: a directory of the user's own.
+    /// The directory of the control socket. Only the user may write to it.
     pub runtime_dir: PathBuf,
-    /// Where a loop that is not to be kept (`state.enabled = false`) has its store while it runs: a directory of the user's
-    /// own.
+    /// The directory for the store of a loop that is not kept (`state.enabled = false`). Only the user may write to it.
     pub temporary_dir: PathBuf,
-    /// The `PATH` in which agents are looked for.
+    /// The `PATH` in which agents are searched.
     pub search_path: Option<OsString>,
-    /// The time zones that agents may name, and the one that they mean where they name none.
+    /// Returns the offset of a time zone that an agent names, and of the local one.
     pub zone_offset: ZoneOffset,
-    /// Which children of this process are the loop's if the guard is killed.
+    /// Which children of this process are ended with the loop if the guard is killed.
     pub adoption: Adoption,
     /// What to do when records are lost.
     pub loss: Loss,
-    /// Whether to hold the agent's processes together by a control group where one can be had.
+    /// Whether to put the agent's processes into a control group if possible.
     pub cgroup: bool,
-    /// The values of the variables that the settings name: nobody else is given them.
+    /// The values of the variables that the settings name. Only notifications get them.
     pub secrets: BTreeMap<String, Secret>,
-    /// Where credentials of an object store are looked for.
+    /// Where credentials of an object store are searched.
     pub surroundings: Surroundings,
-    /// What opens what is kept, and seals what is written.
+    /// Encrypts and decrypts the files of the loop.
     pub vault: Vault,
-    /// How long a full disk is waited for; [`DISK_FULL_TIMEOUT`] unless there is a reason.
+    /// How long the loop waits for space on a full disk; usually [`DISK_FULL_TIMEOUT`].
     pub disk_full_timeout: Duration,
 }
 
-/// The settings name no agent that could be run.
+/// The directory of the supervisor of a loop's own server, next to that of the shared server.
+const OWN_DIR: &str = "opencode-agent";
+
+/// Which server a loop uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenCodeServer {
+    /// A server at this address that the loop does not supervise.
+    Attached(String),
+    /// The server of `tachikoma opencode up`, with the directory of its supervisor.
+    Shared(PathBuf),
+    /// A server of the loop, with the directory of its supervisor.
+    Own(PathBuf),
+    /// No server: every turn is a process.
+    None,
+}
+
+/// Why the configured agent cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
-    /// The agent is known, but this version cannot drive it.
+    /// This version does not support the agent yet.
     #[error("agent `{0}` is not built yet")]
     NotBuilt(AgentName),
     /// The `command` agent has no program.
     #[error("agent `command` has no program")]
     NoProgram,
-    /// OpenCode cannot be started, or not found, as it is configured.
+    /// OpenCode cannot be started or found with this configuration.
     #[error("agent `opencode`: {0}")]
     OpenCode(String),
 }
@@ -111,7 +127,7 @@ impl LoopConfig {
     /// Returns the agent that the settings name.
     ///
     /// # Errors
-    /// They name none that could be run.
+    /// The agent cannot be run.
     pub fn agent(&self) -> Result<Agent, AgentError> {
         match self.settings.agent.name {
             AgentName::Command => self.command_agent(),
@@ -168,6 +184,109 @@ impl LoopConfig {
                 .map(|(name, value)| (name.into(), value.expose().into()))
                 .collect(),
         }))
+    }
+
+    /// Returns which server an agent works in. The choice was made with the agent, because the server of `tachikoma opencode up` may start
+    /// and stop meanwhile.
+    #[must_use]
+    pub fn opencode_server(&self, agent: &Agent) -> OpenCodeServer {
+        let way = match agent {
+            Agent::OpenCode(agent) => &agent.way,
+            Agent::Command(_) | Agent::Demo(_) | Agent::Claude(_) => return OpenCodeServer::None,
+        };
+        let own = self.working_dir.join(RALPH_DIR).join(OWN_DIR);
+        match way {
+            Way::Once { .. } => OpenCodeServer::None,
+            Way::Server { at, .. } => match at {
+                ServerAt::Url(url) => OpenCodeServer::Attached(url.clone()),
+                ServerAt::Supervised(dir) if *dir == own => OpenCodeServer::Own(own),
+                ServerAt::Supervised(dir) => OpenCodeServer::Shared(dir.into()),
+            },
+        }
+    }
+
+    fn choose_server(&self) -> OpenCodeServer {
+        let settings = &self.settings.opencode;
+        let ralph = self.working_dir.join(RALPH_DIR);
+        if self.settings.session.process_each_iteration {
+            return OpenCodeServer::None;
+        }
+        if let Some(url) = settings.attach.as_ref().filter(|url| !url.is_empty()) {
+            return OpenCodeServer::Attached(url.clone());
+        }
+        let shared = ralph.join(DIR);
+        if settings.enabled
+            && let Ok(Some(file)) = ServerFile::read(&shared)
+            && file.state != Condition::Stopped
+        {
+            return OpenCodeServer::Shared(shared);
+        }
+        OpenCodeServer::Own(ralph.join(OWN_DIR))
+    }
+
+    fn opencode_agent(&self) -> Result<OpenCodeAgent, AgentError> {
+        let own = &self.settings.agents.opencode;
+        let session = &self.settings.session;
+        let refused = |why: String| AgentError::OpenCode(why);
+        if let Some(model) = own.model.as_ref().filter(|model| !model.contains('/')) {
+            return Err(refused(format!(
+                "model `{model}` is not of the form provider/model; `opencode models` lists them"
+            )));
+        }
+        let served = |at: ServerAt| Way::Server {
+            bridge: self.bridge.clone(),
+            at,
+            directory: self.working_dir.clone().into_os_string(),
+            lifetime: match session.fresh_each_iteration {
+                true => Lifetime::Turn,
+                false => Lifetime::Session,
+            },
+        };
+        let way = match self.choose_server() {
+            OpenCodeServer::Attached(url) => {
+                let address = Address::parse(&url).map_err(|error| refused(chain(&error)))?;
+                if !address.is_loopback() && !self.has_password() {
+                    return Err(refused(format!(
+                        "{address} is not on this machine: set OPENCODE_SERVER_PASSWORD, there and here"
+                    )));
+                }
+                served(ServerAt::Url(url))
+            }
+            OpenCodeServer::Shared(dir) | OpenCodeServer::Own(dir) => {
+                served(ServerAt::Supervised(dir.into_os_string()))
+            }
+            OpenCodeServer::None => Way::Once {
+                program: self.opencode_program()?,
+                args: own.args.iter().map(Into::into).collect(),
+            },
+        };
+        let env = own.env.iter();
+        Ok(OpenCodeAgent {
+            way,
+            env: env
+                .map(|(name, value)| (name.into(), value.expose().into()))
+                .collect(),
+            model: own.model.clone(),
+            permission: permission(own.permission),
+            allow: own.allow.clone(),
+            context_is_managed: self.reboot_rules().manages_context(),
+            window_tokens: Some(self.settings.context.window_tokens).filter(|tokens| *tokens > 0),
+        })
+    }
+
+    /// Returns the program that starts OpenCode, and the arguments that come first.
+    ///
+    /// # Errors
+    /// The configured command line is not valid.
+    pub(crate) fn opencode_program(&self) -> Result<Vec<OsString>, AgentError> {
+        let words = command_line(&self.settings.opencode).map_err(AgentError::OpenCode)?;
+        let own = words.into_iter().take_while(|word| word != "serve");
+        Ok(own.map(Into::into).collect())
+    }
+
+    fn has_password(&self) -> bool {
+        let own = &self.settings.agents.opencode.env;
+        self.opencode_login.is_some() || own.contains_key("OPENCODE_SERVER_PASSWORD")
     }
 
     /// Returns what the configuration permits an agent.
@@ -287,7 +406,7 @@ impl LoopConfig {
         }
     }
 
-    /// Says why the redline cannot work as it is configured, where that can be known before the agent has said anything.
+    /// Returns why the configured redline cannot be reached, if that is known before the agent runs.
     #[must_use]
     pub fn redline_problem(&self, agent: &Agent) -> Option<String> {
         let window = agent.window_tokens()?;
@@ -303,7 +422,7 @@ impl LoopConfig {
         })
     }
 
-    /// Says which budgets cannot be kept with the agent, or not in the middle of a turn.
+    /// Returns a warning for each budget that has no effect with the agent.
     #[must_use]
     pub fn budget_problems(&self, agent: &Agent) -> Vec<String> {
         let stop = &self.settings.stop_conditions;
@@ -326,7 +445,7 @@ impl LoopConfig {
             .collect()
     }
 
-    /// Returns where the snapshot is kept.
+    /// Returns the path of the snapshot, without the suffixes of its format.
     #[must_use]
     pub fn snapshot_path(&self) -> PathBuf {
         self.resolve(&self.settings.state.state_path)
@@ -349,7 +468,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns where copies of backups go, if they go anywhere.
+    /// Returns the object store to which backups are uploaded; `None` if they are not.
     pub(crate) fn cloud(&self) -> Option<Cloud> {
         let state = &self.settings.state;
         let url = state.cloud_url.clone().filter(|_| state.enabled)?;
@@ -360,7 +479,7 @@ impl LoopConfig {
         })
     }
 
-    /// Returns whose work a loop's is.
+    /// Returns what is needed to bundle the work of a loop into a backup.
     pub(crate) fn work_of(&self, loop_id: LoopId) -> Work {
         Work {
             working_dir: self.working_dir.clone(),
@@ -371,7 +490,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns where the state of the loop is kept besides its journal.
+    /// Returns the other places from which the state of the loop can be recovered.
     pub(crate) fn copies(&self) -> Copies {
         Copies {
             snapshot: self.snapshot_path(),
@@ -380,7 +499,7 @@ impl LoopConfig {
         }
     }
 
-    /// Returns the file that the snapshot is written to, in the form that is configured.
+    /// Returns the file of the snapshot in its configured format.
     pub(crate) fn packed_snapshot_path(&self) -> PathBuf {
         self.packing().path(&self.snapshot_path(), &self.vault)
     }
@@ -391,7 +510,7 @@ impl LoopConfig {
         self.sessions_dir(loop_id).join(loop_id.to_string())
     }
 
-    /// Returns where all loops that are stored with this one have their transcripts.
+    /// Returns the directory with the transcripts of all loops in the same store.
     pub(crate) fn sessions_dir(&self, loop_id: LoopId) -> PathBuf {
         if self.settings.state.enabled {
             self.resolve(&self.settings.session.state_dir)
@@ -414,7 +533,7 @@ pub(crate) fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
     policy.keep = rules;
 }
 
-/// Returns a budget in millionths of a dollar. Whoever sets less than that has set one all the same.
+/// Returns a budget in millionths of a dollar; at least one if a budget is set.
 fn budget_microusd(usd: f64) -> u64 {
     microusd(usd).max(u64::from(usd > 0.0))
 }

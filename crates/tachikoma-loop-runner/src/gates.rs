@@ -1,5 +1,4 @@
-//! What is found out behind an iteration: gates, which prove that the work is complete, stop scripts, and the objectives of a
-//! Markdown file.
+//! Checks after an iteration: gates, which prove that the work is complete, stop scripts, and the objectives of a Markdown file.
 
 mod ask;
 mod run;
@@ -20,38 +19,38 @@ pub(crate) use ask::Questions;
 pub(crate) use run::{GateRun, GatesRan};
 pub(crate) use tested::TestHistory;
 
-/// How long a stop script may take: it looks at something and answers. Who has more to do is a gate.
+/// How long a stop script may take. A check that takes longer should be a gate.
 pub(crate) const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What questions may take beyond that before they are given up: to be ended, and to say so.
+/// Additional time before the core gives a check up, in which scripts are ended and their results reported.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// What the check is called when its task fails.
-const CHECK: &str = "check behind an iteration";
+/// The name of the task in an error message.
+const CHECK: &str = "check after an iteration";
 
-/// What was found out.
+/// The result of a check.
 #[derive(Debug)]
 pub(crate) enum CheckOutput {
     Answers(Answers),
     Gates(GatesRan),
 }
 
-/// A check under way. Dropped, it is ended where it is.
+/// A check that runs. Dropping it aborts it.
 #[derive(Debug)]
 pub(crate) struct CheckRun {
-    /// The number that the answer must carry.
+    /// The number of the core's order, which the result must have.
     pub number: u64,
     pub task: CancellableTask<CheckOutput>,
 }
 
 impl CheckRun {
-    /// Begins to ask, as soon as the check `before` has ended.
+    /// Reads objectives and runs stop scripts after the check `before` has ended.
     pub fn ask(number: u64, questions: Questions, before: Option<Self>) -> Self {
         let ask = |orders| async move { CheckOutput::Answers(questions.ask(orders).await) };
         Self::begin(number, before, ask)
     }
 
-    /// Begins with gates, as soon as the check `before` has ended.
+    /// Runs gates after the check `before` has ended.
     pub fn gates(number: u64, gates: GateRun, before: Option<Self>) -> Self {
         let run = |orders| async move { CheckOutput::Gates(gates.run(orders).await) };
         Self::begin(number, before, run)
@@ -70,22 +69,22 @@ impl CheckRun {
     }
 }
 
-/// Where a check is made, and behind what.
+/// The surroundings of a check.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub iteration: u32,
     pub session: u32,
     pub working_dir: PathBuf,
-    /// What a script reads on its standard input.
+    /// The text on the stdin of a script.
     pub context: ScriptContext,
 }
 
-/// What a stop script is told.
+/// The facts that a stop script gets.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ScriptContext {
     /// Whether completion is claimed.
     claimed: bool,
-    /// Where the loop works.
+    /// The working directory of the loop.
     working_dir: String,
     /// The same as `tachikoma status --json` prints.
     #[serde(flatten)]
@@ -119,7 +118,7 @@ impl Scene {
     }
 }
 
-/// Returns when a claim of completion is believed.
+/// Returns the rules for believing a claim of completion.
 pub(crate) fn rules(settings: &Settings) -> CompletionRules {
     let conditions = &settings.stop_conditions;
     let gates = settings.gate.iter().map(|gate| GateRule {

@@ -1,5 +1,4 @@
-//! The ends that others hold of a running loop: commands in, records out. All of it is bounded, and none of it can
-//! stall the loop.
+//! Handles on a running loop: commands go in, notices come out. All queues are bounded, and none of them can stall the loop.
 
 use std::fmt;
 use std::future::Future;
@@ -16,24 +15,24 @@ use crate::notice::Notice;
 use crate::process::{Family, Hooks, Sender, signal_name};
 use crate::settings::Settings;
 
-/// Commands that may wait for the runner; a caller beyond that waits itself.
+/// Commands that may wait for the runner. A caller beyond that waits until there is space.
 pub const COMMANDS_MAX: usize = 32;
 
-/// Signals that may wait for the runner. Four presses of Ctrl-C say everything there is to say.
+/// Signals that may wait for the runner. More presses of Ctrl-C mean the same.
 const SHUTDOWNS_MAX: usize = 4;
 
-/// Refusals that are recorded, in one run: an agent that asks again and again must not fill the journal.
+/// Refusals that are recorded: an agent that asks again and again must not fill the journal.
 const REFUSALS_MAX: u32 = 100;
 
-/// Notices that a reader may be behind before it misses some: a second of the busiest loop.
+/// Notices that a slow subscriber may have pending before it misses some: a second of the busiest loop.
 const NOTICES_MAX: usize = 1024;
 
-/// What the runner is asked.
+/// A request to the runner.
 #[derive(Debug)]
 pub(crate) enum LoopRequest {
     Command {
         command: LoopCommand,
-        /// The hooks that it comes from.
+        /// The kind of hooks that gave the command; `None` for the operator.
         hooks: Option<Hooks>,
         reply: oneshot::Sender<Answer>,
     },
@@ -60,9 +59,9 @@ pub(crate) enum LoopRequest {
         read: Box<Result<ReloadedSettings, String>>,
         reply: oneshot::Sender<Answer>,
     },
-    /// Something happened beside the loop.
+    /// Something that has to be recorded, and that no caller waits for.
     Incident(Incident),
-    /// A hook that is to run from the next reboot on.
+    /// Register a hook.
     Register {
         point: HookPoint,
         hook: PlannedHook,
@@ -70,7 +69,7 @@ pub(crate) enum LoopRequest {
     },
     /// The whole process is about to be stopped (Ctrl-Z).
     Suspend { done: oneshot::Sender<()> },
-    /// It goes on.
+    /// The process continues.
     Continue,
 }
 
@@ -134,29 +133,29 @@ pub struct LoopHandle {
     shutdowns: mpsc::Sender<(i32, Urgency)>,
     notices: broadcast::Sender<Notice>,
     status: watch::Receiver<Status>,
-    /// Whether the latest run is over: nobody reads requests then. Before the first run they wait for it.
+    /// Whether the latest run is over, so that requests are not read. Requests before the first run wait for it.
     over: watch::Receiver<bool>,
     family: Arc<Family>,
-    /// How many were refused what only the operator may ask.
+    /// How many requests were refused because only the operator may make them.
     refusals: Arc<AtomicU32>,
 }
 
-/// The runner is gone.
+/// The runner was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the runner is gone")]
 pub struct Gone;
 
 impl LoopHandle {
-    /// Gives a command and returns the core's answer to it. A command that comes after the end of a run is refused,
-    /// and one whose caller has stopped waiting is withdrawn: neither is kept for the next run.
+    /// Gives a command and returns the core's answer. A command after the end of a run is refused. A command is withdrawn when its caller
+    /// stops waiting. Neither is kept for the next run.
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn command(&self, command: LoopCommand) -> Result<Answer, Gone> {
         self.command_of(command, None).await
     }
 
-    /// Gives a command that hooks may have given.
+    /// Gives a command for hooks or for the operator.
     pub(crate) async fn command_of(
         &self,
         command: LoopCommand,
@@ -170,11 +169,11 @@ impl LoopHandle {
         .await
     }
 
-    /// Has something written down for later, in the free map of the loop; null takes it away. Otherwise like
+    /// Stores a value in the free map of the loop; null removes it. Otherwise like
     /// [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn set(&self, key: String, value: serde_json::Value) -> Result<Answer, Gone> {
         self.ask(|reply| LoopRequest::Set { key, value, reply })
             .await
@@ -183,7 +182,7 @@ impl LoopHandle {
     /// Leaves a note for the sessions to come. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn note(&self, text: String) -> Result<Answer, Gone> {
         self.note_of(text, true).await
     }
@@ -200,16 +199,15 @@ impl LoopHandle {
     /// Claims, for the iteration under way, that the whole work is complete. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn done(&self, reason: Option<String>) -> Result<Answer, Gone> {
         self.ask(|reply| LoopRequest::Done { reason, reply }).await
     }
 
-    /// Answers the question that is open, or the one of a number. With [`Choice::Edit`] goes the file that has the prompt for one
-    /// iteration. Otherwise like [`LoopHandle::command`].
+    /// Answers the open question, or the one with an id. [`Choice::Edit`] needs the file that has the prompt for one iteration. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn answer(
         &self,
         id: Option<u32>,
@@ -225,42 +223,42 @@ impl LoopHandle {
             .await
     }
 
-    /// Says that the answer to a question is being written, or is not any more: it stays open meanwhile. Otherwise like
+    /// Says whether the operator is writing the answer to a question, which stays open meanwhile. Otherwise like
     /// [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn hold(&self, id: u32, writing: bool) -> Result<Answer, Gone> {
         let request = OperatorRequest::Hold { id, writing };
         self.ask(|reply| LoopRequest::Operator { request, reply })
             .await
     }
 
-    /// Says whether somebody is there to be asked before and after each iteration. Otherwise like [`LoopHandle::command`].
+    /// Turns attended mode on or off. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn attend(&self, on: bool) -> Result<Answer, Gone> {
         let request = OperatorRequest::Attend { on };
         self.ask(|reply| LoopRequest::Operator { request, reply })
             .await
     }
 
-    /// Tells the agent something: while its next tool runs where that can be, else with the next prompt. Otherwise like
+    /// Tells the agent something: while its next tool runs if the agent can read it then, otherwise with the next prompt. Otherwise like
     /// [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn tell(&self, text: String) -> Result<Answer, Gone> {
         let request = OperatorRequest::Tell { text };
         self.ask(|reply| LoopRequest::Operator { request, reply })
             .await
     }
 
-    /// Has the configuration read again. Otherwise like [`LoopHandle::command`].
+    /// Reloads the configuration. Otherwise like [`LoopHandle::command`].
     ///
     /// # Errors
-    /// The runner is gone.
+    /// The runner was dropped.
     pub async fn reload(&self) -> Result<Answer, Gone> {
         let request = OperatorRequest::Reload;
         self.ask(|reply| LoopRequest::Operator { request, reply })
@@ -271,8 +269,8 @@ impl LoopHandle {
         Arc::clone(&self.family)
     }
 
-    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. If its sender is
-    /// gone, it is if `in_doubt`. A signal with a sender that can be forged is refused on Linux.
+    /// Returns whether the operator sent a signal to this process, and records a refusal if not. If the sender has ended, returns `in_doubt`.
+    /// On Linux a signal with a sender that can be forged is refused.
     #[must_use]
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
         let judged = self.family.judge(sender, in_doubt);
@@ -282,7 +280,7 @@ impl LoopHandle {
         judged.is_ok()
     }
 
-    /// Has a refusal recorded, so that the operator knows what was tried.
+    /// Records a refusal, so that the operator learns of the attempt.
     pub(crate) fn report_refusal(
         &self,
         request: String,
@@ -300,12 +298,12 @@ impl LoopHandle {
         }
     }
 
-    /// Tells the runner what was read. Waits, outside of the runtime; a runner that is gone needs no settings.
+    /// Sends reloaded settings to the runner. Blocks, so that it must not be called on the runtime. A runner that was dropped needs no settings.
     pub(crate) fn send_reloaded(&self, read: LoopRequest) {
         let _ = self.requests.blocking_send(read);
     }
 
-    /// Has something recorded that happened beside the loop. Never waits: when the queue is full it is left out.
+    /// Records an incident. Never waits: if the queue is full, the incident is dropped.
     pub(crate) fn report(&self, incident: Incident) {
         let _ = self.requests.try_send(LoopRequest::Incident(incident));
     }
@@ -329,26 +327,26 @@ impl LoopHandle {
         }
     }
 
-    /// Returns what a request brings; nothing when the run is over and nobody answers it.
+    /// Returns the answer to a request; `None` if the run is over.
     async fn unless_over<T>(&self, asked: impl Future<Output = T>) -> Option<T> {
         let mut over = self.over.clone();
         tokio::select! {
             biased;
             answer = asked => Some(answer),
-            // Without a sender the runner is gone, and the request says so.
+            // Without a sender the runner was dropped, and the request fails with that.
             Ok(_) = over.wait_for(|over| *over) => None,
         }
     }
 
-    /// Tells the runner that its process is to end. Goes before all commands and never waits: as many as say everything
-    /// are kept until the runner reads them, and repeats beyond those are dropped.
+    /// Tells the runner that its process is about to end. Goes before all commands and never waits: a few signals wait until the runner reads
+    /// them, and further ones are dropped.
     pub fn shut_down(&self, signal: i32, urgency: Urgency) {
-        // When the queue is full, the runner has been told often enough.
+        // A full queue says the same already.
         let _ = self.shutdowns.try_send((signal, urgency));
     }
 
-    /// Registers a hook in the middle of a run, also from inside of another: it runs from the next reboot on. Before the run
-    /// [`LoopRunner::register_hook`](crate::LoopRunner::register_hook) does it at once; this would wait for it.
+    /// Registers a hook during a run, also from another hook. It runs from the next reboot on. Before the run, use
+    /// [`LoopRunner::register_hook`](crate::LoopRunner::register_hook): this would wait for the run.
     ///
     /// # Errors
     /// The run is over, or there are too many.
@@ -371,7 +369,7 @@ impl LoopHandle {
             .unwrap_or(Err(RegisterError::Gone))
     }
 
-    /// Stops the agent because the whole process is about to be stopped, and returns when that is done.
+    /// Stops the agent, because the whole process is about to be stopped. Returns when the agent is stopped.
     pub async fn suspend(&self) {
         let (done, is_done) = oneshot::channel();
         let asked = async {
@@ -387,19 +385,19 @@ impl LoopHandle {
         self.unless_over(asked).await;
     }
 
-    /// Lets the agent go on after [`LoopHandle::suspend`]. The time in between does not count.
+    /// Continues the agent after [`LoopHandle::suspend`]. The time in between does not count.
     pub async fn go_on(&self) {
         self.unless_over(self.requests.send(LoopRequest::Continue))
             .await;
     }
 
-    /// Returns what there is to know now.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
     }
 
-    /// Returns everything that happens from now on. A reader that falls behind is told how much it missed.
+    /// Subscribes to all notices from now on. A slow subscriber learns how many it missed.
     #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<Notice> {
         self.notices.subscribe()
@@ -417,14 +415,14 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// Begins a run: requests are read for as long as the result lives.
+    /// Begins a run: requests are read until the result is dropped.
     pub fn begin_run(&self) -> RunGuard {
         self.over.send_replace(false);
         RunGuard(self.over.clone())
     }
 }
 
-/// A run under way. Its end is told to whoever waits for an answer, also when its future is dropped.
+/// A run. Dropping it ends the wait of all callers, also when the future of the run is dropped.
 #[derive(Debug)]
 pub(crate) struct RunGuard(watch::Sender<bool>);
 
@@ -468,7 +466,7 @@ mod tests {
     use tachikoma_core::{LoopId, State};
 
     #[tokio::test]
-    async fn the_queue_is_bounded_and_a_caller_beyond_it_waits() {
+    async fn request_queue_is_bounded_and_further_callers_wait() {
         assert_eq!(COMMANDS_MAX, 32);
         let state = State::new(LoopId::from_u128(1));
         let (handle, mut channels) =
@@ -489,7 +487,7 @@ mod tests {
         assert_eq!(channels.requests.len(), COMMANDS_MAX, "and has its turn");
         drop(channels);
         while let Some(answer) = callers.join_next().await {
-            assert_eq!(answer.unwrap(), Err(Gone), "nobody is left waiting");
+            assert_eq!(answer.unwrap(), Err(Gone), "no caller is left waiting");
         }
     }
 }

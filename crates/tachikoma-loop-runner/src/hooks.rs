@@ -1,7 +1,7 @@
-//! Hooks: commands of the configuration, and whatever a program that embeds the runner registers.
+//! Hooks: commands of the configuration, and hooks that a program that embeds the runner registers.
 //!
-//! They run in a task of their own, so that the loop hears commands meanwhile. A command runs under a guard of its own: what
-//! holds an agent's processes together holds those of a hook together, beside the agent.
+//! They run in a task of their own, so that the loop handles commands meanwhile. A command runs under a guard of its own, which ends all
+//! processes that the command leaves.
 
 mod run;
 mod words;
@@ -25,52 +25,52 @@ use crate::settings::{Hook, Settings};
 pub(crate) use run::{HookPlan, HookRun, variables};
 pub(crate) use words::Past;
 
-/// How long a registered hook usually may take: as long as a `[[hook]]` without a `timeout`.
+/// The usual limit of a registered hook, which is the default `timeout` of a `[[hook]]`.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Hooks that may be registered for one point. One that registers another at every reboot must not fill the memory.
+/// Hooks that may be registered for one point. A hook that registers another one at every reboot must not fill the memory.
 pub const HOOKS_MAX: usize = 64;
 
-/// What a hook may take beyond its own limit before the core gives it up: to be ended, and to say so.
+/// Additional time before the core gives a hook up, in which it is ended and its result reported.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// A hook without a limit holds the loop up for so long at most: whoever comes back after a week wants to find it going on.
+/// How long a hook without a limit may hold up the loop.
 const WITHOUT_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A name is to be recognised by; commands can be long.
+/// The length of a hook's name in records. Commands can be long.
 const NAME_BYTES_MAX: usize = 80;
 
-/// What a hook is told.
+/// The facts that a hook gets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HookEvent {
-    /// When it runs.
+    /// The point at which it runs.
     pub point: HookPoint,
-    /// Why the session is rebooted, with the figures, if it is.
+    /// Why the session is rebooted, with the figures; `None` at other points.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RebootReason>,
     /// What happens, in words.
     pub reason_text: String,
     /// The loop.
     pub loop_id: LoopId,
-    /// The iteration last started.
+    /// The last iteration that was started.
     pub iteration: u32,
-    /// How it ended: the iteration behind it, the loop at its end.
+    /// How the last iteration ended, or how the loop ended at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// The session: the old one before a reboot and at its end, the fresh one after it.
+    /// The session: the old one before a reboot and at its end, the new one after it.
     pub session: SessionSummary,
-    /// How full its context is, where that is known.
+    /// How full its context is; `None` if that is not known.
     pub context: Option<ContextSummary>,
-    /// What the tests came to when they last ran, where that is what happens.
+    /// The last results of the tests, at the point `tests_changed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tests: Option<TestsReport>,
-    /// What the operator is asked, where that is what happens.
+    /// The question for the operator, at the point `question`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<Question>,
-    /// Whether nothing of it happened: it is only tried whether a message arrives.
+    /// Whether this is only a test of the delivery.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub test: bool,
-    /// Where the loop works.
+    /// The working directory of the loop.
     #[serde(serialize_with = "as_text")]
     pub working_dir: PathBuf,
 }
@@ -110,7 +110,7 @@ impl HookEvent {
         }
     }
 
-    /// Tells of an iteration that may not be the last any more: what has begun meanwhile is not what is told.
+    /// Describes an iteration that is over. The next one may have begun meanwhile.
     pub(crate) fn of_iteration(mut self, iteration: u32, past: &Past, state: &State) -> Self {
         self.iteration = iteration;
         self.outcome = Some(past.outcome());
@@ -119,7 +119,7 @@ impl HookEvent {
     }
 }
 
-/// JSON has no bytes: a path that is no text is told as well as it can be. The environment has it as it is.
+/// Writes a path as text, because JSON has no bytes. The variable `TACHIKOMA_DIR` has the exact path.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
@@ -127,39 +127,39 @@ fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error>
 /// Why a hook failed.
 pub type HookError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A hook at work: a text that is recorded, if it has one, or why it failed.
+/// A running hook. It returns a text that is recorded, or why it failed.
 pub type HookFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<String>, HookError>> + Send + 'a>>;
 
-/// Something that is done at a point of the loop, by a program that embeds the runner.
+/// A hook of a program that embeds the runner.
 ///
-/// It runs in a task of its own, with no lock held: it may ask and command the loop, and register other hooks, which run from
-/// the next reboot on. A panic is a failure of the hook and of nothing else. When its time is over, or the loop ends, its future
-/// is dropped; one that blocks its thread cannot be stopped, and on a runtime with one thread holds up the loop.
+/// It runs in a task of its own. It may command the loop, and register other hooks, which run from the next reboot on. A panic is a failure
+/// of the hook only. When its time is over, or the loop ends, its future is dropped. A hook that blocks its thread cannot be stopped, and
+/// on a runtime with one thread it holds up the loop.
 pub trait RebootHook: Send + Sync {
-    /// Returns what it is called in records.
+    /// Returns its name in records.
     fn name(&self) -> &str;
 
-    /// Does it. Before a reboot an error calls the reboot off.
+    /// Runs the hook. Before a reboot an error cancels the reboot.
     fn run(&self, event: HookEvent) -> HookFuture<'_>;
 }
 
-/// A hook is not registered.
+/// Why a hook was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// There are as many as there may be.
+    /// The point has too many hooks.
     #[error("{HOOKS_MAX} hooks are registered for `{0}` already, no more may be")]
     TooMany(HookPoint),
-    /// Nobody would run it.
+    /// The runner was dropped, or the run is over.
     #[error("the runner is gone")]
     Gone,
 }
 
-/// A hook and what is to be known before it runs.
+/// A hook with its name and its limit.
 #[derive(Clone)]
 pub(crate) struct PlannedHook {
     name: String,
-    /// Zero = none.
+    /// Zero = no limit.
     timeout: Duration,
     action: Action,
 }
@@ -203,7 +203,7 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// Hooks that were registered while the program runs. The runner owns it; others ask the runner.
+/// The hooks that were registered.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     registered: BTreeMap<HookPoint, Vec<PlannedHook>>,
@@ -220,7 +220,7 @@ impl Registry {
     }
 
     /// Returns the hooks of a point in the order in which they run: those of the configuration, then the registered ones in the
-    /// order of their registration. None where the configuration switches the point off.
+    /// order of their registration. Empty if the configuration disables the point.
     pub fn planned(&self, point: HookPoint, settings: &Settings) -> Vec<PlannedHook> {
         let off = (point == HookPoint::BeforeReboot && !settings.reboot.enable_pre_hooks)
             || (point == HookPoint::AfterReboot && !settings.reboot.enable_post_hooks);
@@ -233,7 +233,8 @@ impl Registry {
         configured.chain(registered.cloned()).collect()
     }
 
-    /// Returns how long the hooks of each point may take, for the points that have any. Those of a reboot are with its rules.
+    /// Returns how long the hooks of each point may take, for the points that have hooks. The limits of a reboot's hooks are part of the reboot
+    /// rules.
     pub fn limits(&self, settings: &Settings) -> BTreeMap<HookPoint, Duration> {
         let points = HookPoint::ALL.into_iter();
         let points = points.filter(|point| point.kind() != HookKind::Reboot);
@@ -241,7 +242,7 @@ impl Registry {
         limits.collect()
     }
 
-    /// Returns how long the hooks of a point may take together; nothing if there are none.
+    /// Returns how long the hooks of a point may take together; `None` if there are none.
     pub fn limit(&self, point: HookPoint, settings: &Settings) -> Option<Duration> {
         let hooks = self.planned(point, settings);
         let each = hooks.iter().map(|hook| {
@@ -286,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn together_they_have_what_each_has_and_the_time_to_be_ended() {
+    fn limit_of_a_point_is_the_sum_of_its_hooks_with_slack() {
         let limit = |timeouts: &[u64]| {
             Registry::default().limit(HookPoint::BeforeReboot, &settings(timeouts))
         };
         assert_eq!(limit(&[]), None);
         assert_eq!(limit(&[1, 30]), Some(Duration::from_secs(31) + 2 * SLACK));
-        // 0 is no limit, which is not the same as no hook.
+        // A timeout of 0 means that the hook has no limit of its own.
         assert_eq!(limit(&[0]), Some(WITHOUT_LIMIT + SLACK));
         assert_eq!(limit(&[u64::MAX, u64::MAX]), Some(Duration::MAX));
         let after = Registry::default().limit(HookPoint::AfterReboot, &settings(&[1]));
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_of_a_point() {
+    fn hooks_of_a_point_are_limited() {
         let mut registry = Registry::default();
         let point = HookPoint::AfterReboot;
         for _ in 0..HOOKS_MAX {
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_command_has_a_short_name() {
+    fn long_command_has_a_short_name() {
         let name = shortened(&"ä".repeat(100));
         assert_eq!(name, "ä".repeat(40) + "...");
         assert_eq!(shortened(" ./hook.sh "), "./hook.sh");

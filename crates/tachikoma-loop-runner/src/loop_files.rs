@@ -13,24 +13,24 @@ use crate::store::recover::Copies;
 use crate::store::snapshot::Packing;
 use crate::store::vault::Vault;
 
-/// Paths and keys of the loops in a working directory.
+/// The paths of a working directory's loops.
 #[derive(Clone, Debug)]
 pub struct Premises {
     /// The working directory.
     pub working_dir: PathBuf,
     /// The snapshot of the current loop.
     pub snapshot: PathBuf,
-    /// How that is written.
+    /// The format of the snapshot.
     pub packing: Packing,
-    /// What opens all of it, and seals what is written.
+    /// Encrypts and decrypts the files.
     pub vault: Vault,
     /// The backups of all loops.
     pub backups: Backups,
-    /// Where copies of them go, if they go anywhere.
+    /// The object store to which they are uploaded; `None` if they are not.
     pub cloud: Option<Cloud>,
-    /// What of the work tree is left alone.
+    /// Which files of the work tree are left out.
     pub bounds: Bounds,
-    /// Where programs are looked for.
+    /// The `PATH` in which programs are searched.
     pub search_path: Option<OsString>,
     /// The transcripts of all loops.
     pub state_dir: PathBuf,
@@ -41,7 +41,7 @@ pub struct Premises {
 }
 
 impl Premises {
-    /// Returns where the state of the current loop is kept besides its journal.
+    /// Returns the other places from which the state of the current loop can be recovered.
     #[must_use]
     pub fn copies(&self) -> Copies {
         Copies {
@@ -56,7 +56,7 @@ impl Premises {
             working_dir: self.working_dir.clone(),
             loop_id,
             search_path: self.search_path.clone(),
-            // A command of the operator's has them out of its environment, or never had them there.
+            // A command of the operator has removed the secrets from its environment, or never had them.
             hidden: Vec::new(),
             bounds: self.bounds.clone(),
         }

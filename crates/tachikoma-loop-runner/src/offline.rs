@@ -1,4 +1,4 @@
-//! What can be done to a loop that nobody runs. Each of these holds the lock of the working directory while it lasts.
+//! Operations on a loop that does not run. Each holds the lock of the working directory while it works.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -25,33 +25,33 @@ use tachikoma_core::error_chain as chain;
 
 pub use crate::loop_files::Premises;
 
-/// Why something could not be done to a loop.
+/// Why an operation on a loop failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// Somebody runs it, or the lock cannot be used.
+    /// A runner runs the loop, or the lock cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// It cannot be read or written.
+    /// The loop cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is none.
+    /// There is no loop.
     #[error("no loop in {}", .0.display())]
     NoLoop(PathBuf),
 }
 
-/// What came of [`set`] or [`note`].
+/// The result of [`set`] or [`note`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     /// The core's answer.
     pub answer: Answer,
-    /// Why the snapshot is not up to date, if it is not: the journal has all of it.
+    /// Why the snapshot is not up to date; `None` if it is. The journal has everything.
     pub unsaved: Option<String>,
 }
 
-/// Writes something down for later, in the free map of the current loop; null takes it away.
+/// Stores a value in the free map of the current loop; null removes it.
 ///
 /// # Errors
-/// Somebody runs the loop, there is none, or it cannot be read or written.
+/// A runner runs the loop, there is none, or it cannot be read or written.
 pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
     let ticket = Ticket(1);
@@ -59,8 +59,8 @@ pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, 
     Ok(take_in(premises, loop_id, input)?)
 }
 
-/// Leaves a note that work was undone, if the loop is the current one: for the sessions to come and for the one that goes on; what
-/// was claimed of that work is void. The lock of the working directory must be held.
+/// Leaves a note for all sessions that work was undone, if the loop is the current one. Claims about that work become void. The caller must
+/// hold the lock of the working directory.
 ///
 /// # Errors
 /// The loop cannot be read or written.
@@ -84,7 +84,7 @@ pub fn note(
     Ok(Some(take_in(premises, loop_id, input)?))
 }
 
-/// Takes a loop up, tells it something, and lets go of it.
+/// Opens a loop, gives the core one input, and closes the loop.
 fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, StoreError> {
     let dir = loops::dir(&premises.working_dir, loop_id);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
@@ -130,16 +130,16 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
     })
 }
 
-/// Archives the current loop, so that the next run begins another one. Returns which it was.
+/// Archives the current loop, so that the next run begins a new one. Returns its id.
 ///
 /// # Errors
-/// Somebody runs the loop, there is none, its snapshot is newer than this version, or it cannot be archived.
+/// A runner runs the loop, there is none, its snapshot is newer than this version, or it cannot be archived.
 pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
         snapshot::read(&premises.snapshot, &premises.vault)
     {
-        // Only the version that wrote it knows what it is.
+        // Only the version that wrote it can read it.
         return Err(error.into());
     }
     archive::archive(
@@ -151,13 +151,13 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     Ok(loop_id)
 }
 
-/// Takes a backup of a loop. A loop that somebody runs is backed up as it stands. With somewhere to go, it has the work in it.
+/// Backs up a loop, also one that runs. If the backup is uploaded, it contains the work.
 ///
 /// # Errors
-/// It cannot be read, or the backup cannot be written.
+/// The loop cannot be read, or the backup cannot be written.
 pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, OfflineError> {
     let working_dir = &premises.working_dir;
-    // Whoever runs it does not remove what we are about to write; whoever comes would.
+    // The lock keeps a new runner from removing the file that is about to be written. A runner that has the lock already does not remove it.
     let lock = match lock::is_held(working_dir) {
         true => None,
         false => Some(WorkLock::acquire(working_dir).await?),
@@ -186,26 +186,26 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     Ok(taken)
 }
 
-/// Brings a loop back from a backup, which has to be the one that was looked at, and keeps what is there. Runners that died are cleared up after first.
+/// Restores a loop from a backup, which must be the one that was inspected, and keeps the present loop. Processes of a dead runner are ended
+/// first.
 ///
 /// # Errors
-/// Somebody runs the loop, the backup is not good, or it cannot be put in place: then all is as it was.
+/// A runner runs the loop, the backup is damaged, or it cannot be put in place. Nothing is changed then.
 pub async fn restore(
     premises: &Premises,
     file: &Path,
     looked_at: &Manifest,
 ) -> Result<Restored, OfflineError> {
-    // What is locked is not damaged, and not to be put away.
+    // Files without a key are not damaged, and must not be moved away.
     vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = alone(&premises.working_dir).await?;
     Ok(restore::restore(&lock, premises, file, looked_at)?)
 }
 
-/// Puts a loop back in its place that a restoration has moved away which died, if there is one. To be called before anyone looks for
-/// the loop to go on with.
+/// Undoes or completes a restore that was interrupted. Call it before the current loop is searched.
 ///
 /// # Errors
-/// Somebody runs a loop, or it cannot be moved.
+/// A runner runs a loop, or it cannot be moved.
 pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
     if restore::is_interrupted(working_dir) {
         let _lock = WorkLock::acquire(working_dir).await?;
@@ -214,10 +214,10 @@ pub async fn settle(working_dir: &Path) -> Result<(), OfflineError> {
     Ok(())
 }
 
-/// Brings the work back that came with a restored loop. What it was made from is not needed any more then.
+/// Restores the work of a restored loop from its bundle, and deletes the bundle.
 ///
 /// # Errors
-/// Git cannot do it.
+/// Git fails.
 pub fn unpack(
     premises: &Premises,
     loop_id: LoopId,
@@ -230,27 +230,26 @@ pub fn unpack(
     Ok(unpacked)
 }
 
-/// Deletes everything that is ours in a working directory, after ending what a dead runner left.
+/// Deletes all files of loops in a working directory, after ending processes of a dead runner.
 ///
 /// # Errors
-/// Somebody runs the loop, or something cannot be deleted.
+/// A runner runs the loop, or a file cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
-    // Without the key nobody knows what it is that would be deleted.
+    // Without the key the contents of the files cannot be checked before they are deleted.
     vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
-        // Without the lock's file nobody would know whose they are.
+        // The lock file is needed to find the processes.
         let _ = orphans::end_leftovers(&dead.loop_id.to_string());
         temporary::clear(&premises.temporary_dir, dead.loop_id);
     }
     Ok(purge::purge(premises)?)
 }
 
-/// Keeps runners away from a working directory for as long as the lock is held, after ending what a dead one left: that could
-/// still write there.
+/// Takes the lock of a working directory, after ending processes of a dead runner, which could still write there.
 ///
 /// # Errors
-/// Somebody runs a loop there, or the lock cannot be used.
+/// A runner runs a loop there, or the lock cannot be used.
 pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
     let lock = WorkLock::acquire(working_dir).await?;
     if let Some(dead) = lock.crashed() {
@@ -259,7 +258,7 @@ pub async fn alone(working_dir: &Path) -> Result<WorkLock, OfflineError> {
     Ok(lock)
 }
 
-/// Takes the lock. It is not signed, and dropped as it was found: the next run still learns that a runner crashed.
+/// Takes the lock without changing its text, so that the next run still learns that a runner crashed.
 async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;

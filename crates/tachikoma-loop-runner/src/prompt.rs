@@ -1,4 +1,4 @@
-//! The prompt: read anew at every iteration, so that editing it steers a running loop.
+//! The prompt file. It is read at every iteration, so that the user can edit it while the loop runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use tachikoma_core::PromptSource;
 pub(crate) use tachikoma_fs::user_file::read_bounded;
 use tachikoma_store::prompts::PROMPT_MAX_BYTES;
 
-/// Why there is no prompt.
+/// Why the prompt cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     /// The file cannot be read.
@@ -15,26 +15,26 @@ pub enum PromptError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("prompt {} is empty", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// There are no words.
+    /// The text is empty.
     #[error("the prompt that was given as text is empty")]
     NoWords,
-    /// There is too much in it.
-    #[error("prompt {} has more than {PROMPT_MAX_BYTES} bytes; that cannot be meant", path.display())]
+    /// The file is too large.
+    #[error("prompt {} has more than {PROMPT_MAX_BYTES} bytes, which is too large for a prompt", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// It is not text.
+    /// The file is not text.
     #[error("prompt {} is not UTF-8 text", path.display())]
     NotText {
         /// The file.
@@ -45,7 +45,7 @@ pub enum PromptError {
 /// Reads the prompt.
 ///
 /// # Errors
-/// It is missing, unreadable, empty, too large or not text.
+/// The prompt is missing, unreadable, empty, too large or not text.
 pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptError> {
     match source {
         PromptSource::Text { text } if text.trim().is_empty() => Err(PromptError::NoWords),
@@ -54,7 +54,7 @@ pub fn read(source: &PromptSource, working_dir: &Path) -> Result<String, PromptE
     }
 }
 
-/// Returns a hash of the prompt's words; none where they cannot be read: then the first iteration fails, and says so.
+/// Returns a hash of the prompt; `None` if it cannot be read. The first iteration fails with the reason then.
 pub(crate) fn hash(source: &PromptSource, working_dir: &Path) -> Option<String> {
     let words = read(source, working_dir).ok()?;
     Some(format!("{:08x}", crc32c::crc32c(words.as_bytes())))
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_a_prompt_is_named() {
+    fn unusable_prompts_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let write =
             |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(
             read("pipe.md").unwrap_err(),
             "read prompt [DIR]/pipe.md",
-            "and nobody waits for its writer"
+            "without waiting for a writer"
         );
         assert_eq!(read("gone.md").unwrap_err(), "read prompt [DIR]/gone.md");
         assert_eq!(read(".").unwrap_err(), "read prompt [DIR]/.", "a directory");

@@ -67,6 +67,14 @@ pub struct LoopRunner {
 }
 
 impl LoopRunner {
+    /// Checks everything that can be checked before a file is changed.
+    ///
+    /// # Errors
+    /// A run would fail.
+    pub fn check(config: &LoopConfig) -> Result<(), OpenError> {
+        open::preflight(config, &config.agent()?)
+    }
+
     /// Opens the loop of a working directory, or begins a new one, without running it.
     ///
     /// # Errors
@@ -410,7 +418,7 @@ fn leftovers_warning(leftovers: &[Leftover]) -> Option<Input> {
     let names: Vec<String> = leftovers.iter().map(name).collect();
     (!names.is_empty()).then(|| {
         warning_input(format!(
-            "ended what an earlier runner had left behind: {}",
+            "ended processes that an earlier runner had left: {}",
             names.join(", ")
         ))
     })

@@ -1,5 +1,5 @@
-//! Commands of the configuration (hooks, gates, stop scripts), run beside the agent: each under a guard, which ends whatever the
-//! command leaves behind, bounded in time, and heard of while it runs.
+//! Runs commands of the configuration (hooks, gates, stop scripts) beside the agent. Each runs under a guard, which ends all processes that
+//! the command leaves, and has a time limit.
 
 mod cancellable_task;
 mod job;

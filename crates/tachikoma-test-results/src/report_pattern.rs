@@ -1,4 +1,4 @@
-//! Where a gate leaves its report: a path or a pattern, looked for when the gate has run.
+//! The report of a gate: a path or a pattern that is searched after the gate has run.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -8,26 +8,25 @@ use globset::{GlobBuilder, GlobMatcher};
 /// Files that are read as one report. A project with more test binaries can write one report for all.
 const FILES_MAX: usize = 1000;
 
-/// Names that are looked at on the way: directories of reports are small, and nobody means a home directory.
+/// Names that a search visits. Directories of reports are small; a larger one is a mistake.
 const NAMES_MAX: usize = 100_000;
 
-/// Patterns reach no deeper.
+/// The depth of a search.
 const DEPTH_MAX: usize = 32;
 
-/// A report may be stamped so much earlier than it was written: whole seconds, or every other, are all that some file systems
-/// know.
+/// The time of a file may be this much earlier than its write, because some file systems store whole seconds, or every second one.
 const STAMP_SLACK_NANOS: i64 = 2_100_000_000;
 
 /// A path, or a pattern of paths: `*` and `?` within a name, `**` over directories, `[ab]`, `{a,b}`.
 #[derive(Clone, Debug)]
 pub struct ReportPattern {
-    /// From the working directory, the part before any pattern.
+    /// The part before the first pattern, relative to the working directory.
     start: PathBuf,
     matcher: Option<GlobMatcher>,
 }
 
 impl ReportPattern {
-    /// Reads a pattern, in words where it is none.
+    /// Parses a pattern. The error is a text for the user.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("it is empty".to_owned());
@@ -78,7 +77,7 @@ impl ReportPattern {
     }
 }
 
-/// A search under way.
+/// A search that runs.
 struct ReportSearch<'a> {
     dir: &'a Path,
     since: i64,
@@ -101,7 +100,7 @@ impl ReportSearch<'_> {
         }
     }
 
-    /// Looks into a directory. Links are not followed: they may lead in a circle.
+    /// Searches a directory. Symbolic links are not followed, because they may form a cycle.
     fn walk(&mut self, dir: &Path, depth: usize) -> Result<(), String> {
         let Ok(entries) = std::fs::read_dir(dir) else {
             return Ok(());
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_and_a_pattern_find_what_they_say() {
+    fn paths_and_patterns_find_matching_files() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         for file in [
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_said() {
+    fn invalid_patterns_are_errors() {
         for bad in ["", "  ", "out/[", "out/{a"] {
             ReportPattern::new(bad).unwrap_err();
         }

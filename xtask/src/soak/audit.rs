@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use tachikoma_core::replay::{Replay, Rules};
 use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
-use tachikoma_loop_runner::hindsight;
+use tachikoma_loop_runner::launch_rules;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::vault::Vault;
 use tachikoma_loop_runner::store::{backup, journal, loops};
@@ -23,7 +23,7 @@ pub type Attempt = (u32, u32);
 /// Replayed with the same inputs and policy, the loop must make the same decisions.
 fn comes_out_again(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
     let rules = |launch: &Launch| {
-        let recorded = hindsight::rules(launch, &[]);
+        let recorded = launch_rules::rules(launch, &[]);
         let recorded = recorded.map(|found| found.rules).unwrap_or_default();
         Rules {
             replayed: recorded.clone(),

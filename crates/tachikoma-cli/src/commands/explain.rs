@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tachikoma_core::explain::{Account, Entry, Explain, Explained, Kind};
 use tachikoma_core::{LoopState, Phase};
-use tachikoma_loop_runner::hindsight::{self, Reach};
+use tachikoma_loop_runner::journal_reader::{self, JournalRead};
 use tachikoma_loop_runner::store::{archive, lock};
 
 use super::replay::{Launches, reach_words};
@@ -29,7 +29,8 @@ pub fn explain(
         // The location of the state does not influence a decision.
         let rules = |launch: &_| launches.recorded(launch).unkept;
         let mut explain = Explain::new(current.loop_id, iteration, rules);
-        let reach = hindsight::read(&current.dir, &current.vault, |record| explain.take(&record))?;
+        let reach =
+            journal_reader::read(&current.dir, &current.vault, |record| explain.take(&record))?;
         (reach, explain.finish())
     };
     launches.say();
@@ -107,7 +108,7 @@ fn line(entry: &Entry) -> String {
 }
 
 /// Explains where the records end, if that is not the end of the loop.
-fn note_end(reach: &Reach, explained: &Explained, live: bool) {
+fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
     let state = &explained.state;
     if explained.lost > 0 {
         out::note(&format!(
@@ -124,7 +125,7 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
         LoopState::Completed | LoopState::Error | LoopState::Stopped => false,
     };
     // If the reading ended early, nothing is known of the runner.
-    if open && reach.is_whole() {
+    if open && reach.is_complete() {
         let doing = match &state.phase {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),
             Phase::Waiting { .. } => format!("in a wait after iteration {}", state.iteration),

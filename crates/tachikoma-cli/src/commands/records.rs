@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tachikoma_core::{Record, Seq};
-use tachikoma_loop_runner::hindsight::{self, Damaged};
+use tachikoma_loop_runner::journal_reader::{self, DamagedSegment};
 use tachikoma_loop_runner::store::StoreError;
 use tachikoma_loop_runner::store::vault::Vault;
 
@@ -31,11 +31,11 @@ pub fn read_quietly(
     after: Seq,
     each: impl FnMut(Record),
 ) -> Result<Vec<String>, StoreError> {
-    let reach = hindsight::records(dir, vault, after, each)?;
+    let reach = journal_reader::records(dir, vault, after, each)?;
     Ok(reach.damaged.iter().map(words).collect())
 }
 
-fn words(damaged: &Damaged) -> String {
+fn words(damaged: &DamagedSegment) -> String {
     let more = match damaged.more {
         0 => String::new(),
         1 => ", and once more there".to_owned(),

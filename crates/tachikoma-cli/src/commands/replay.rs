@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tachikoma_core::Launch;
 use tachikoma_core::replay::{ByPlace, Replay, Replayed, Rules, Sum};
-use tachikoma_loop_runner::hindsight::{self, Reach, Setting};
+use tachikoma_loop_runner::journal_reader::{self, JournalRead};
+use tachikoma_loop_runner::launch_rules::{self, Setting};
 use tachikoma_loop_runner::settings::SettingsError;
 
 use crate::args::ReplayArgs;
@@ -32,7 +33,7 @@ impl Launches {
     /// Returns the policy of a launch.
     pub fn recorded(&mut self, launch: &Launch) -> ByPlace {
         self.last = Some(launch.clone());
-        match hindsight::rules(launch, &[]) {
+        match launch_rules::rules(launch, &[]) {
             Ok(found) => {
                 if !found.recorded {
                     self.note("an early version recorded no settings: the defaults are assumed");
@@ -53,7 +54,7 @@ impl Launches {
 
     /// Returns the policy with which a launch is replayed.
     fn replayed(&mut self, launch: &Launch, over: &[Setting], recorded: &ByPlace) -> ByPlace {
-        match hindsight::rules(launch, over) {
+        match launch_rules::rules(launch, over) {
             Ok(found) => found.rules,
             Err(error) => {
                 self.note(&format!(
@@ -79,7 +80,7 @@ impl Launches {
 }
 
 /// Reports what could not be read of a journal.
-pub fn reach_words(reach: &Reach, live: bool) -> Vec<String> {
+pub fn reach_words(reach: &JournalRead, live: bool) -> Vec<String> {
     let damaged = reach.damaged.iter();
     let mut words: Vec<String> = damaged
         .map(|damaged| {
@@ -115,7 +116,7 @@ struct Printed<'a> {
 pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let over = settings(&args.set)?;
     // Errors of the settings are reported before anything is read.
-    hindsight::rules(&Launch::default(), &over)?;
+    launch_rules::rules(&Launch::default(), &over)?;
     let current = workspace.named_loop(args.loop_id.as_deref())?;
     let mut launches = Launches::default();
     let (reach, replayed) = {
@@ -125,7 +126,8 @@ pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Fail
             Rules { recorded, replayed }
         };
         let mut replay = Replay::new(current.loop_id, rules);
-        let reach = hindsight::read(&current.dir, &current.vault, |record| replay.take(record))?;
+        let reach =
+            journal_reader::read(&current.dir, &current.vault, |record| replay.take(record))?;
         (reach, replay.finish())
     };
     notes(&mut launches, &over, &reach, &replayed)?;
@@ -173,13 +175,13 @@ fn settings(words: &[String]) -> Result<Vec<Setting>, Failure> {
 fn notes(
     launches: &mut Launches,
     over: &[Setting],
-    reach: &Reach,
+    reach: &JournalRead,
     replayed: &Replayed,
 ) -> Result<(), SettingsError> {
     if let Some(launch) = launches.last.clone() {
-        let recorded = hindsight::rules(&launch, &[])?.rules;
+        let recorded = launch_rules::rules(&launch, &[])?.rules;
         for setting in over {
-            let alone = hindsight::rules(&launch, std::slice::from_ref(setting));
+            let alone = launch_rules::rules(&launch, std::slice::from_ref(setting));
             if alone.is_ok_and(|alone| alone.rules == recorded) {
                 launches.note(&format!(
                     "`{}` changes nothing here: it holds already, or what it is about is not in the journal",
@@ -191,7 +193,7 @@ fn notes(
         }
         let patterns = |rules: ByPlace| rules.stop_patterns.unwrap_or_default();
         let known = patterns(recorded);
-        let added = patterns(hindsight::rules(&launch, over)?.rules);
+        let added = patterns(launch_rules::rules(&launch, over)?.rules);
         for pattern in added.iter().filter(|pattern| !known.contains(pattern)) {
             launches.note(&format!(
                 "whether the pattern `{pattern}` would have matched is not known: the agent's words are not in the journal"

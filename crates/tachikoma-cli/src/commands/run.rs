@@ -58,7 +58,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     for note in &plan.notes {
         out::note(&format!("note: {note}"));
     }
-    plan.config.check()?;
+    LoopRunner::check(&plan.config)?;
     if !args.nested {
         not_inside_an_agent()?;
     }

@@ -10,7 +10,7 @@ pub(crate) const ATTENDED: [&str; 7] =
     ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 
 /// What is said of a rollback that a stop ended.
-pub(crate) const CALLED_OFF: &str = "it was called off, and nothing was changed";
+pub(crate) const CALLED_OFF: &str = "it was canceled, and nothing was changed";
 
 /// Returns a repository with a prompt and an agent that runs `script`; what else is to be committed is written by `more`.
 pub(crate) fn repository(script: &str, more: impl FnOnce(&Scratch)) -> Scratch {

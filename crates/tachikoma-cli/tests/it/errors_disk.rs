@@ -156,7 +156,7 @@ fn a_loop_on_a_full_disk_can_be_stopped() {
         --- stdout
         state      running
         waiting    disk_full until [TIME]
-        stopped; the disk is full, so that this is not written down
+        stopped; the disk is full, so that the stop is not recorded
         exit 5
         note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
         stopped: stopped by the operator ([N] iterations, [N] succeeded, [DURATION] of work)

@@ -146,7 +146,7 @@ fn gates_that_run_no_tests_say_nothing_of_them() {
 }
 
 #[test]
-fn books_that_are_lost_or_damaged_begin_anew_and_that_is_said() {
+fn lost_or_damaged_test_history_starts_again_with_a_warning() {
     let scratch = gated(TAP, "");
     for iteration in 1..=3 {
         scratch.write(format!("tap.{iteration}"), "1..1\nok 1 - a\n");
@@ -163,8 +163,8 @@ fn books_that_are_lost_or_damaged_begin_anew_and_that_is_said() {
     go_on("3");
     let warnings = warnings(&scratch);
     assert_eq!(warnings.len(), 2, "{warnings:#?}");
-    assert!(warnings[0].contains("begin anew") && warnings[0].contains("it is damaged"));
-    assert!(warnings[1].contains("begin anew: they are gone"));
+    assert!(warnings[0].contains("starts again") && warnings[0].contains("it is damaged"));
+    assert!(warnings[1].contains("starts again: its file is gone"));
     assert!(book.exists());
 }
 

@@ -300,7 +300,7 @@ fn stop_now_does_not_wait_for_a_hook_that_hangs() {
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
     assert!(
-        ran.stdout.contains("not committed: it was called off"),
+        ran.stdout.contains("not committed: it was canceled"),
         "{}",
         ran.snapshot()
     );

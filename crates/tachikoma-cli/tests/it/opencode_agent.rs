@@ -450,7 +450,7 @@ fn nobody_at_an_address_is_said_at_once_and_can_be_taken_back() {
         .spawn([&RUN[..], &["--max-iterations", "1", "--attach", &url]].concat());
     await_until("it is said", LOOP, || {
         let said = run.stderr() + &run.stdout();
-        said.contains(&format!("nobody is at {url} yet")) && said.contains("`--attach own`")
+        said.contains(&format!("no server listens at {url} yet")) && said.contains("`--attach own`")
     });
     run.signal(Signal::INT);
     assert_eq!(run.wait(LOOP).code(), Some(130));

@@ -112,7 +112,7 @@ fn answer_of(script: &str, patience: Duration) -> (Option<usize>, Duration) {
     let scratch = Scratch::new();
     scratch.write_script("git", format!("#!/bin/sh\n{script}\n"));
     let begun = clock::monotonic();
-    let questions = Questions {
+    let questions = GitQueries {
         git: Git::new(&scratch.path(), Some(scratch.path().as_os_str())),
         deadline: begun + patience,
     };

@@ -1,4 +1,4 @@
-//! A caller's end of the control socket.
+//! The client of the control socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::process::peer;
 
 use super::protocol::{Hello, LINE_BYTES_MAX, PROTOCOL, Request, Response};
 
-/// A runner answers at once; one that does not is stopped or stuck, and the caller must not be stuck with it.
+/// A runner answers at once. One that does not is stopped or hangs, and its caller must not hang too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a live runner.
@@ -24,15 +24,15 @@ pub struct Client {
     writer: OwnedWriteHalf,
 }
 
-/// Why a runner could not be talked to.
+/// Why a request to a runner failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens: the runner is gone, and its socket may be left.
+    /// No runner listens. A dead runner may have left its socket.
     #[error("no runner listens at {}", path.display())]
     Nobody {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -42,17 +42,17 @@ pub enum ClientError {
         /// The socket.
         path: PathBuf,
     },
-    /// The runner speaks another version.
+    /// The runner uses another version of the protocol.
     #[error(
         "the runner is of version {version} and speaks protocol {theirs}; this is protocol {PROTOCOL}"
     )]
     Protocol {
         /// The runner's version.
         version: String,
-        /// What it speaks.
+        /// Its version of the protocol.
         theirs: u32,
     },
-    /// The runner did not answer, or what it said made no sense.
+    /// The runner did not answer, or its answer is not valid.
     #[error("the runner at {} does not answer: {what}", path.display())]
     Silent {
         /// The socket.
@@ -66,7 +66,7 @@ impl Client {
     /// Connects to the runner that listens at `path`.
     ///
     /// # Errors
-    /// Nobody listens there, or it speaks another version.
+    /// No runner listens there, or it uses another version of the protocol.
     pub async fn connect(path: &Path) -> Result<Self, ClientError> {
         Self::connect_within(path, ANSWER_TIMEOUT).await
     }
@@ -74,7 +74,7 @@ impl Client {
     /// Connects like [`Client::connect`], and waits no longer than `patience` for each answer.
     ///
     /// # Errors
-    /// Nobody listens there, or it speaks another version.
+    /// No runner listens there, or it uses another version of the protocol.
     pub async fn connect_within(path: &Path, patience: Duration) -> Result<Self, ClientError> {
         let stream = UnixStream::connect(path)
             .await
@@ -118,7 +118,7 @@ impl Client {
             .ok_or_else(|| self.silent("it hung up"))
     }
 
-    /// Makes a request whose responses are read with [`Client::next`].
+    /// Makes a request. Read its responses with [`Client::next`].
     ///
     /// # Errors
     /// The runner is gone.
@@ -131,10 +131,10 @@ impl Client {
             .map_err(|error| self.silent(&error.to_string()))
     }
 
-    /// Returns the next response; none when the runner has hung up.
+    /// Returns the next response; `None` when the runner has closed the connection.
     ///
     /// # Errors
-    /// What it said makes no sense.
+    /// The response is not valid.
     pub async fn next(&mut self) -> Result<Option<Response>, ClientError> {
         self.line(None).await
     }
@@ -151,7 +151,7 @@ impl Client {
             None => Ok(reading.await),
         };
         match read {
-            // Whoever hangs up in the middle of a line has not said it.
+            // A line without its end is not a response.
             Ok(Ok(read)) if line.last() != Some(&b'\n') && read < LINE_BYTES_MAX => Ok(None),
             Ok(Ok(_)) => serde_json::from_slice(&line)
                 .map(Some)

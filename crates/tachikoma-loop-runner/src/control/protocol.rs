@@ -1,21 +1,21 @@
-//! What is said on the control socket: one JSON object per line. The runner speaks first ([`Hello`]); the caller sends
-//! one [`Request`] and reads [`Response`]s until the socket closes.
+//! The protocol of the control socket: one JSON object per line. The runner sends [`Hello`] first. The caller sends one [`Request`] and
+//! reads [`Response`]s until the socket closes.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{Answer, Choice, LoopCommand, LoopId, Record, Seq, Status};
 
-/// The version of what is said. Both sides must speak the same.
+/// The version of the protocol. Both sides must use the same.
 pub const PROTOCOL: u32 = 1;
 
-/// Longer lines are no requests; a response may be a record with a whole state in it.
+/// The longest line. A response may be a record with a whole state in it.
 pub(super) const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// The runner's first words.
+/// The runner's first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The protocol it speaks.
+    /// The version of its protocol.
     pub protocol: u32,
     /// Its own version, for people.
     pub version: String,
@@ -23,91 +23,91 @@ pub struct Hello {
     pub loop_id: LoopId,
 }
 
-/// What a caller wants.
+/// A request of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// To know what there is to know now.
+    /// Return the status.
     Status,
-    /// To tell the loop something.
+    /// Give the loop a command.
     Command {
-        /// What.
+        /// The command.
         command: LoopCommand,
     },
-    /// To leave a note for the sessions to come.
+    /// Leave a note for later sessions.
     Note {
         /// The note.
         text: String,
     },
-    /// To claim, for the iteration under way, that the whole work is complete.
+    /// Claim, for the current iteration, that the whole work is complete.
     Done {
-        /// Why.
+        /// The reason.
         #[serde(default)]
         reason: Option<String>,
     },
-    /// To have something written down for later.
+    /// Store a value in the free map of the loop.
     Set {
         /// The key.
         key: String,
-        /// The value; null takes it away.
+        /// The value; null removes it.
         value: serde_json::Value,
     },
-    /// To answer a question of the loop.
+    /// Answer a question of the loop.
     Answer {
-        /// Which one; none = the one that is open.
+        /// The id of the question; `None` = the open one.
         #[serde(default)]
         id: Option<u32>,
-        /// What.
+        /// The answer.
         choice: Choice,
-        /// The file with the prompt that goes with `edit`, absolute.
+        /// The absolute path of the file with the prompt for `edit`.
         #[serde(default)]
         prompt_file: Option<PathBuf>,
     },
-    /// To say whether somebody is there to be asked.
+    /// Turn attended mode on or off.
     Attend {
-        /// Whether.
+        /// Whether it is on.
         on: bool,
     },
-    /// To tell the agent something.
+    /// Tell the agent something.
     Tell {
-        /// What.
+        /// The text.
         text: String,
     },
-    /// To have the configuration read again.
+    /// Reload the configuration.
     Reload,
-    /// To read the records that follow this one, as they come.
+    /// Return the records after this one as they are written.
     Follow {
-        /// The last one it has.
+        /// The last record that the caller has.
         after: Seq,
     },
 }
 
-/// What the runner says.
+/// A response of the runner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Response {
-    /// What there is to know now.
+    /// The status.
     Status {
-        /// It.
+        /// The status.
         status: Box<Status>,
     },
-    /// What became of a command.
+    /// The answer to a request.
     Answer {
-        /// It.
+        /// The answer.
         answer: Answer,
     },
-    /// From here on no record is left out without a word.
+    /// From here on, all records are sent, or [`Response::Behind`].
     Following,
     /// A record.
     Record {
-        /// It.
+        /// The record.
         record: Box<Record>,
     },
     /// The caller reads too slowly and missed records; they are in the journal.
     Behind,
     /// The request was not understood, or may not be made from where it came.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

@@ -21,27 +21,27 @@ use crate::notice::Notice;
 use crate::process::{Hooks, Peer, Whose};
 use crate::task::Task;
 
-/// Callers served at a time; more than that are a mistake, and wait.
+/// Callers served at the same time. Further ones wait.
 const CALLERS_MAX: usize = 128;
 
-/// Callers of the agent's at a time, and callers that have ended. The other seats are the operator's: connections of the agent that stay
-/// open must not keep the operator from stopping the loop.
+/// Connections of the agent at the same time, and of callers that have ended. The other ones are for the operator: connections that the
+/// agent keeps open must not keep the operator from stopping the loop.
 const AGENT_CALLERS_MAX: usize = CALLERS_MAX / 2;
 
-/// Callers that stay to follow the loop, at a time: they must never take the last seat from one who wants to stop it.
+/// Callers that follow the loop at the same time: they must not keep another caller from stopping it.
 const FOLLOWERS_MAX: usize = 32;
 
-/// A request is one short line; a caller that does not send it is shown out.
+/// A request is one short line. The connection of a caller that does not send it is closed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
-/// Callers that wait for the last answer of a runner get it within this, or not at all.
+/// How long the end of the runner waits for connected callers to read their answers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The same loop may run in so many directories at a time, restored from a backup.
+/// How many copies of one loop, restored from backups, may run at the same time.
 const COPIES_MAX: u32 = 16;
 
-/// Returns where a loop may listen. Who listens there already runs the same loop in another directory; its callers are not ours.
+/// Returns a free path for the socket of a loop. A runner that listens at another path runs a copy of the loop in another directory.
 fn free_path(runtime_dir: &Path, loop_id: LoopId) -> PathBuf {
     let first = runtime_dir.join(format!("{loop_id}.sock"));
     let others = (1..COPIES_MAX).map(|copy| runtime_dir.join(format!("{loop_id}.{copy}.sock")));
@@ -50,21 +50,21 @@ fn free_path(runtime_dir: &Path, loop_id: LoopId) -> PathBuf {
     all.find(is_free).unwrap_or(first)
 }
 
-/// A listening control socket. Dropping it removes the socket and shows all callers out.
+/// A listening control socket. Dropping it removes the socket and closes all connections.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
-    /// The socket's file, by device and number.
+    /// Identifies the socket's file.
     file: SocketFile,
-    /// Takes another listener in the place of the one before.
+    /// Replaces the listener when its file was removed.
     listeners: mpsc::Sender<UnixListener>,
     closing: Option<oneshot::Sender<()>>,
     task: Task,
 }
 
 impl Server {
-    /// Listens for callers. The working directory's lock must be held: a socket that is there already and at which nobody listens is a
-    /// dead runner's, and is replaced.
+    /// Listens for callers. The caller must hold the lock of the working directory, because a socket without a listener is taken for that of a
+    /// dead runner and replaced.
     ///
     /// # Errors
     /// The socket cannot be made.
@@ -75,15 +75,15 @@ impl Server {
     ) -> Result<Self, ListenError> {
         let path = free_path(runtime_dir, loop_id);
         let (listener, file) = listen(runtime_dir, &path)?;
-        let desk = Desk {
+        let handler = CallerHandler {
             handle,
             loop_id,
-            seats: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
-            agents_seats: Arc::new(Semaphore::new(AGENT_CALLERS_MAX)),
+            followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+            agent_callers: Arc::new(Semaphore::new(AGENT_CALLERS_MAX)),
         };
         let (closing, closed) = oneshot::channel();
         let (listeners, others) = mpsc::channel(1);
-        let task = Task::spawn("control socket", serve(listener, others, desk, closed));
+        let task = Task::spawn("control socket", serve(listener, others, handler, closed));
         Ok(Self {
             path,
             file,
@@ -93,7 +93,7 @@ impl Server {
         })
     }
 
-    /// Makes sure that callers find the socket. Returns whether it had to be made anew; those who are inside stay.
+    /// Creates the socket again if its file is gone. Returns whether it was. Open connections stay.
     ///
     /// # Errors
     /// The socket cannot be made.
@@ -104,7 +104,7 @@ impl Server {
         let runtime_dir = self.path.parent().unwrap_or(Path::new("/"));
         let (listener, file) = listen(runtime_dir, &self.path)?;
         self.file = file;
-        // The task that takes it ends only after us.
+        // The task ends only after this server.
         let _ = self.listeners.send(listener).await;
         Ok(true)
     }
@@ -115,16 +115,16 @@ impl Server {
         &self.path
     }
 
-    /// Closes the door, and lets those who are inside have their answers.
+    /// Accepts no more callers, and lets connected ones read their answers.
     pub(crate) async fn close(mut self) {
         if let Some(closing) = self.closing.take() {
             let _ = closing.send(());
         }
-        // Whoever is served badly now has the end of the run as an answer.
+        // A panic here changes nothing: the run is over.
         let _ = self.task.ended().await;
     }
 
-    /// Returns how serving callers panicked; does not return if it does not. Cancel-safe.
+    /// Returns how the server panicked; does not return if it does not panic. Cancel-safe.
     pub(crate) async fn broken(&mut self) -> String {
         self.task.broken().await
     }
@@ -133,7 +133,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        // One that is not ours is another runner's.
+        // Another file at the path belongs to another runner.
         if SocketFile::at(&self.path).is_ok_and(|there| there == self.file) {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -141,23 +141,23 @@ impl Drop for Server {
 }
 
 #[derive(Clone)]
-struct Desk {
+struct CallerHandler {
     handle: LoopHandle,
     loop_id: LoopId,
-    /// For those who follow.
-    seats: Arc<Semaphore>,
-    /// For callers that are not the operator's.
-    agents_seats: Arc<Semaphore>,
+    /// Limits callers that follow the loop.
+    followers: Arc<Semaphore>,
+    /// Limits callers that are not the operator.
+    agent_callers: Arc<Semaphore>,
 }
 
-/// Serves callers until it is closed, or aborted with all of them.
+/// Serves callers until the server is closed or aborted.
 async fn serve(
     mut listener: UnixListener,
     mut others: mpsc::Receiver<UnixListener>,
-    desk: Desk,
+    handler: CallerHandler,
     mut closed: oneshot::Receiver<()>,
 ) {
-    let room = Arc::new(Semaphore::new(CALLERS_MAX));
+    let capacity = Arc::new(Semaphore::new(CALLERS_MAX));
     let mut callers = JoinSet::new();
     loop {
         let came = tokio::select! {
@@ -167,21 +167,21 @@ async fn serve(
                 continue;
             }
             Some(left) = callers.join_next(), if !callers.is_empty() => {
-                pass_panic_on(left);
+                propagate_panic(left);
                 continue;
             }
-            came = next_caller(&listener, &room) => came,
+            came = next_caller(&listener, &capacity) => came,
         };
         match came {
             Ok((stream, permit)) => {
-                let desk = desk.clone();
+                let handler = handler.clone();
                 callers.spawn(async move {
-                    // A caller that hangs up in the middle has lost interest.
-                    let _ = desk.attend(stream).await;
+                    // A caller that closes the connection needs no answer.
+                    let _ = handler.serve(stream).await;
                     drop(permit);
                 });
             }
-            // Out of descriptors, for example: others may give some back.
+            // For example, no file descriptor is free. Others may be closed soon.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
@@ -192,8 +192,8 @@ async fn serve(
     .await;
 }
 
-/// A panic on behalf of one caller is one of the whole: nobody knows what it left undone.
-fn pass_panic_on(left: Result<(), JoinError>) {
+/// Passes the panic of one caller's task on, so that it is reported as a bug.
+fn propagate_panic(left: Result<(), JoinError>) {
     if let Err(error) = left
         && error.is_panic()
     {
@@ -203,9 +203,9 @@ fn pass_panic_on(left: Result<(), JoinError>) {
 
 async fn next_caller(
     listener: &UnixListener,
-    room: &Arc<Semaphore>,
+    capacity: &Arc<Semaphore>,
 ) -> io::Result<(UnixStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room)
+    let permit = Arc::clone(capacity)
         .acquire_owned()
         .await
         .map_err(io::Error::other)?;
@@ -213,16 +213,16 @@ async fn next_caller(
     Ok((stream, permit))
 }
 
-impl Desk {
-    async fn attend(&self, stream: UnixStream) -> io::Result<()> {
+impl CallerHandler {
+    async fn serve(&self, stream: UnixStream) -> io::Result<()> {
         let credentials = stream.peer_cred()?;
         let caller = Peer::of(&stream, credentials.pid());
         let family = self.handle.family();
-        let _seat = match is_operators(family.whose_peer(&caller)) {
+        let _permit = match is_operators(family.whose_peer(&caller)) {
             true => None,
-            false => match self.agents_seats.try_acquire() {
-                Ok(seat) => Some(seat),
-                // It may call again.
+            false => match self.agent_callers.try_acquire() {
+                Ok(permit) => Some(permit),
+                // The caller may try again.
                 Err(_) => return Ok(()),
             },
         };
@@ -256,7 +256,7 @@ impl Desk {
                 .report_refusal(name_of(&request), caller.pid(), !stranger, gone);
             let reason = match gone && !stranger {
                 true => {
-                    "only the operator may ask this, and nobody can tell who asked: it has ended, or /proc does not show it (`hidepid`); ask as the user who runs the loop"
+                    "only the operator may ask this, and the caller cannot be identified: it has ended, or /proc does not show it (`hidepid`); ask as the user who runs the loop"
                 }
                 false => {
                     "only the operator may ask this; from inside the agent only `status`, `note` and `done` may be asked"
@@ -312,14 +312,14 @@ impl Desk {
         }
     }
 
-    /// Passes records on until the run ends, or the caller hangs up.
+    /// Sends records until the run ends or the caller closes the connection.
     async fn follow(
         &self,
         reader: &mut (impl AsyncRead + Unpin),
         writer: &mut (impl AsyncWrite + Unpin),
         after: Seq,
     ) -> io::Result<()> {
-        let Ok(_seat) = self.seats.try_acquire() else {
+        let Ok(_permit) = self.followers.try_acquire() else {
             let reason = format!("{FOLLOWERS_MAX} others follow this loop already");
             return say(writer, &Response::Refused { reason }).await;
         };
@@ -351,7 +351,7 @@ impl Desk {
 fn is_operators(whose: Whose) -> bool {
     match whose {
         Whose::Operator | Whose::Hook(_) => true,
-        // Nobody but the agent would ask and not wait for the answer.
+        // Only the agent would end without waiting for the answer.
         Whose::Inside | Whose::Gone => false,
     }
 }
@@ -363,7 +363,7 @@ fn hooks_of(whose: Whose) -> Option<Hooks> {
     }
 }
 
-/// What an agent may ask of the loop that it works for.
+/// Returns whether an agent may make the request to its own loop.
 fn is_open_to_the_agent(request: &Request) -> bool {
     match request {
         Request::Status | Request::Note { .. } | Request::Done { .. } => true,
@@ -377,7 +377,7 @@ fn is_open_to_the_agent(request: &Request) -> bool {
     }
 }
 
-/// Returns the word by which a request is made.
+/// Returns the command line word for a request.
 fn name_of(request: &Request) -> String {
     match request {
         Request::Status => "status",
@@ -409,7 +409,7 @@ fn answer_of(answered: Result<Answer, Gone>) -> Response {
     }
 }
 
-/// Waits until the caller has gone. It has said all it may say; more than a request's length of it is too much.
+/// Waits until the caller closes the connection. The length of its further input is limited by that of a request.
 async fn hung_up(reader: &mut (impl AsyncRead + Unpin)) {
     let mut rest = [0; 64];
     while reader.read(&mut rest).await.is_ok_and(|read| read > 0) {}

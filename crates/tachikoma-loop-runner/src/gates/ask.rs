@@ -1,4 +1,4 @@
-//! What is asked behind an iteration: the objectives of a file, and stop scripts, all at the same time.
+//! Reads the objectives of a file and runs stop scripts after an iteration, all at the same time.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,27 +14,27 @@ use crate::prompt;
 use crate::shell::{Ended, Failure, Job, Limit, Said, Shell, TaskCommand};
 use crate::task::words_of;
 
-/// Objectives are read by people; a file beyond this is a mistake.
+/// People write and read objectives, so that a larger file is a mistake.
 const OBJECTIVES_BYTES_MAX: u64 = 1 << 20;
 
-/// A megabyte from a slow disk takes less.
+/// Reading a megabyte from a slow disk takes less.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Threads that may hang in a read of objectives, over all loops of a process.
+/// Threads that may hang while reading objectives, in all loops of a process.
 const READERS_MAX: usize = 4;
 
-/// Of a script only its last line is recorded.
+/// Only the last line of a script's output is recorded.
 const OUTPUT_BYTES_MAX: usize = 1 << 10;
 
-/// As many as an task has for itself.
+/// The same as for a task.
 const ORDERS_MAX: usize = 8;
 
-/// What is to be asked, and with what.
+/// The objectives to read and the scripts to run.
 #[derive(Debug)]
 pub(crate) struct Questions {
     /// The file with the objectives.
     pub objectives: Option<PathBuf>,
-    /// Each with a shell of its own, so that none waits for another.
+    /// Each has a shell of its own, so that it does not wait for the others.
     pub scripts: Vec<(PathBuf, Shell)>,
     pub scene: Scene,
 }
@@ -53,7 +53,7 @@ impl Questions {
     }
 }
 
-/// Reads a file on a thread of its own, which is left to itself where the disk hangs: neither the loop nor its end waits for it.
+/// Reads a file on a thread of its own. If the disk hangs, neither the loop nor its end waits for the thread.
 async fn read(path: PathBuf) -> ObjectivesSeen {
     static READING: AtomicUsize = AtomicUsize::new(0);
     let shown = path.display().to_string();
@@ -66,7 +66,7 @@ async fn read(path: PathBuf) -> ObjectivesSeen {
     }
     let (tell, commands) = oneshot::channel();
     let work = move || {
-        // Nobody may be waiting any more.
+        // The receiver may have been dropped.
         let _ = tell.send(read_now(&path));
         READING.fetch_sub(1, Ordering::Relaxed);
     };
@@ -97,7 +97,7 @@ fn read_now(path: &Path) -> ObjectivesSeen {
     }
 }
 
-/// Asks all scripts, and passes on what they are commands meanwhile.
+/// Runs all scripts, and passes commands on to them.
 async fn ask_all(
     scripts: Vec<(PathBuf, Shell)>,
     scene: &Scene,
@@ -121,7 +121,7 @@ async fn ask_all(
             order = orders.recv(), if !commands.is_empty() => match order {
                 Some(TaskCommand::Suspend(done)) => suspend(&commands, done).await,
                 Some(TaskCommand::Resume) => commands.iter().for_each(|tell| drop(tell.try_send(TaskCommand::Resume))),
-                // Without anyone to give orders each ends by itself.
+                // Without a sender of commands each script ends by itself.
                 Some(TaskCommand::Cancel) | None => commands.clear(),
             },
             ended = asked.join_next() => match ended {
@@ -160,7 +160,7 @@ async fn suspend(commands: &[mpsc::Sender<TaskCommand>], done: oneshot::Sender<(
     let mut stopped = Vec::new();
     for tell in commands {
         let (each, is_done) = oneshot::channel();
-        // One that is over has nothing to stop.
+        // A script that has ended need not be stopped.
         if tell.try_send(TaskCommand::Suspend(each)).is_ok() {
             stopped.push(is_done);
         }
@@ -168,7 +168,7 @@ async fn suspend(commands: &[mpsc::Sender<TaskCommand>], done: oneshot::Sender<(
     for is_done in stopped {
         let _ = is_done.await;
     }
-    // Whoever asked may have gone.
+    // The caller may have gone.
     let _ = done.send(());
 }
 
@@ -213,8 +213,7 @@ fn verdict(ended: Ended) -> ScriptVerdict {
     }
 }
 
-/// What scripts are called in records: their paths would repeat the working directory each time, and are said from there where
-/// two have one name.
+/// Returns the names of scripts in records: their file names, or their paths from the working directory where two have the same name.
 fn names(paths: &[&Path], working_dir: &Path) -> Vec<String> {
     let short = |path: &&Path| path.file_name().unwrap_or(path.as_os_str()).to_owned();
     let name = |path: &&Path| {

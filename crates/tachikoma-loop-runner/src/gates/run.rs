@@ -1,4 +1,4 @@
-//! Gates at work, one after the other: all of them run, so that the agent hears of everything that fails.
+//! Runs gates one after another. All of them run, so that the agent learns of every failure.
 
 use std::path::PathBuf;
 
@@ -12,35 +12,35 @@ use crate::session::transcript::Transcript;
 use crate::settings::Gate;
 use crate::shell::{Job, Limit, Said, Shell, TaskCommand};
 
-/// Of a gate's output its end is recorded, which says what failed. The journal is no place for more.
+/// The recorded end of a gate's output, which says what failed.
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
 
-/// Of a gate's output all is kept in a file, up to this: a person reads it, and a parser of test results.
+/// The part of a gate's output that is kept in a file, for people and for the parsers of test results.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Gates that are to be run, and with what.
+/// Gates to run.
 #[derive(Debug)]
 pub(crate) struct GateRun {
-    /// Each with its place in the configuration, from 1.
+    /// Each gate with its position in the configuration, from 1.
     pub gates: Vec<(u32, Gate)>,
     pub scene: Scene,
-    /// Where what they say is kept.
+    /// Where their output is kept.
     pub directory: PathBuf,
     pub shell: Shell,
-    /// How many gates there are, whether they run or not.
+    /// How many gates are configured, including those that do not run.
     pub all: usize,
-    /// What is known of the tests in them.
+    /// The earlier runs of their tests.
     pub history: TestHistory,
 }
 
-/// What came of gates.
+/// The results of gates.
 #[derive(Debug)]
 pub(crate) struct GatesRan {
-    /// How each went, in order.
+    /// The result of each gate, in order.
     pub results: Vec<GateResult>,
-    /// What the tests in them came to, where there are any.
+    /// The results of their tests; `None` if they ran none.
     pub tests: Option<TestRun>,
-    /// What a person should know of these.
+    /// Warnings about the test results.
     pub warnings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What gates said of tests: read from their reports, or from what they printed, and entered into the books.
+//! Test results of gates: read from their reports or their output, and compared with earlier runs.
 
 use std::path::{Path, PathBuf};
 
@@ -11,39 +11,39 @@ use crate::store::{compressed, tests_book};
 use tachikoma_core::error_chain as chain;
 use tachikoma_test_results::ReportPattern;
 
-/// What was read so far, over all gates of a check.
+/// The results of all gates of a check so far.
 #[derive(Debug, Default)]
 pub(crate) struct TestsRead {
     ended: Vec<(String, Verdict)>,
     counts: TestCounts,
-    /// Whether a runner of tests was heard at all.
+    /// Whether any test results were found.
     heard: bool,
-    /// What a person should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// What tests came to, for the record, and the books to be written behind it.
+/// The results of tests for the record, and the history that is written after it.
 #[derive(Debug)]
 pub(crate) struct TestRun {
     pub report: TestsReport,
     pub history: TestsSeen,
 }
 
-/// What is known of earlier runs.
+/// Where the history of earlier runs is, and what is known of it.
 #[derive(Clone, Debug)]
 pub(crate) struct TestHistory {
     /// The directory of the loop.
     pub dir: PathBuf,
-    /// Whether there were any.
+    /// Whether there was an earlier run.
     pub any: bool,
-    /// Whether what is tested may have changed since.
+    /// Whether the work may have changed since the last run.
     pub changed: bool,
-    /// What opens what is known.
+    /// Decrypts the history.
     pub vault: Vault,
 }
 
 impl TestsRead {
-    /// Reads what a gate left behind that began at `since`. `printed` is the file with its output. Blocks.
+    /// Reads the results of a gate that began at `since`. `printed` is the file with its output. Blocks.
     pub fn gate(
         &mut self,
         gate: &Gate,
@@ -52,7 +52,7 @@ impl TestsRead {
         printed: Option<(&Path, &Vault)>,
         of: usize,
     ) {
-        // Names of several gates may be the same.
+        // Tests of several gates may have the same names.
         let prefix = (of > 1).then_some(gate.name.as_str());
         if let Some(report) = &gate.report {
             let found = ReportPattern::new(report).and_then(|pattern| pattern.find(dir, since));
@@ -112,7 +112,7 @@ impl TestsRead {
         }));
     }
 
-    /// Compares with earlier runs; none where no tests were run. Blocks.
+    /// Compares the results with earlier runs; `None` if no tests ran. Blocks.
     pub fn compare(&mut self, iteration: u32, before: &TestHistory) -> Option<TestRun> {
         if !self.heard {
             return None;
@@ -121,12 +121,12 @@ impl TestsRead {
             Ok(Some(books)) => books,
             Ok(None) => {
                 if before.any {
-                    self.warnings.push(anew("they are gone"));
+                    self.warnings.push(history_restarted("its file is gone"));
                 }
                 TestsSeen::default()
             }
             Err(why) => {
-                self.warnings.push(anew(&why));
+                self.warnings.push(history_restarted(&why));
                 TestsSeen::default()
             }
         };
@@ -143,6 +143,6 @@ impl TestsRead {
     }
 }
 
-fn anew(why: &str) -> String {
-    format!("the books of earlier runs of the tests begin anew: {why}")
+fn history_restarted(why: &str) -> String {
+    format!("the history of earlier test runs starts again: {why}")
 }

@@ -1,4 +1,4 @@
-//! The hooks of one point at work, one after the other, in a task of their own.
+//! Runs the hooks of one point, one after another, in a task of their own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,26 +16,26 @@ use crate::shell::{CancellableTask, Ended, Failure, GRACE, Job, Limit, Said, She
 use crate::task::words_of;
 use tachikoma_core::error_chain as chain;
 
-/// Of a hook's output its end is recorded, which says how it went. The journal is no place for more.
+/// The recorded end of a hook's output.
 const OUTPUT_BYTES_MAX: usize = 4096;
 
-/// So much is heard of it, for what it wants to be written down: more than that may not be.
+/// The part of a hook's output that is read for values to store. More values are not allowed.
 const HEARD_BYTES_MAX: usize = 64 << 10;
 
-/// The exit by which a hook stops the loop.
+/// The exit code by which a hook stops the loop.
 const STOP: Exit = Exit::Code(125);
 
-/// What the task is called when it fails.
+/// The name of the task in an error message.
 const HOOKS: &str = "hooks";
 
-/// What is to be run, and with what.
+/// Hooks to run.
 pub(crate) struct HookPlan {
     pub hooks: Vec<PlannedHook>,
     pub event: HookEvent,
     pub shell: Shell,
 }
 
-/// Hooks under way. Dropped, they are ended where they are.
+/// Hooks that run. Dropping it aborts them.
 #[derive(Debug)]
 pub(crate) struct HookRun {
     pub point: HookPoint,
@@ -43,7 +43,7 @@ pub(crate) struct HookRun {
 }
 
 impl HookRun {
-    /// Begins with the hooks of a plan, as soon as those `before` have ended.
+    /// Runs the hooks of a plan after those of `before` have ended.
     pub fn begin(plan: HookPlan, before: Option<Self>) -> Self {
         let point = plan.event.point;
         let before = before.map(|before| before.task);
@@ -77,9 +77,9 @@ async fn run_all(plan: HookPlan, mut orders: mpsc::Receiver<TaskCommand>) -> Vec
         let failed = error.is_some();
         let cut = ended.said.tail.is_cut();
         let said = ended.said.tail.text();
-        // What is to be written down may be larger than what is recorded of the rest.
-        let custom = said.as_deref().map(wanted_down).unwrap_or_default();
-        // Behind the line that says how much is missing stands the rest of the one that was cut.
+        // Values to store may be longer than the recorded output.
+        let custom = said.as_deref().map(custom_values).unwrap_or_default();
+        // The first line says how much is missing. The second is the rest of the line that was cut.
         let torn = said.as_deref().and_then(|said| said.lines().nth(1));
         let unread = cut && custom.is_empty() && torn.is_some_and(|it| it.trim().ends_with('}'));
         let output = said.map(|said| end_of(&said));
@@ -92,8 +92,7 @@ async fn run_all(plan: HookPlan, mut orders: mpsc::Receiver<TaskCommand>) -> Vec
             custom,
             unread,
         });
-        // The first one that fails calls the reboot off: the others have nothing to prepare. After a reboot each has
-        // its own work to do.
+        // The first failure cancels the reboot, so that the other hooks have nothing to prepare. After a reboot all hooks run.
         let enough = failed && event.point == HookPoint::BeforeReboot;
         if enough || ended.called_off {
             break;
@@ -103,8 +102,8 @@ async fn run_all(plan: HookPlan, mut orders: mpsc::Receiver<TaskCommand>) -> Vec
     results
 }
 
-/// Returns what a hook wants to be written down: a line of its own that is a JSON object with `custom`. The last one counts.
-fn wanted_down(said: &str) -> BTreeMap<String, serde_json::Value> {
+/// Returns the values that a hook wants to store: the last line that is a JSON object with `custom`.
+fn custom_values(said: &str) -> BTreeMap<String, serde_json::Value> {
     #[derive(Deserialize)]
     struct Wanted {
         custom: BTreeMap<String, serde_json::Value>,
@@ -113,12 +112,12 @@ fn wanted_down(said: &str) -> BTreeMap<String, serde_json::Value> {
     let objects = lines.filter(|line| line.starts_with('{'));
     let mut wanted = objects.filter_map(|line| serde_json::from_str::<Wanted>(line).ok());
     wanted.next().map_or_else(BTreeMap::new, |wanted| {
-        // One more than there may be, so that it is said.
+        // One more than the limit, so that the core reports it.
         wanted.custom.into_iter().take(KEYS_MAX + 1).collect()
     })
 }
 
-/// Returns as much of the end as is recorded.
+/// Returns the recorded end of the output.
 fn end_of(said: &str) -> String {
     let mut tail = Said::tail_only(OUTPUT_BYTES_MAX).tail;
     tail.push(said.as_bytes());
@@ -157,9 +156,9 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
     let outcome = event.outcome.clone();
     let outcome = outcome.map(|outcome| pair("TACHIKOMA_OUTCOME", outcome));
     let test = event.test.then(|| pair("TACHIKOMA_TEST", "1".to_owned()));
-    let told = vec![
+    let common = vec![
         pair("TACHIKOMA_HOOK", event.point.to_string()),
-        // A NUL byte, which a pattern may have, ends a variable.
+        // A pattern may contain a NUL byte, which a variable cannot.
         pair("TACHIKOMA_REASON", event.reason_text.replace('\0', " ")),
         pair("TACHIKOMA_ITERATION", event.iteration.to_string()),
         pair("TACHIKOMA_SESSION", event.session.number.to_string()),
@@ -168,10 +167,10 @@ pub(crate) fn variables(event: &HookEvent) -> Vec<(OsString, OsString)> {
     let question = event.question.as_ref();
     let question = question.map(|question| pair("TACHIKOMA_QUESTION", question.id.to_string()));
     let more = outcome.into_iter().chain(question).chain(test);
-    told.into_iter().chain(more).collect()
+    common.into_iter().chain(more).collect()
 }
 
-/// Calls a registered hook. It has a task of its own, in which it may panic.
+/// Calls a registered hook in a task of its own, so that it may panic.
 async fn call(
     hook: Arc<dyn RebootHook>,
     event: HookEvent,
@@ -186,10 +185,10 @@ async fn call(
             order = orders.recv() => match order {
                 Some(TaskCommand::Suspend(done)) => {
                     limit.stop();
-                    // Whoever asked may have gone.
+                    // The caller may have gone.
                     let _ = done.send(());
                 }
-                Some(TaskCommand::Resume) => limit.go_on(),
+                Some(TaskCommand::Resume) => limit.resume(),
                 Some(TaskCommand::Cancel) | None => break Failure::CalledOff,
             },
             returned = &mut task.0 => return match returned {
@@ -208,12 +207,12 @@ async fn call(
         }
     };
     task.0.abort();
-    // Gone at its next await; one that blocks its thread is not waited for.
+    // The task ends at its next await. A hook that blocks its thread is not awaited.
     let _ = tokio::time::timeout(GRACE, &mut task.0).await;
     ended(Some(failure))
 }
 
-/// A task that does not outlive whoever waits for it.
+/// A task that is aborted when this is dropped.
 struct Aborted<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for Aborted<T> {

@@ -1,17 +1,17 @@
-//! What happens at a point of the loop, in words.
+//! Describes in words what happens at a hook point.
 
 use tachikoma_core::{HookPoint, IterationOutcome, Phase, State, Timestamp, WaitReason};
 
-/// How an iteration ended, as hooks and messages tell it.
+/// How an iteration ended, for hooks and notifications.
 pub(crate) enum Past {
-    /// Why.
+    /// With the reason.
     Failed(Option<String>),
     Over(IterationOutcome),
     Limited,
 }
 
 impl Past {
-    /// What the state knows of the last one.
+    /// Returns how the last iteration ended.
     fn of(state: &State) -> Self {
         match state.frames.outcome {
             Some(IterationOutcome::Failed) => Self::failed(state),
@@ -48,7 +48,7 @@ impl Past {
     }
 }
 
-/// Until when the loop waits for the model's service, now or behind what it does now.
+/// Returns until when the loop waits for the model's service, now or after its current phase.
 fn limited_until(state: &State) -> Option<Timestamp> {
     let wait = match &state.phase {
         Phase::Waiting { wait } => Some(*wait),
@@ -63,7 +63,7 @@ fn limited_until(state: &State) -> Option<Timestamp> {
     wait.map(|wait| wait.until)
 }
 
-/// Says what happens.
+/// Returns what happens.
 pub(super) fn of(point: HookPoint, state: &State) -> String {
     let iteration = iteration(point, state);
     match point {
@@ -94,7 +94,7 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
         HookPoint::Error => Past::failed(state).words(iteration, state),
         HookPoint::Question => match state.question() {
             Some(asked) => format!(
-                "{}: `tachikoma answer {} CHOICE` with one of {}; {} when nobody does",
+                "{}: `tachikoma answer {} CHOICE` with one of {}; without an answer: {}",
                 asked.about,
                 asked.id,
                 asked.offers(),
@@ -106,11 +106,11 @@ pub(super) fn of(point: HookPoint, state: &State) -> String {
     }
 }
 
-/// Returns the iteration that something happens to.
+/// Returns the iteration that a point belongs to.
 pub(super) fn iteration(point: HookPoint, state: &State) -> u32 {
     match point {
         HookPoint::IterationStart => state.next_iteration(),
-        // The next one may have begun already.
+        // The next iteration may have begun already.
         HookPoint::TestsChanged => {
             let tests = state.progress.tests.as_ref();
             tests.map_or(state.iteration, |tests| tests.iteration)
@@ -132,7 +132,7 @@ pub(super) fn iteration(point: HookPoint, state: &State) -> u32 {
     }
 }
 
-/// Returns how an iteration, or the loop, has ended.
+/// Returns how the iteration or the loop ended.
 pub(super) fn outcome(point: HookPoint, state: &State) -> Option<String> {
     match point {
         HookPoint::IterationEnd => Some(Past::of(state).outcome()),

@@ -126,7 +126,7 @@ async fn within<T>(
                     // The sender may be gone.
                     let _ = done.send(());
                 }
-                Some(TaskCommand::Resume) => limit.go_on(),
+                Some(TaskCommand::Resume) => limit.resume(),
                 Some(TaskCommand::Cancel) | None => return Waited::Canceled,
             },
         }

@@ -32,6 +32,8 @@ use crate::store::snapshot::Durability;
 /// The loop of one working directory. It owns all state; the features own their tasks.
 #[derive(Debug)]
 pub(super) struct Actor {
+    /// The first field, so that dropping the actor ends the agent before it releases the lock.
+    pub features: Features,
     pub config: LoopConfig,
     pub agent: Agent,
     pub policy: Policy,
@@ -41,7 +43,6 @@ pub(super) struct Actor {
     pub queue: InputQueue,
     pub channels: Channels,
     pub handle: LoopHandle,
-    pub features: Features,
     /// When the whole process was about to be stopped by Ctrl-Z; `None` while it runs.
     pub suspended: Option<std::time::Instant>,
 }

@@ -211,7 +211,7 @@ impl Autocommit {
         let seconds = self.snapshot_limit().as_secs();
         if !has_repository(context.policy) {
             return warning_input(format!(
-                "what was changed before iteration {iteration} passes for its work: a look at the files took more than {seconds} s"
+                "changes before iteration {iteration} count as its work: the survey of the files took more than {seconds} s"
             ));
         }
         no_snapshot(iteration, &format!("git took more than {seconds} s"))
@@ -269,7 +269,7 @@ impl Autocommit {
                 if worker.commit(number, commit, change_owner(changes)) {
                     return;
                 }
-                Err("git has not answered what it was asked before".to_owned())
+                Err("git has not finished its earlier work".to_owned())
             }
             // A warning said so when the run began.
             None => Ok(Kept::default()),
@@ -288,7 +288,7 @@ impl Autocommit {
         let worker = self.worker.as_mut();
         let rollback = RollbackOrder { iteration, again };
         if !worker.is_some_and(|worker| worker.roll_back(rollback)) {
-            let result = Err("nobody keeps the work tree".to_owned());
+            let result = Err("git is not available in this run".to_owned());
             queue.push(Input::RolledBack { iteration, result });
         }
     }
@@ -345,14 +345,14 @@ pub(super) fn rolled_back(iteration: u32, result: Result<String, RollbackFailure
 /// Returns the warning that the loop continues without a repository.
 pub(super) fn no_repository(why: &str) -> Input {
     warning_input(format!(
-        "nothing is committed, no snapshots are kept, and what an iteration changed is told by its files alone: {why}"
+        "the repository cannot be used: nothing is committed, no snapshots are taken, and changes are detected by comparing files: {why}"
     ))
 }
 
 /// Returns the warning that the loop continues without change detection.
 pub(super) fn no_change_detection(why: &str) -> Input {
     warning_input(format!(
-        "nobody knows what an iteration changes, so that no lack of progress ends the loop: {why}"
+        "changes cannot be tracked here, so that no-progress detection is off: {why}"
     ))
 }
 

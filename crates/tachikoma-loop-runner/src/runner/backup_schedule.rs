@@ -132,7 +132,7 @@ impl BackupSchedule {
             self.warned = false;
         } else if !std::mem::replace(&mut self.warned, true) {
             queue.warn(
-                "no backup was taken: those before it are still under way; the next one is tried in time",
+                "no backup was taken: earlier backups are still being taken; the next one follows on schedule",
             );
         }
         Ok(())

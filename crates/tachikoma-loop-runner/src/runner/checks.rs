@@ -199,7 +199,7 @@ impl Checks {
         let written = tests_book::write(&context.loop_dir(), history, &context.config.vault);
         if let Err(error) = written {
             queue.warn(format!(
-                "the books of the tests are not kept: {}",
+                "the history of the tests cannot be written: {}",
                 chain(&error)
             ));
         }
@@ -253,7 +253,7 @@ fn scene(context: Context<'_>) -> Scene {
 fn script_problem(config: &LoopConfig, script: &Path) -> Option<String> {
     let path = config.resolve(script);
     match std::fs::metadata(&path) {
-        Ok(there) if !there.is_file() => Some("it is no file".to_owned()),
+        Ok(there) if !there.is_file() => Some("it is not a file".to_owned()),
         Ok(there) if there.permissions().mode() & 0o111 == 0 => {
             Some("it may not be executed".to_owned())
         }

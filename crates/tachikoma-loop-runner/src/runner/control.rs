@@ -59,7 +59,7 @@ impl Control {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.warned, true) {
-                    queue.warn(format!("nobody can talk to the runner: {}", chain(&error)));
+                    queue.warn(format!("the control socket cannot be created again, and commands do not reach the runner: {}", chain(&error)));
                 }
                 None
             }

@@ -35,7 +35,7 @@ pub(super) fn filter_request(
         return Ok(None);
     }
     if let Some(LoopCommand::Stop(_)) = command {
-        let note = "stopped; the disk is full, so that this is not written down".to_owned();
+        let note = "stopped; the disk is full, so that the stop is not recorded".to_owned();
         let _ = reply.send(Answer::Accepted { note });
         return Err(Abort::Unrecorded(Outcome::Operator));
     }

@@ -9,10 +9,10 @@ use crate::process::GuardError;
 use crate::store::StoreError;
 use crate::store::lock::LockError;
 
-/// Why a run ended without an outcome. What was recorded before is safe, and the loop can be taken up again.
+/// Why a run ended without an outcome. All records are safe, and the loop can continue in another run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The loop cannot be started from where it is.
+    /// The loop cannot be started from its state.
     #[error(transparent)]
     InvalidState(#[from] InvalidState),
     /// The journal could not be written.
@@ -20,28 +20,28 @@ pub enum RunError {
         "the journal cannot be written; the loop has ended, and nothing that was recorded is lost"
     )]
     Journal(#[source] StoreError),
-    /// The disk was full, and stayed so.
+    /// The disk was full for too long.
     #[error(
-        "the disk is full, and no room was made within {} s; the loop has ended, and nothing that was recorded is lost",
+        "the disk stayed full for {} s, and the loop has ended; all records are safe",
         waited.as_secs()
     )]
     NoRoom {
-        /// How long it was waited for.
+        /// How long the runner waited for space.
         waited: Duration,
-        /// What could not be written.
+        /// The write that failed.
         #[source]
         source: StoreError,
     },
-    /// The lock of the working directory was lost, and someone else has it.
+    /// The lock of the working directory was lost, and another runner has it.
     #[error("the lock of the working directory was lost, and the loop has ended")]
     Lock(#[source] LockError),
-    /// The journal failed in an earlier run of this runner, which knows more than is written down.
+    /// The journal failed in an earlier run of this runner, so that its state is ahead of the journal.
     #[error("the journal could not be written before; close this runner and open the loop again")]
     Unwritten,
-    /// There is no guard to hold the agent's processes together.
+    /// The guard of the agent cannot be started.
     #[error("the agent's processes cannot be held together")]
     Guard(#[from] GuardError),
-    /// The server that the agent works in cannot be kept alive.
+    /// The OpenCode server of the loop cannot be supervised.
     #[error("OpenCode's server cannot be run for the loop")]
     Server(#[source] Box<SupervisorError>),
 }

@@ -237,7 +237,7 @@ fn work_warning(bundled: &Bundled, reported: &mut Option<String>) -> Option<Stri
 /// The maintenance thread. It starts with the first task.
 #[derive(Debug)]
 pub(super) struct Maintenance {
-    worker: Option<Worker>,
+    worker: Option<MaintenanceThread>,
     sender: mpsc::Sender<MaintenanceEvent>,
     events: mpsc::Receiver<MaintenanceEvent>,
 }
@@ -257,7 +257,7 @@ impl Maintenance {
     /// Queues a task. Returns whether there was space for it.
     pub fn submit(&mut self, task: MaintenanceTask) -> bool {
         if self.worker.is_none() {
-            self.worker = Worker::start(self.sender.clone());
+            self.worker = MaintenanceThread::start(self.sender.clone());
         }
         let worker = self.worker.as_ref();
         worker.is_some_and(|worker| worker.tasks.try_send(task).is_ok())
@@ -357,14 +357,14 @@ impl Drop for Maintenance {
 }
 
 #[derive(Debug)]
-struct Worker {
+struct MaintenanceThread {
     tasks: SyncSender<MaintenanceTask>,
     canceled: Arc<AtomicBool>,
     ended: oneshot::Receiver<()>,
     thread: JoinHandle<()>,
 }
 
-impl Worker {
+impl MaintenanceThread {
     /// Starts the thread. Without one, files stay uncompressed and old files stay.
     fn start(events: mpsc::Sender<MaintenanceEvent>) -> Option<Self> {
         let (tasks, waiting) = sync_channel::<MaintenanceTask>(TASKS_MAX);
@@ -419,7 +419,7 @@ impl Worker {
 }
 
 /// Returns how the thread panicked; does not return if it does not panic. Cancel-safe.
-async fn panic_of(thread: &mut Option<Worker>) -> String {
+async fn panic_of(thread: &mut Option<MaintenanceThread>) -> String {
     if let Some(worker) = thread
         && (&mut worker.ended).await.is_err()
         && let Some(worker) = thread.take()

@@ -1,4 +1,4 @@
-//! Taking up a working directory: the lock, what an earlier runner left, the journal.
+//! Opens a working directory: takes the lock, ends processes that an earlier runner left, and opens or creates the journal.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,53 +45,53 @@ use crate::store::{StoreError, archive, backup, checkpoints, loops, snapshot, va
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundLoop {
-    /// No loop that could go on.
+    /// No loop that could continue.
     Nothing,
-    /// A loop whose runner died.
+    /// A loop that was interrupted, because its runner died.
     Interrupted {
-        /// The iteration it was at.
+        /// The iteration that was running.
         iteration: u32,
-        /// Processes that the dead runner left, now ended.
+        /// How many processes of the dead runner were ended.
         leftovers: usize,
     },
-    /// A loop that had ended and goes on.
+    /// A loop that had ended and continues.
     Ended {
-        /// How.
+        /// How it had ended.
         outcome: Outcome,
     },
 }
 
-/// What the state of a loop that was found was made from.
+/// What the state of a loop was read from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateOrigin {
-    /// Where it was found; none for a new loop.
+    /// The kind of file; `None` for a new loop.
     pub source: Option<Source>,
-    /// How many records of the journal were read for it.
+    /// How many records of the journal were read.
     pub records: u64,
-    /// What could not be used, and what that costs. Of a loop that goes on it is recorded as warnings already.
+    /// Files that could not be used, and the consequences. For a loop that continues, they are recorded as warnings already.
     pub warnings: Vec<String>,
 }
 
-/// Why a loop cannot be taken up. It has not gone on, and no record of it is lost. What needs the lock fails after the
-/// lock was taken: then processes that a dead runner left may have been ended, and the torn last line of its journal cut.
+/// Why a loop cannot be opened. No record of it is lost. If the error came after the lock was taken, processes of a dead runner may have been
+/// ended, and the incomplete last line of its journal may have been cut.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The working directory is no directory.
+    /// The working directory is not a directory.
     #[error("working directory {}", path.display())]
     WorkingDir {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// Another runner works there, or the lock cannot be used.
+    /// Another runner uses the directory, or the lock cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The journal cannot be read or made.
+    /// The journal cannot be read or created.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no agent to run.
+    /// The configured agent cannot be run.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// The agent's program cannot be run.
@@ -99,13 +99,13 @@ pub enum OpenError {
     Program {
         /// The agent that needs it.
         agent: AgentName,
-        /// What is wrong with it.
+        /// The problem, as a text.
         problem: String,
     },
-    /// There is no prompt.
+    /// The prompt cannot be used.
     #[error(transparent)]
     Prompt(#[from] PromptError),
-    /// The control socket cannot be made.
+    /// The control socket cannot be created.
     #[error(transparent)]
     Control(#[from] ListenError),
 }
@@ -145,7 +145,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     if let Some(dead) = lock.crashed() {
         temporary::clear(&config.temporary_dir, dead.loop_id);
         if !loops::dir(&config.working_dir, dead.loop_id).exists() {
-            // Nothing of it was to be left.
+            // The loop was not to be kept.
             let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
         }
     }
@@ -169,7 +169,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     let (handle, channels) =
         handle::channel(Status::of(&state, true), Family::new(config.adoption));
     let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
-    // What never ran must not stand in the way of the loop before it.
+    // A new loop that cannot run must not replace the loop before it.
     let discard = || {
         if found == FoundLoop::Nothing {
             let root = config.store_root(state.loop_id);
@@ -238,30 +238,23 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     Ok((actor, opening))
 }
 
-impl LoopConfig {
-    /// Checks that what is kept can be opened, and that what will be written could be read again.
-    ///
-    /// # Errors
-    /// A key is missing, or is the wrong one.
-    fn check_keys(&self) -> Result<(), StoreError> {
-        self.vault.check_apart(&self.working_dir)?;
-        if self.settings.state.enabled {
-            vault::check_keys(&self.vault, &self.working_dir, &self.snapshot_path())?;
-        }
-        self.vault.check(&[])
+/// Checks that the files can be decrypted, and that new files could be decrypted later.
+///
+/// # Errors
+/// A key is missing or wrong.
+fn check_keys(config: &LoopConfig) -> Result<(), StoreError> {
+    config.vault.check_apart(&config.working_dir)?;
+    if config.settings.state.enabled {
+        vault::check_keys(&config.vault, &config.working_dir, &config.snapshot_path())?;
     }
-
-    /// Checks what can be checked before anything is touched.
-    ///
-    /// # Errors
-    /// Something that a run needs is missing.
-    pub fn check(&self) -> Result<(), OpenError> {
-        preflight(self, &self.agent()?)
-    }
+    config.vault.check(&[])
 }
 
-/// Checks what can be checked before anything is touched.
-fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
+/// Checks everything that can be checked before a file is changed.
+///
+/// # Errors
+/// A run would fail.
+pub(super) fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let working_dir = &config.working_dir;
     let is_dir = std::fs::metadata(working_dir).and_then(|metadata| {
         metadata
@@ -278,11 +271,11 @@ fn preflight(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     let searched = search_path(&plan, config.search_path.as_ref());
     find_program(Path::new(&plan.program), working_dir, searched)
         .map_err(|problem| missing_program(config, problem))?;
-    config.check_keys()?;
+    check_keys(config)?;
     check_server(config, agent)
 }
 
-/// Brings what is kept into the form that is wanted. Returns what is to be said of it.
+/// Encrypts or decrypts existing files as configured. Returns the warning about it.
 fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, StoreError> {
     if !config.settings.state.enabled {
         return Ok(None);
@@ -329,7 +322,7 @@ fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, St
     Ok((!said.is_empty()).then(|| warning_input(said.join("; "))))
 }
 
-/// Checks that a server of the loop's own could be started.
+/// Checks that the OpenCode server of the loop could be started.
 fn check_server(config: &LoopConfig, agent: &Agent) -> Result<(), OpenError> {
     match config.opencode_server(agent) {
         OpenCodeServer::Own(_) => {}
@@ -348,7 +341,7 @@ fn missing_program(config: &LoopConfig, problem: String) -> OpenError {
     OpenError::Program { agent, problem }
 }
 
-/// Checks the directories that are there already and will be written to.
+/// Checks the existing directories to which the loop writes.
 fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreError> {
     let working_dir = &config.working_dir;
     check_dir(working_dir, &loops::all(working_dir))?;
@@ -364,28 +357,28 @@ fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreE
     Ok(())
 }
 
-/// A journal to go on with.
+/// An opened journal.
 struct Opened {
     journal: Journal,
     state: State,
     clock: Clock,
     found: FoundLoop,
     origin: StateOrigin,
-    /// What was recorded of the troubles on the way.
+    /// Records of problems with the files.
     recorded: Vec<Record>,
-    /// The loop that was the current one.
+    /// The loop that was current before.
     before: Option<LoopId>,
     temporary: Option<TemporaryStore>,
 }
 
-/// Makes way for the snapshot of a new loop, and returns what is there of the one that goes on.
+/// Archives the snapshot of an earlier loop. Returns the snapshot of a loop that continues.
 fn prepare_snapshot(
     config: &LoopConfig,
     found: &FoundLoop,
     before: Option<LoopId>,
     loop_id: LoopId,
 ) -> Result<Option<SavedSnapshot>, StoreError> {
-    // One that is not kept touches nothing that is.
+    // A loop that is not kept does not change files of others.
     if !config.settings.state.enabled {
         return Ok(None);
     }
@@ -399,7 +392,7 @@ fn prepare_snapshot(
     if backups.starts_with(config.working_dir.join(RALPH_DIR)) {
         whole::remove_remains(&backups.join("any"));
     } else {
-        // Others may be at it there.
+        // Other loops may write there.
         let dir = loops::dir(&config.working_dir, loop_id);
         backup::remove_remains(&backups, Lives::of(&dir, &config.vault).current().as_ref());
     }
@@ -410,7 +403,7 @@ fn prepare_snapshot(
     ))
 }
 
-/// Begins a loop that is not kept: whatever else is in the working directory stays as it is.
+/// Begins a loop that is not kept. Other loops in the working directory stay as they are.
 fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
     let loop_id = new_loop_id(config);
     let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
@@ -456,7 +449,7 @@ fn open_journal(
             };
             Some(found.open(&dir, &config.working_dir)?)
         }
-        // A file of a newer version is not written over, whoever it belongs to.
+        // A file of a newer version is never overwritten.
         None if !config.new_loop => match snapshot::read(&config.snapshot_path(), &config.vault) {
             Err(error @ StoreError::NewerSnapshot { .. }) => return Err(error.into()),
             Err(_) | Ok(_) => None,
@@ -497,7 +490,7 @@ fn open_journal(
             });
         }
     }
-    // A new loop begins after everything the old one has seen, whatever the wall clock says.
+    // The time of a new loop begins after that of the old one, even if the wall clock was set back.
     let last = current.and_then(|loop_id| {
         let dir = loops::dir(&config.working_dir, loop_id);
         recover::read(&dir, &config.copies(), loop_id, Loss::Accept).ok()
@@ -511,7 +504,7 @@ fn open_journal(
         state,
         clock,
         found: FoundLoop::Nothing,
-        // What was wrong with the old loop is recorded there, and no concern of this one.
+        // Problems of the old loop are recorded in its own journal.
         origin: StateOrigin {
             warnings: lost_loop_warning(config, current).into_iter().collect(),
             ..StateOrigin::default()

@@ -119,7 +119,7 @@ pub(super) fn attach_warning(context: Context<'_>) -> Option<Input> {
     let address = Address::parse(&url).ok()?;
     let error = TcpStream::connect_timeout(&address.loopback()?, CONNECT_TIMEOUT).err()?;
     Some(warning_input(format!(
-        "nobody is at {address} yet ({error}), and the agent waits for up to a minute: start that server, or take \
+        "no server listens at {address} yet ({error}), and the agent waits for up to a minute: start that server, or take \
          it back with `--attach own`"
     )))
 }

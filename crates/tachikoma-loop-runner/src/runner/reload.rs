@@ -53,7 +53,7 @@ impl Reload {
         reply: oneshot::Sender<Answer>,
     ) {
         let Some(reader) = self.reader.clone() else {
-            let why = "nobody knows where the settings of this loop come from";
+            let why = "this runner cannot read its settings again";
             return refuse(reply, current, why.to_owned());
         };
         let handle = handle.clone();

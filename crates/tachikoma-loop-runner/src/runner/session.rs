@@ -179,7 +179,7 @@ impl Session {
                 launch.drain();
                 (leftovers_unnamed > 0).then(|| {
                     warning_input(format!(
-                        "{leftovers_unnamed} more processes were left behind and ended than are named"
+                        "{leftovers_unnamed} more processes were ended than are named"
                     ))
                 })
             }
@@ -554,7 +554,7 @@ impl Session {
         if let Some(launch) = self.launch_of(generation)
             && launch.write_line(line) == Err(StdinError::Full)
         {
-            queue.warn("the agent does not read what is said to it");
+            queue.warn("the agent does not read its stdin");
         }
     }
 

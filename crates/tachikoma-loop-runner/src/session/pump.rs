@@ -1,4 +1,4 @@
-//! Reads an agent's output as fast as it comes: into the transcript, and as lines to whoever listens.
+//! Reads an agent's output as fast as it comes. It goes to the transcript, and line by line to a function.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,47 +11,47 @@ use super::transcript::Transcript;
 
 pub use crate::notice::Stream;
 
-/// Grandchildren can keep our pipes open after the agent is gone; do not wait for them forever.
+/// Grandchildren can keep the pipes open after the agent has exited, so that reading stops after this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// As much as a pipe holds: one read empties it.
+/// The size of a pipe, so that one read empties it.
 const READ_BYTES: usize = 64 * 1024;
 
-/// What an agent says last is its answer; longer answers are in the transcript, and only their end is judged.
+/// The end of the output is the agent's answer. Only this much of a longer answer is judged; the transcript has all of it.
 const FINAL_TEXT_BYTES_MAX: usize = 64 * 1024;
 
-/// After this much without a pause others get their turn: a flood must not keep a stop command waiting.
+/// After this much output other tasks run, so that a flood of output does not delay a stop command.
 const BYTES_PER_TURN: usize = 256 * 1024;
 
-/// Takes the lines of both streams as they come.
+/// Gets the lines of both streams as they come.
 pub type Sink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
 
-/// What one [`Pump::read`] brought.
+/// The result of one [`Pump::read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// The agent wrote something.
     Output,
-    /// One stream ended; the agent may live on.
+    /// One stream ended. The agent may still run.
     StreamEnded(Stream),
     /// Both streams have ended: there is nothing more to read.
     Ended,
 }
 
-/// How reading to the end went.
+/// The result of reading to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
     /// Both streams ended.
     Complete,
-    /// Somebody still holds a stream open; what comes later is not read.
+    /// Another process holds a stream open. Its later output is not read.
     TimedOut,
 }
 
-/// What is left of an agent's output when it is gone.
+/// The output of an agent that has exited.
 #[derive(Debug)]
 pub struct Output {
     /// The end of its standard output.
     pub final_text: String,
-    /// How much it wrote, to both streams.
+    /// How many bytes it wrote to both streams.
     pub bytes: u64,
     /// The transcript of its last turn.
     pub transcript: ClosedTranscript,
@@ -64,13 +64,13 @@ pub struct Output {
 /// A transcript that is closed.
 #[derive(Debug)]
 pub struct ClosedTranscript {
-    /// Where it is, if the agent said anything.
+    /// The file; `None` if the agent wrote nothing.
     pub path: Option<PathBuf>,
-    /// Why it is not complete, if it is not.
+    /// Why it is incomplete; `None` if it is complete.
     pub error: Option<io::Error>,
 }
 
-/// Both outputs of one agent.
+/// Both output streams of one agent.
 #[derive(Debug)]
 pub struct Pump {
     stdout: Source,
@@ -116,15 +116,15 @@ impl Pump {
         }
     }
 
-    /// Returns how much the agent wrote so far.
+    /// Returns how many bytes the agent has written so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Waits for output and takes one piece of it. Lines go to `sink`, which must not block: the agent waits for it.
+    /// Waits for output and reads one piece of it. `sink` gets the lines and must not block, because the agent waits for it.
     ///
-    /// Cancel-safe: what was taken was also handed on.
+    /// Cancel-safe: everything that was read was passed on.
     pub async fn read(&mut self, sink: &mut Sink<'_>) -> Flow {
         if self.bytes_this_turn >= BYTES_PER_TURN {
             self.bytes_this_turn = 0;
@@ -148,7 +148,7 @@ impl Pump {
         }
     }
 
-    /// Reads what is left after the agent's exit, until both streams end or somebody holds them open for too long.
+    /// Reads the rest after the agent's exit, until both streams end or the time is over.
     pub async fn drain(&mut self, sink: &mut Sink<'_>) -> Drained {
         let to_the_end = async { while self.read(sink).await != Flow::Ended {} };
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, to_the_end).await;
@@ -161,7 +161,7 @@ impl Pump {
         }
     }
 
-    /// Goes on with the transcript of another turn, and closes the one before.
+    /// Switches to the transcript of another turn, and closes the one before.
     #[must_use]
     pub fn switch(&mut self, transcript: Transcript) -> ClosedTranscript {
         let before = std::mem::replace(&mut self.transcript, transcript);
@@ -169,7 +169,7 @@ impl Pump {
         closed(before, self.transcript_error.take())
     }
 
-    /// Closes the transcript and returns what is left of the output.
+    /// Closes the transcript and returns the rest of the output.
     #[must_use]
     pub fn finish(self) -> Output {
         Output {
@@ -193,13 +193,13 @@ impl Pump {
             Ok(0) => return Taken::End,
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Taken::Nothing,
-            // A pipe has no other errors that pass.
+            // No other error of a pipe is temporary.
             Err(_) => return Taken::End,
         };
         let bytes = self.buffer.get(..read).unwrap_or_default();
         self.bytes += read as u64;
         self.bytes_this_turn += read;
-        // A full disk must not end the agent: the first error is kept, and the rest of the output only passes by.
+        // A full disk must not end the agent: the first error is kept, and later output is not written.
         if self.transcript_error.is_none() {
             self.transcript_error = self.transcript.write(bytes).err();
         }
@@ -223,7 +223,7 @@ impl Pump {
 }
 
 impl Source {
-    /// Half a line at the end is a line.
+    /// A line at the end without a newline is a line too.
     fn close(&mut self, sink: &mut Sink<'_>) {
         let stream = self.stream;
         self.pipe = None;
@@ -249,12 +249,12 @@ enum Taken {
 }
 
 async fn ready(pipe: &Receiver, stream: Stream) -> Stream {
-    // The only error is a runtime that shuts down; reading then finds out.
+    // The only error is that the runtime shuts down, which the read reports.
     let _ = pipe.readable().await;
     stream
 }
 
-/// Keeps the last bytes, in at most twice their room so that few of them are ever moved.
+/// Keeps the last bytes. The buffer may grow to twice the limit, so that bytes are rarely moved.
 fn keep_end(kept: &mut Vec<u8>, bytes: &[u8]) {
     if kept.len() + bytes.len() > 2 * FINAL_TEXT_BYTES_MAX {
         let excess = kept
@@ -265,12 +265,12 @@ fn keep_end(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(bytes);
 }
 
-/// The last bytes as text; a character that was cut at the beginning is left out.
+/// Returns the last bytes as text, without a character that was cut at the beginning.
 fn end_of_text(kept: &[u8]) -> String {
     let start = kept.len().saturating_sub(FINAL_TEXT_BYTES_MAX);
     let end = kept.get(start..).unwrap_or_default();
     let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-    // A character has at most three such bytes; more are no text, and shown as such.
+    // A character has at most three continuation bytes. More of them are not valid text.
     let broken = match start {
         0 => 0,
         _ => end.iter().take(3).take_while(is_inside).count(),

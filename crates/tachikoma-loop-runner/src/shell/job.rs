@@ -1,4 +1,4 @@
-//! One command after another under a guard of their own, which ends whatever a command leaves behind.
+//! Runs one command after another under a guard of their own, which ends all processes that a command leaves.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,31 +19,31 @@ use crate::process::{
 };
 use tachikoma_core::error_chain as chain;
 
-/// After SIGTERM a command may put down what it has in hand.
+/// Time after SIGTERM in which a command may clean up.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// After SIGKILL the guard needs five seconds at most to write off what is stuck in the kernel.
+/// After SIGKILL the guard gives up processes that hang in the kernel after at most five seconds.
 const REAP_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What was written before everything ended is in the pipe already; only a stranger can hold it open longer.
+/// All output is in the pipe when the processes have ended. Only a foreign process can hold the pipe open longer.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What one read takes.
+/// The size of one read.
 const CHUNK_BYTES: usize = 8 * 1024;
 
-/// What is to be run, and with what.
+/// A command to run.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Looked up in `PATH` unless it contains a slash.
+    /// Searched in `PATH` unless it contains a slash.
     pub program: OsString,
     pub args: Vec<OsString>,
-    /// Variables on top of the runner's own.
+    /// Variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
     pub working_dir: PathBuf,
-    /// What it reads on its standard input.
+    /// The text on its stdin.
     pub input: Vec<u8>,
     pub limit: Limit,
-    /// Where what it says goes.
+    /// Collects its output.
     pub said: Said,
 }
 
@@ -51,16 +51,16 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub said: Said,
-    /// Its last line: what a person wants to know of one that failed.
+    /// The last line of its output, which usually says why a command failed.
     pub last_words: Option<String>,
-    /// How its process ended, if it did before anyone lost patience.
+    /// How its process ended; `None` if it did not end by itself.
     pub exit: Option<Exit>,
     pub failure: Option<Failure>,
-    /// Whether nobody waits for it any more.
+    /// Whether it was canceled.
     pub called_off: bool,
 }
 
-/// Why a command has not done what it should.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     TimedOut,
@@ -69,7 +69,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Says what happened to a command that had so much time.
+    /// Returns the text for a command with this limit.
     pub fn words(self, limit: Duration) -> String {
         match self {
             Self::TimedOut => {
@@ -83,20 +83,20 @@ impl Failure {
 }
 
 impl Job {
-    /// Returns a command line for the shell.
+    /// Returns the program and the arguments that run a command line in the shell.
     pub fn line(command: &str) -> (OsString, Vec<OsString>) {
         ("sh".into(), vec!["-c".into(), command.into()])
     }
 }
 
-/// Runs commands one at a time, under a guard that starts with the first.
+/// Runs commands one at a time. The guard starts with the first one.
 #[derive(Debug)]
 pub(crate) struct Shell {
     options: GuardOptions,
     guard: Option<Guard>,
-    /// How many commands there were: the number by which the guard knows them.
+    /// How many commands were started. The guard identifies a command by this number.
     number: u64,
-    /// Where the guard is named while it lives, if its commands may command the loop.
+    /// Where the guard is registered while it lives, if its commands may control the loop.
     commands: Option<(Arc<Family>, Hooks)>,
 }
 
@@ -110,7 +110,7 @@ impl Shell {
         }
     }
 
-    /// Lets its commands command the loop: they are hooks of the operator's.
+    /// Allows the commands to control the loop, because they are hooks of the operator.
     pub fn of_hooks(mut self, family: Arc<Family>, hooks: Hooks) -> Self {
         self.options.commands = true;
         self.commands = Some((family, hooks));
@@ -123,7 +123,7 @@ impl Shell {
         }
     }
 
-    /// Runs a command to its end, which is that of everything it started.
+    /// Runs a command until it and all processes that it started have ended.
     pub async fn run(&mut self, job: Job, orders: &mut mpsc::Receiver<TaskCommand>) -> Ended {
         let Job {
             program,
@@ -148,10 +148,10 @@ impl Shell {
         args: Vec<OsString>,
         env: Vec<(OsString, OsString)>,
         cwd: PathBuf,
-        told: &[u8],
+        text_in: &[u8],
     ) -> Result<Receiver, String> {
         let text = |error: io::Error| error.to_string();
-        let stdin = input(told).map_err(text)?;
+        let stdin = input(text_in).map_err(text)?;
         let (said, stdout) = output().map_err(text)?;
         let stderr = stdout.try_clone().map_err(text)?;
         self.number += 1;
@@ -178,7 +178,7 @@ impl Shell {
         Ok(said)
     }
 
-    /// Ends the guard, and with it what may be left.
+    /// Ends the guard and all processes that are left.
     pub async fn close(mut self) {
         if let Some(guard) = self.guard.take() {
             let pid = guard.pid();
@@ -188,7 +188,7 @@ impl Shell {
     }
 }
 
-/// Whoever drops it in the middle leaves the guard to itself, which ends everything.
+/// Dropping it leaves the guard to itself, which ends all processes.
 impl Drop for Shell {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
@@ -206,7 +206,7 @@ fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
         marker: options.marker.clone(),
         lock: lock.and_then(|lock: &OwnedFd| lock.try_clone().ok()),
         cgroup: options.cgroup,
-        // The guard of the agent is a child of this process, too.
+        // The guard of the agent is a child of this process too.
         adoption: Adoption::Marked,
         hidden: options.hidden.clone(),
         commands: options.commands,
@@ -215,14 +215,14 @@ fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
 
 /// A command that runs.
 struct Child {
-    /// None when its output has ended.
+    /// `None` when its output has ended.
     pipe: Option<Receiver>,
     said: Said,
-    /// Its last line, once it has ended.
+    /// Its last line; `None` until it has ended.
     last_words: Option<String>,
     limit: Limit,
     failure: Option<Failure>,
-    /// How far up the ladder it is, and for how long.
+    /// The last signal that it got, and the time until the next one.
     rung: Option<(Rung, Limit)>,
 }
 
@@ -251,11 +251,11 @@ impl Child {
                     Some(TaskCommand::Suspend(done)) => {
                         self.limit.stop();
                         guard.suspend();
-                        // Whoever asked may have gone.
+                        // The caller may have gone.
                         let _ = done.send(());
                     }
                     Some(TaskCommand::Resume) => {
-                        self.limit.go_on();
+                        self.limit.resume();
                         guard.resume();
                     }
                     Some(TaskCommand::Cancel) | None => {
@@ -289,7 +289,7 @@ impl Child {
                 }
                 () = rung_over(&mut self.rung) => match self.rung {
                     Some((Rung::Kill, _)) => {
-                        // Left to itself, the guard goes on trying.
+                        // The guard continues without the runner.
                         if let Some(guard) = shell.guard.take() {
                             guard.abandon();
                         }
@@ -301,7 +301,7 @@ impl Child {
         }
     }
 
-    /// Takes the next step of the ladder, which begins with SIGTERM: a command has no other way to be interrupted.
+    /// Sends the next signal. The first one is SIGTERM, because a command cannot be interrupted in another way.
     fn climb(&mut self, guard: &mut Guard, number: u64) {
         let (rung, limit) = match self.rung {
             None => (Rung::Terminate, GRACE),
@@ -317,7 +317,7 @@ impl Child {
                 hear(&mut self.pipe, &mut self.said).await;
             }
         };
-        // What a stranger holds open is not waited for.
+        // A foreign process that holds the pipe open is not awaited.
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
     }
 
@@ -364,7 +364,7 @@ impl Child {
     }
 }
 
-/// Reads a little more. Cancel-safe.
+/// Reads some output. Cancel-safe.
 async fn hear(from: &mut Option<Receiver>, said: &mut Said) {
     let Some(pipe) = from else {
         return std::future::pending().await;

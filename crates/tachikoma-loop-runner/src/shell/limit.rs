@@ -1,19 +1,19 @@
-//! How long a command may still take.
+//! The time limit of a command.
 
 use std::time::{Duration, Instant};
 
 use crate::clock;
 
-/// The time that is left, which does not count what is spent stopped: by Ctrl-Z, or from outside.
+/// The time that is left. Time during which the process is stopped, by Ctrl-Z or from outside, does not count.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// None = it may take as long as it likes.
+    /// `None` = no limit.
     until: Option<Instant>,
     stopped: Option<Instant>,
 }
 
 impl Limit {
-    /// Begins now; zero is no limit.
+    /// Starts the limit now; zero means no limit.
     pub fn new(limit: Duration) -> Self {
         let until = Some(limit).filter(|limit| !limit.is_zero());
         Self {
@@ -22,23 +22,23 @@ impl Limit {
         }
     }
 
-    /// Everything is about to be stopped.
+    /// The process is about to be stopped.
     pub fn stop(&mut self) {
         self.stopped = Some(clock::monotonic());
     }
 
-    /// Everything goes on.
-    pub fn go_on(&mut self) {
+    /// The process continues.
+    pub fn resume(&mut self) {
         if let Some(stopped) = self.stopped.take() {
-            self.put_off(clock::monotonic().saturating_duration_since(stopped));
+            self.extend(clock::monotonic().saturating_duration_since(stopped));
         }
     }
 
-    fn put_off(&mut self, by: Duration) {
+    fn extend(&mut self, by: Duration) {
         self.until = self.until.and_then(|until| until.checked_add(by));
     }
 
-    /// Returns when the time is over. Cancel-safe.
+    /// Waits until the time is over. Cancel-safe.
     pub async fn over(&mut self) {
         loop {
             let (Some(until), None) = (self.until, self.stopped) else {
@@ -48,7 +48,7 @@ impl Limit {
             let since = clock::monotonic();
             tokio::time::sleep_until(meant).await;
             match clock::overslept(since, meant) {
-                Some(stood_still) => self.put_off(stood_still),
+                Some(stood_still) => self.extend(stood_still),
                 None => return,
             }
         }

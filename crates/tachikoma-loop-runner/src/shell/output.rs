@@ -1,14 +1,14 @@
-//! What a command said: its end, as much of it as a record may have, and all of it in a file where one is wanted.
+//! The output of a command: its end, as much as a record may contain, and all of it in a file where one is wanted.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::session::transcript::Transcript;
 
-/// The last line becomes part of a sentence.
+/// The last line becomes part of a message.
 const LINE_BYTES_MAX: usize = 200;
 
-/// The end of what was said so far.
+/// The end of the output so far.
 #[derive(Debug)]
 pub(crate) struct Tail {
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Keeps so much of the end.
+    /// Keeps this much of the end.
     pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes: Vec::new(),
@@ -28,13 +28,13 @@ impl Tail {
 
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        // Seldom, so that not every byte moves all others.
+        // Not for every byte, because it moves all others.
         if self.bytes.len() > 2 * self.bytes_max {
             self.cut();
         }
     }
 
-    /// Returns whether there was more than is kept.
+    /// Returns whether the output was longer than the kept part.
     pub fn is_cut(&self) -> bool {
         self.left_out > 0 || self.bytes.len() > self.bytes_max
     }
@@ -45,7 +45,7 @@ impl Tail {
         self.left_out += too_many;
     }
 
-    /// Returns the last line that says anything, shortened: brackets and rules do only where there is nothing else.
+    /// Returns the last line with a letter or digit, shortened; without such a line, the last line that is not empty.
     pub fn last_line(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.bytes);
         let mut lines = text.lines().map(str::trim);
@@ -58,10 +58,10 @@ impl Tail {
         line.get(..end).map(str::to_owned)
     }
 
-    /// Returns the text, if there is one.
+    /// Returns the text; `None` if it is empty.
     pub fn text(mut self) -> Option<String> {
         self.cut();
-        // What is left of a character that was cut is none.
+        // The rest of a character that was cut is not valid text.
         let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
         let torn = match self.left_out {
             0 => 0,
@@ -78,17 +78,17 @@ impl Tail {
     }
 }
 
-/// Everything that a command says.
+/// Collects the output of a command.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub tail: Tail,
-    /// Where all of it goes, until that fails.
+    /// The file with all of the output; `None` if there is none, or after an error.
     whole: Option<Transcript>,
     failed: Option<io::Error>,
 }
 
 impl Said {
-    /// Keeps the end alone.
+    /// Keeps only the end.
     pub fn tail_only(bytes_max: usize) -> Self {
         Self {
             tail: Tail::new(bytes_max),
@@ -113,7 +113,7 @@ impl Said {
         }
     }
 
-    /// Returns the end, and the file, if there is one and anything was said.
+    /// Returns the end, and the file; `None` if there is none or the output is empty.
     pub fn close(self) -> (Tail, io::Result<Option<PathBuf>>) {
         let file = match (self.whole, self.failed) {
             (_, Some(error)) => Err(error),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_last_that_says_anything() {
+    fn last_line_is_the_last_one_with_text() {
         let last = |text: &str| tail(text).last_line();
         assert_eq!(last("a\n b \n\n").as_deref(), Some("b"));
         assert_eq!(last(" \n"), None);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_kept_and_the_rest_counted() {
+    fn end_is_kept_and_omitted_bytes_are_counted() {
         assert_eq!(tail("").text(), None);
         assert_eq!(tail(" said\n\n").text().as_deref(), Some(" said"));
         let mut tail = tail("");

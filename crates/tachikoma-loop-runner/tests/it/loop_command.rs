@@ -342,7 +342,7 @@ fn a_subscriber_that_never_reads_does_not_stall_the_loop() {
 }
 
 #[test]
-fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
+fn dropped_run_leaves_no_process_and_can_be_resumed() {
     let place = Place::new();
     let sleep = unique();
     run(async {
@@ -392,7 +392,7 @@ fn a_run_whose_future_is_dropped_leaves_nobody_and_can_be_taken_up() {
 }
 
 #[test]
-fn settings_that_take_for_ever_to_read_keep_nobody_from_ending_the_loop() {
+fn endless_reload_does_not_keep_the_loop_from_ending() {
     let place = Place::new();
     run(async {
         let mut runner = open(place.config(UNTIL_GO)).await;

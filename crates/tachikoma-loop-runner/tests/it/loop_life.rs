@@ -328,7 +328,7 @@ fn the_same_runner_runs_again_after_a_stop_and_after_an_error() {
 }
 
 #[test]
-fn nobody_waits_for_an_answer_between_two_runs() {
+fn requests_between_two_runs_are_refused_at_once() {
     let place = Place::new();
     let mut config = place.config("sleep 1000");
     config.settings.max_iterations = 9;

@@ -1,17 +1,15 @@
 //! Drives real child processes through the public interface of the crate.
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
+mod disk_full;
 mod formats;
-mod heal;
-mod heal_long;
-mod heal_room;
 mod loop_child;
 mod loop_command;
 mod loop_hooks;
 mod loop_life;
-mod loop_save;
+mod loop_maintenance;
+mod loop_snapshots;
 mod loop_support;
-mod loop_upkeep;
 mod opencode_bad;
 mod opencode_choice;
 mod opencode_restart;
@@ -22,4 +20,6 @@ mod process_ladder;
 mod process_orphans;
 mod process_output;
 mod process_start;
+mod repair;
+mod repair_long;
 mod support;

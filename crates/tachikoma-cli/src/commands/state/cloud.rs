@@ -61,7 +61,7 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
     let sent = runtime()?.block_on(cloud.send(path, has_work));
     let sent = sent.map_err(|error| {
         let what = match &error {
-            SendError::Gone => "the backup is not there any more".to_owned(),
+            SendError::Gone => "the backup no longer exists".to_owned(),
             SendError::Cloud(error) => chain(error),
         };
         failed(

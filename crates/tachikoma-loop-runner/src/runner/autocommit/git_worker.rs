@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::git::{CallOff, KeeperOptions, Own, Whose};
 use crate::task::panicked;
-use worker::Worker;
+use worker::GitThread;
 
 pub(in crate::runner) use reply::{GitReply, RollbackFailure, SnapshotError, SnapshotTaken};
 
@@ -104,7 +104,7 @@ impl GitWorker {
         let cancel = opening.clone();
         let thread = std::thread::Builder::new()
             .name("git".to_owned())
-            .spawn(move || Worker::new(sender).serve(options, owner, &cancel, &waiting))?;
+            .spawn(move || GitThread::new(sender).serve(options, owner, &cancel, &waiting))?;
         Ok(Self {
             orders: Some(orders),
             replies,

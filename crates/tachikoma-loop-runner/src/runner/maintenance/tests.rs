@@ -32,12 +32,12 @@ async fn backup_that_is_not_taken_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut maintenance = Maintenance::default();
     let (tasks, _waiting) = sync_channel(1);
-    let worker = Worker::start(maintenance.sender.clone()).unwrap();
-    maintenance.worker = Some(Worker { tasks, ..worker });
+    let worker = MaintenanceThread::start(maintenance.sender.clone()).unwrap();
+    maintenance.worker = Some(MaintenanceThread { tasks, ..worker });
     assert!(maintenance.submit(backup(dir.path())));
     assert!(!maintenance.submit(backup(dir.path())), "the queue is full");
 
-    let worker = Worker::start(maintenance.sender.clone()).unwrap();
+    let worker = MaintenanceThread::start(maintenance.sender.clone()).unwrap();
     worker.canceled.store(true, Ordering::Relaxed);
     maintenance.worker = Some(worker);
     assert!(maintenance.submit(backup(dir.path())));

@@ -39,7 +39,7 @@ const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The error of a commit that was canceled.
 const COMMIT_CANCELED: &str =
-    "it was called off; what was done stays in the work tree, and the next commit takes it";
+    "it was canceled; the changes stay in the work tree, and the next commit includes them";
 
 /// What the worker observes.
 enum WorkTree {
@@ -61,11 +61,11 @@ struct TrackedTree {
 }
 
 /// The state of the thread.
-pub(super) struct Worker {
+pub(super) struct GitThread {
     replies: mpsc::UnboundedSender<GitReply>,
 }
 
-impl Worker {
+impl GitThread {
     pub fn new(replies: mpsc::UnboundedSender<GitReply>) -> Self {
         Self { replies }
     }
@@ -120,7 +120,7 @@ impl Worker {
                         (WorkTree::Tracked(tree), Some(options)) => {
                             self.roll_back(tree, options, rollback, &cancel)
                         }
-                        _ => Err("there is no repository to bring it back from"
+                        _ => Err("there is no repository to restore it from"
                             .to_owned()
                             .into()),
                     };
@@ -264,7 +264,7 @@ impl Worker {
         let surveyed = self.survey(tree, owner, &survey);
         let mut kept = surveyed.map_err(|error| match survey.is_overdue() {
             true => format!(
-                "the look at the work tree took more than {} s; the next one takes in what changed",
+                "the survey of the work tree took more than {} s; the next one includes the changes",
                 SURVEY_TIMEOUT.as_secs()
             ),
             false => chain(&error),
@@ -344,7 +344,7 @@ impl Worker {
         let planning = cancel.within(PLAN_TIMEOUT);
         let unless_canceled = || match (planning.is_called_off(), planning.is_overdue()) {
             (false, _) => Ok(()),
-            (true, false) => Err("it was called off, and nothing was changed".to_owned()),
+            (true, false) => Err("it was canceled, and nothing was changed".to_owned()),
             (true, true) => Err(format!(
                 "git took more than {} s to work it out, and nothing was changed",
                 PLAN_TIMEOUT.as_secs()

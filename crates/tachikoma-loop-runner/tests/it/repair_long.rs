@@ -56,7 +56,7 @@ fn all_that_the_agent_deletes_is_back_while_the_agent_still_runs() {
 
 /// Someone deletes everything, and a second runner begins a loop of its own before the first one looks.
 #[test]
-fn a_runner_that_lost_its_lock_leaves_the_others_snapshot_alone_and_its_own_journal_behind() {
+fn runner_that_lost_its_lock_keeps_its_journal_and_not_the_snapshot() {
     let place = Place::new();
     let mut config = place.config(UNTIL_GO);
     // No clock: a save is what would write.

@@ -49,7 +49,7 @@ fn a_change_is_saved_by_the_clock_and_without_one_nothing_is_written() {
 }
 
 #[test]
-fn without_an_interval_there_is_no_clock_and_start_and_end_are_saved_all_the_same() {
+fn without_an_interval_only_start_and_end_are_saved() {
     let place = Place::new();
     // Nothing but the start is saved before the end.
     let script = "s=.ralph/state.json

@@ -1,32 +1,29 @@
-//! Looking back on a loop: the rules that its launches were run by, and its journal as far as it can be read. Nothing is
-//! written, and no lock is taken.
+//! The rules of a launch, from its recorded settings: `replay` and `explain` need them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tachikoma_agents::{Agent, CommandAgent, PromptVia};
-use tachikoma_core::replay::{ByPlace, Gap};
-use tachikoma_core::{Launch, LoopEvent, Record, Seq};
+use tachikoma_core::Launch;
+use tachikoma_core::replay::ByPlace;
 use toml::Value;
 
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
 use crate::process::Adoption;
 use crate::settings::{Layers, Loaded, Origin, Secret, SettingsError};
-use crate::store::StoreError;
-use crate::store::journal::{self, JournalEnd};
 use crate::store::recover::Loss;
 use crate::store::vault::Vault;
 
-/// A setting, as it was written behind `--set`.
+/// A setting of `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The key, written with dots.
     pub key: String,
-    /// The value, as TOML or as plain words.
+    /// The value, as TOML or as plain text.
     pub value: String,
 }
 
-/// The one setting without a value for "none".
+/// The one setting without a value that means "none".
 const OBJECTIVES: &str = "stop_conditions.objectives";
 
 impl Setting {
@@ -37,29 +34,29 @@ impl Setting {
 
 /// The rules of a launch.
 #[derive(Clone, Debug)]
-pub struct OfLaunch {
+pub struct LaunchRules {
     /// The rules.
     pub rules: ByPlace,
-    /// Recorded settings that this version does not understand, and left out.
+    /// Recorded settings that this version does not know. They were ignored.
     pub left_out: Vec<String>,
-    /// Whether its settings were recorded; if not, these are the defaults.
+    /// Whether the settings were recorded. If not, these are the default rules.
     pub recorded: bool,
 }
 
-/// Returns the rules by which a launch was run, with other settings laid over those that were recorded.
+/// Returns the rules of a launch. The settings in `over` replace recorded ones.
 ///
 /// # Errors
-/// One of the other settings is not known, or does not fit.
-pub fn rules(launch: &Launch, over: &[Setting]) -> Result<OfLaunch, SettingsError> {
+/// A setting in `over` is unknown or invalid.
+pub fn rules(launch: &Launch, over: &[Setting]) -> Result<LaunchRules, SettingsError> {
     let mut left_out = Vec::new();
     let mut settings = launch.settings.clone().unwrap_or_default();
-    // Secrets are recorded as masks, and decide nothing.
+    // Secrets are recorded as masks, and no rule depends on them.
     settings.retain(|key, text| *text != masked() && key != "notify");
     let agent = Value::from(launch.agent.as_str()).to_string();
     if launch.settings.is_none() && !launch.agent.is_empty() {
         settings.insert("agent.name".to_owned(), agent);
     }
-    // Those of another version may not be known any more; they must not hide what is wrong with the others.
+    // Settings of another version may be unknown. They must not hide errors in the other ones.
     if let Err(error) = load(&settings, &[]) {
         for key in error.problems.into_iter().filter_map(|problem| problem.key) {
             let known = |name: &String| *name == key || key.starts_with(&format!("{name}."));
@@ -74,14 +71,14 @@ pub fn rules(launch: &Launch, over: &[Setting]) -> Result<OfLaunch, SettingsErro
             }
         }
     }
-    // A file has no name that means none.
+    // No file name means "none".
     let (unset, over): (Vec<Setting>, Vec<Setting>) =
         over.iter().cloned().partition(Setting::unsets_objectives);
     if !unset.is_empty() {
         settings.remove(OBJECTIVES);
     }
     let loaded = load(&settings, &over)?;
-    Ok(OfLaunch {
+    Ok(LaunchRules {
         rules: by_place(loaded, launch),
         left_out,
         recorded: launch.settings.is_some(),
@@ -91,7 +88,7 @@ pub fn rules(launch: &Launch, over: &[Setting]) -> Result<OfLaunch, SettingsErro
 fn load(settings: &BTreeMap<String, String>, over: &[Setting]) -> Result<Loaded, SettingsError> {
     let mut layers = Layers::new();
     for (key, text) in settings {
-        // An absent value is none.
+        // A missing value means "none".
         if let Some(value) = value(text) {
             layers.set(key, value, Origin::Recorded);
         }
@@ -115,7 +112,7 @@ fn value(text: &str) -> Option<Value> {
     table.get("value").cloned()
 }
 
-/// Asks a runner that is never run.
+/// Returns the rules of a runner with these settings, which never runs.
 fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
     let nowhere = PathBuf::new;
     let stop_patterns = Some(loaded.settings.stop_conditions.stop_on_patterns.clone());
@@ -141,7 +138,7 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         vault: Vault::plain(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
-    // One that could not be run now is taken for a program of any kind.
+    // An agent that could not be run now counts as a program of any kind.
     let agent = config.agent().unwrap_or(Agent::Command(CommandAgent {
         program: Vec::new(),
         prompt: PromptVia::Stdin,
@@ -152,122 +149,6 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         unkept: config.policy_in(&agent, false),
         stop_patterns,
     }
-}
-
-/// Places that are reported; a journal with more of them is not one.
-const GAPS_MAX: usize = 10;
-
-/// What of one segment could not be read.
-#[derive(Debug)]
-pub struct Damaged {
-    /// What is wrong, at the first place.
-    pub first: StoreError,
-    /// How many more places there are.
-    pub more: usize,
-}
-
-/// How far a journal could be read.
-#[derive(Debug, Default)]
-pub struct Reach {
-    /// Segments that could not be read whole.
-    pub damaged: Vec<Damaged>,
-    /// Records that do not follow the one before them; they, and what follows them in their segment, were left out.
-    pub gaps: Vec<Gap>,
-    /// Whether its last line is cut: its writer died over it, or is at it.
-    pub torn: bool,
-}
-
-impl Reach {
-    /// Returns whether it was read to its end.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.damaged.is_empty() && self.gaps.is_empty()
-    }
-
-    fn damaged(&mut self, error: StoreError) {
-        match self.damaged.last_mut() {
-            Some(known) if path_of(&known.first) == path_of(&error) => known.more += 1,
-            Some(_) | None => self.damaged.push(Damaged {
-                first: error,
-                more: 0,
-            }),
-        }
-    }
-}
-
-fn path_of(error: &StoreError) -> Option<&Path> {
-    match error {
-        StoreError::Damaged { path, .. } => Some(path),
-        _ => None,
-    }
-}
-
-/// Reads the journal of the loop in `dir` from its first record, as far as it adds up.
-///
-/// # Errors
-/// Nothing of it can be read.
-pub fn read(
-    dir: &Path,
-    vault: &Vault,
-    mut each: impl FnMut(Record) -> Result<(), Gap>,
-) -> Result<Reach, StoreError> {
-    let mut gaps = Vec::new();
-    let mut lost = false;
-    let reach = walk(dir, vault, Seq(0), |read| {
-        let Ok(record) = read else {
-            lost = true;
-            return;
-        };
-        // Behind damage and gaps only the full state helps.
-        lost &= !matches!(record.event, LoopEvent::SegmentOpened { .. });
-        if lost {
-            return;
-        }
-        if let Err(gap) = each(record) {
-            lost = true;
-            if gaps.len() < GAPS_MAX {
-                gaps.push(gap);
-            }
-        }
-    })?;
-    Ok(Reach { gaps, ..reach })
-}
-
-/// Reads every record of the loop in `dir` behind `after` that can be read, whatever is wrong with others.
-///
-/// # Errors
-/// Nothing of it can be read.
-pub fn records(
-    dir: &Path,
-    vault: &Vault,
-    after: Seq,
-    mut each: impl FnMut(Record),
-) -> Result<Reach, StoreError> {
-    walk(dir, vault, after, |read| {
-        if let Ok(record) = read {
-            each(record);
-        }
-    })
-}
-
-/// Gets past what is damaged, and keeps what is to be said of it.
-fn walk(
-    dir: &Path,
-    vault: &Vault,
-    after: Seq,
-    mut each: impl FnMut(Result<Record, ()>),
-) -> Result<Reach, StoreError> {
-    let mut reach = Reach::default();
-    let mut any = after > Seq(0);
-    let end = journal::read_around(dir, vault, after, |read| {
-        any |= read.is_ok();
-        each(read.map_err(|error| reach.damaged(error)));
-    })?;
-    if !any && !reach.damaged.is_empty() {
-        return Err(reach.damaged.remove(0).first);
-    }
-    reach.torn = end == JournalEnd::Torn;
-    Ok(reach)
 }
 
 #[cfg(test)]
@@ -294,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_holds_and_what_is_laid_over_it_wins() {
+    fn overriding_settings_win_over_recorded_ones() {
         let recorded = launch(&[
             ("agent.name", "\"claude\""),
             ("iteration_delay", "\"30s\""),
@@ -320,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_version_does_not_know_is_left_out_and_named() {
+    fn unknown_recorded_settings_are_ignored_and_named() {
         let recorded = launch(&[("of.the.future", "true"), ("max_iterations", "7")]);
         let found = rules(&recorded, &[]).unwrap();
         assert_eq!(found.left_out, ["of.the.future"]);
@@ -330,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn objectives_can_be_taken_away() {
+    fn objectives_can_be_unset() {
         let mut recorded = Launch::default();
         let file = "\"plan.md\"".to_owned();
         recorded.settings = Some([(OBJECTIVES.to_owned(), file)].into());
@@ -342,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_recorded_settings_the_agent_is_known_all_the_same() {
+    fn agent_is_known_without_recorded_settings() {
         let recorded = Launch {
             agent: "claude".to_owned(),
             ..Launch::default()
