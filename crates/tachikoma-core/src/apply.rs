@@ -1,4 +1,5 @@
 //! Applies records to the state of a loop. The state changes nowhere else, neither live nor in a replay.
+#![warn(clippy::wildcard_enum_match_arm)]
 
 mod clock;
 mod completion;

@@ -150,6 +150,33 @@ pub enum Effect {
     Finish,
 }
 
+impl Effect {
+    /// Returns a short name of the effect, for people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Launch { .. } => "the agent started",
+            Self::Prompt { .. } => "the agent prompted",
+            Self::Advise { .. } => "the agent asked to finish",
+            Self::OweLook => "changes attributed to the loop",
+            Self::Tell { .. } => "a message sent to the agent",
+            Self::RollBack { .. } => "the work tree rolled back",
+            Self::AskCost { .. } => "the agent asked for its cost",
+            Self::AskHandOff { .. } => "the agent asked for its hand-off",
+            Self::Close { .. } => "the agent's input closed",
+            Self::RunHooks { .. } => "hooks run",
+            Self::Keep { .. } => "the work committed",
+            Self::CallOffKeep => "the commit canceled",
+            Self::Ask { .. } => "stop scripts and objectives checked",
+            Self::RunGates { .. } => "gates run",
+            Self::Signal { .. } => "the agent signaled",
+            Self::Look { .. } => "the agent's processes sampled",
+            Self::Open { .. } => "a session opened",
+            Self::Reply { .. } => "a request answered",
+            Self::Finish => "the loop ended",
+        }
+    }
+}
+
 /// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

@@ -17,10 +17,12 @@ use crate::ledger::{ConversationUse, QuotaWindow};
 use crate::operator::Wish;
 use crate::outcome::{Problem, Spent};
 use crate::repair::Repair;
+use crate::serde_skip::is_zero;
 use crate::tests_report::TestsReport;
 
-/// One piece of news.
-#[derive(Clone, Debug, PartialEq)]
+/// Something that happened outside of the core. The journal stores it with the first record that follows from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Input {
     /// A runner takes up the loop: for the first time, after its end, or after the death of an earlier runner.
     Start {
@@ -199,34 +201,47 @@ pub enum Urgency {
 }
 
 /// The end of a turn, as the agent reports it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TurnEnd {
     /// Whether it calls the turn a success.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub success: bool,
     /// What it says went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What that means for the loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
     /// Its final text.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// Whether that text claims that the whole work is complete.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     /// The pattern of the reboot rules that the text matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
     /// Whether work in the background is announced, after which another result follows.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// The pattern of the stop conditions that the text matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_pattern: Option<String>,
     /// What the turn cost, in millionths of a dollar.
+    #[serde(skip_serializing_if = "is_zero")]
     pub cost_microusd: u64,
     /// The tokens that it used; 0 where the agent does not tell.
+    #[serde(skip_serializing_if = "is_zero")]
     pub tokens: u64,
     /// Why its conversation cannot go on, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Spent>,
 }
 
 /// News about one launch, in order; [`News::Exited`] or [`News::NotLaunched`] is the last.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum News {
     /// The agent's process is up.
     Launched {
@@ -308,14 +323,19 @@ pub enum News {
         /// How it ended.
         exit: Exit,
         /// Whether its final text claims that the whole work is complete.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         claimed: bool,
         /// The pattern of the stop conditions that the text matches, where no result of its own has told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_pattern: Option<String>,
         /// What it left behind.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         leftovers: Vec<Leftover>,
         /// Its last line on standard error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         last_words: Option<String>,
         /// What that means for the loop.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
     /// Its processes were looked at. The answer to [`Effect::Look`](crate::Effect::Look).

@@ -11,7 +11,7 @@
 //! let policy = Policy::default();
 //! let mut state = State::new(LoopId::from_u128(7));
 //! let now = Timestamp::from_millis(1_000);
-//! let runner = Runner { pid: 1, since: now, containment: "guard".into(), follows_until: None };
+//! let runner = Runner { pid: 1, since: now, containment: "guard".into(), follows_until: None, repository: None };
 //! let first = step(&policy, &mut state, now, Input::Start { launch: Launch::default(), runner });
 //!
 //! // Replaying the facts gives the same state, so resuming after a crash is replay.
@@ -23,11 +23,7 @@
 //! assert!(next_deadline(&policy, &state).is_some(), "a launch that never answers must be noticed");
 //! # let _ = Duration::ZERO;
 //! ```
-#![warn(
-    clippy::wildcard_enum_match_arm,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
+#![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod activity;
 mod apply;
@@ -65,6 +61,7 @@ mod progress;
 mod reasons;
 mod reboots;
 mod record;
+mod recorded_input;
 mod repair;
 pub mod replay;
 mod serde_skip;
@@ -125,6 +122,7 @@ pub use policy::timeout::next_deadline;
 pub use progress::{Measured, Progress, SCORES_KEPT, Score};
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootReason, RebootResult};
 pub use record::Record;
+pub use recorded_input::RecordedInput;
 pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,

@@ -212,7 +212,8 @@ pub enum OperatorEvent {
 }
 
 /// What the operator wants of a live loop, besides commands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Wish {
     /// To answer a question.
     Answer {

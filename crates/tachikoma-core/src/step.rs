@@ -3,6 +3,7 @@
 //! The contract with the shell: give inputs one at a time with a time that never falls; journal and sync
 //! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
 //! [`next_deadline`](crate::next_deadline) and send [`Input::Wake`].
+#![warn(clippy::wildcard_enum_match_arm)]
 
 mod check;
 mod command;
@@ -32,6 +33,7 @@ use crate::phase::{Phase, Work};
 use crate::policy::budget::out_of_time;
 use crate::policy::{Policy, custom, timeout};
 use crate::record::Record;
+use crate::recorded_input::{ExpectedNumbers, RecordedInput};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::wait::WaitReason;
@@ -39,6 +41,8 @@ use crate::wait::WaitReason;
 /// Takes one input in. Cannot fail: whatever is wrong with the input is itself a fact.
 pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) -> Step {
     let now = now.max(state.time);
+    let before = ExpectedNumbers::of(state);
+    let given = input.clone();
     let mut turn = Turn {
         policy,
         state,
@@ -90,7 +94,13 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Incident(incident) => turn.record(LoopEvent::Incident(incident)),
         Input::Repaired { what, how } => turn.record(LoopEvent::Repaired { what, how }),
     }
-    turn.step
+    let mut made = turn.step;
+    let events: Vec<&LoopEvent> = made.records.iter().map(|record| &record.event).collect();
+    if !events.is_empty() {
+        let input = RecordedInput::new(given, before, &events);
+        made.records[0].input = Some(input);
+    }
+    made
 }
 
 /// One call of [`step`] under way.
@@ -109,6 +119,7 @@ impl Turn<'_> {
             time: self.now,
             loop_id: self.state.loop_id,
             event,
+            input: None,
         };
         apply(self.state, &record);
         self.step.records.push(record);

@@ -290,13 +290,14 @@ impl LoopRunner {
             .guard
             .as_ref()
             .map_or("none".to_owned(), |guard| guard.containment().to_string());
+        self.open_desk();
         let runner = Runner {
             pid: std::process::id(),
             since,
             containment,
             follows_until: self.lock.was_alive().map(clock::timestamp_of),
+            repository: self.policy.keep.map(|rules| rules.repository),
         };
-        self.open_desk();
         for record in std::mem::take(&mut self.warned) {
             self.publish(record);
         }

@@ -54,6 +54,7 @@ impl Driven {
             since: now,
             containment: "none".to_owned(),
             follows_until: None,
+            repository: None,
         };
         let mut driven = Self {
             dir,

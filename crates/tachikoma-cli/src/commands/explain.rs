@@ -26,8 +26,8 @@ pub fn explain(
     let live = is_live(&current);
     let mut launches = Launches::default();
     let (reach, explained) = {
-        // Where the work is kept decides nothing that is asked again.
-        let rules = |launch: &_| launches.recorded(launch).unkept;
+        // The policies that are asked again do not depend on the repository.
+        let rules = |launch: &_| launches.recorded(launch, Some(false)).policy;
         let mut explain = Explain::new(current.loop_id, iteration, rules);
         let reach = hindsight::read(&current.dir, &current.vault, |record| explain.take(&record))?;
         (reach, explain.finish())

@@ -309,6 +309,7 @@ mod tests {
                 time: Timestamp::default(),
                 loop_id: LoopId::from_u128(1),
                 event,
+                input: None,
             });
             let shown = screen.progress().unwrap_or_default();
             shown.rsplit_once(" | ").map(|(shown, _)| shown.to_owned())

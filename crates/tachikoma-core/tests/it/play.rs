@@ -115,6 +115,7 @@ impl Play {
                 since: self.now,
                 containment: "guard".to_owned(),
                 follows_until: None,
+                repository: None,
             },
         }
     }

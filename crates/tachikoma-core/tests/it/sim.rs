@@ -54,7 +54,10 @@ fn loops() -> u64 {
 
 fn live_through(seed: u64, coverage: &mut Coverage) {
     let mut world = World::new(seed);
-    let lived = catch_unwind(AssertUnwindSafe(|| world.run(coverage)));
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        world.run(coverage);
+        replayed::check_replay(&world);
+    }));
     if lived.is_err() {
         let skipped = world.journal.len().saturating_sub(25);
         let last: Vec<String> = world

@@ -98,6 +98,7 @@ async fn what_somebody_is_told_of_is_synced_before() {
             since: runner.clock.now(),
             containment: "none".to_owned(),
             follows_until: None,
+            repository: None,
         },
     };
     runner.take(input).await.unwrap();

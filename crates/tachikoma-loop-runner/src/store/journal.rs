@@ -396,6 +396,7 @@ impl Journal {
                 after_loss,
                 life,
             },
+            input: None,
         };
         let of = format!("{}/{}", state.loop_id, segment_name(self.segment));
         let begun = Sealer::begin(&self.vault, of, record.time);

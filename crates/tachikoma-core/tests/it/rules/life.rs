@@ -194,6 +194,7 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
             after_loss: false,
             life: Life::new(uuid::Uuid::from_u128(2)),
         },
+        input: None,
     };
     let text = serde_json::to_string(&opened).unwrap();
     let read: Record = serde_json::from_str(&text).unwrap();

@@ -272,6 +272,7 @@ impl World {
                 since: at(self.now),
                 containment: "guard".to_owned(),
                 follows_until: None,
+                repository: None,
             },
         }
     }
@@ -455,6 +456,7 @@ impl World {
                 after_loss: false,
                 life: Life::new(uuid::Uuid::from_u128(2)),
             },
+            input: None,
         };
         apply(&mut self.state, &record);
         self.remember(coverage, record);

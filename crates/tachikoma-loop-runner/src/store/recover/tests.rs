@@ -37,6 +37,7 @@ impl Place {
             since: now,
             containment: "guard".to_owned(),
             follows_until: None,
+            repository: None,
         };
         let start = Input::Start {
             launch: Launch::default(),
