@@ -23,9 +23,9 @@ pub struct Step {
 /// An order to the shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Start the agent on an iteration, and send [`News`](crate::News) about it.
+    /// Start the agent on an iteration, and send [`AgentEvent`](crate::AgentEvent) about it.
     Launch {
-        /// The number that news about it must carry.
+        /// The number that event about it must carry.
         generation: Generation,
         /// The iteration.
         iteration: u32,
@@ -71,7 +71,7 @@ pub enum Effect {
         /// Whether an earlier runner died over it, and may have done all or half of it.
         again: bool,
     },
-    /// Ask the agent what its conversation has cost so far; answered by [`News::Cost`](crate::News::Cost), in a turn or between
+    /// Ask the agent what its conversation has cost so far; answered by [`AgentEvent::Cost`](crate::AgentEvent::Cost), in a turn or between
     /// two.
     AskCost {
         /// Which launch.
@@ -124,15 +124,15 @@ pub enum Effect {
         /// How hard.
         rung: Rung,
     },
-    /// Look at all processes of this launch for a moment and answer with [`News::Looked`](crate::News::Looked).
+    /// Look at all processes of this launch for a moment and answer with [`AgentEvent::ProcessesSampled`](crate::AgentEvent::ProcessesSampled).
     Look {
         /// Which launch.
         generation: Generation,
     },
-    /// Open a fresh session, or an old conversation, without a prompt, and send [`News`](crate::News) about it: first of all
-    /// [`News::Opened`](crate::News::Opened).
+    /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentEvent`](crate::AgentEvent) about it: first of all
+    /// [`AgentEvent::Opened`](crate::AgentEvent::Opened).
     Open {
-        /// The number that news about it must carry.
+        /// The number that event about it must carry.
         generation: Generation,
         /// Its number.
         session: SessionNo,

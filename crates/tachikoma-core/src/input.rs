@@ -63,12 +63,12 @@ pub enum Input {
         /// How long.
         duration: Duration,
     },
-    /// News about one launch. Stale news, of an earlier generation, is dropped.
+    /// AgentEvent about one launch. Stale event, of an earlier generation, is dropped.
     Agent {
         /// Which launch.
         generation: Generation,
         /// What happened.
-        news: News,
+        event: AgentEvent,
     },
     /// The answer to [`Effect::RunHooks`](crate::Effect::RunHooks).
     HooksRan {
@@ -239,10 +239,10 @@ pub struct TurnEnd {
     pub spent: Option<Spent>,
 }
 
-/// News about one launch, in order; [`News::Exited`] or [`News::NotLaunched`] is the last.
+/// AgentEvent about one launch, in order; [`AgentEvent::Exited`] or [`AgentEvent::NotLaunched`] is the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum News {
+pub enum AgentEvent {
     /// The agent's process is up.
     Launched {
         /// Its process id.
@@ -256,19 +256,19 @@ pub enum News {
     /// It wrote something (coalesced by the shell).
     Output,
     /// It said something while it was asked for its hand-off; bounded by the shell.
-    Said {
+    HandOffText {
         /// What.
         text: String,
     },
     /// A fresh session is open: its process is up and answers. The answer to [`Effect::Open`](crate::Effect::Open).
     Opened,
     /// It told its own name for the conversation.
-    Named {
+    SessionNamed {
         /// The name.
         agent_id: String,
     },
     /// It reported the fill of its context.
-    Measured {
+    ContextMeasured {
         /// The reading.
         context: Context,
         /// Whether the model is in the middle of the answer that the reading belongs to.
@@ -291,14 +291,14 @@ pub enum News {
         error: Option<String>,
     },
     /// It was not permitted to call a tool.
-    Denied {
+    ToolDenied {
         /// The tool.
         tool: String,
         /// The agent's own id of the call; empty if it is unknown.
         id: String,
     },
     /// It changed a file.
-    Touched {
+    FileTouched {
         /// Which one.
         path: String,
     },
@@ -313,11 +313,11 @@ pub enum News {
         conversation_microusd: u64,
     },
     /// It took a conversation up again, which has used so much.
-    TakenUp(ConversationUse),
+    ConversationResumed(ConversationUse),
     /// It told how much of a subscription's window is used.
     Quota(QuotaWindow),
     /// It reported the final result of its turn.
-    Resulted(TurnEnd),
+    TurnEnded(TurnEnd),
     /// Its process has ended, its pipes are drained, and what it left behind is ended too.
     Exited {
         /// How it ended.
@@ -339,7 +339,7 @@ pub enum News {
         problem: Option<Problem>,
     },
     /// Its processes were looked at. The answer to [`Effect::Look`](crate::Effect::Look).
-    Looked {
+    ProcessesSampled {
         /// What they did; none where that cannot be seen.
         activity: Option<Activity>,
     },

@@ -1,6 +1,6 @@
 //! The pure decision core of Tachikoma.
 //!
-//! [`step`] is a function from news ([`Input`]) to facts ([`Record`]) and wishes ([`Effect`]). It does no I/O,
+//! [`step`] is a function from event ([`Input`]) to facts ([`Record`]) and wishes ([`Effect`]). It does no I/O,
 //! reads no clock and draws no lots: a shell around it tells it the time, writes the facts to disk, publishes
 //! them, and only then carries out the wishes. Everything anyone sees is a fold over the facts.
 //!
@@ -97,7 +97,7 @@ pub use handoff::{LastSeen, WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use hooking::{Frames, HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use incident::Incident;
-pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
+pub use input::{AgentEvent, Input, LoopCommand, TurnEnd, Urgency};
 pub use keep::{
     CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, LoopChanges,
     PastCommit, Snapshot, short_commit,

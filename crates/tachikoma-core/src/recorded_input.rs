@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::LoopEvent;
 use crate::exit::Leftover;
 use crate::id::{Generation, Ticket};
-use crate::input::{Input, News, TurnEnd};
+use crate::input::{AgentEvent, Input, TurnEnd};
 use crate::operator::{OperatorEvent, Wish};
 use crate::outcome::Failure;
 use crate::state::State;
@@ -55,7 +55,7 @@ impl RecordedInput {
             return Self::InEvents;
         }
         if let Input::Agent {
-            news: News::Resulted(end),
+            event: AgentEvent::TurnEnded(end),
             ..
         } = &mut input
         {
@@ -71,7 +71,7 @@ impl RecordedInput {
             Self::Given(input) => {
                 let mut input = (**input).clone();
                 if let Input::Agent {
-                    news: News::Resulted(end),
+                    event: AgentEvent::TurnEnded(end),
                     ..
                 } = &mut input
                 {
@@ -96,15 +96,15 @@ fn normalize(input: &mut Input, events: &[&LoopEvent]) {
                 Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
         }
         Input::Agent {
-            news: News::Resulted(end),
+            event: AgentEvent::TurnEnded(end),
             ..
         } => end.text = hand_off_text(events),
         Input::Agent {
-            news: News::Exited { last_words, .. },
+            event: AgentEvent::Exited { last_words, .. },
             ..
         } if !events.iter().any(|event| repeats_last_words(event)) => *last_words = None,
         Input::Agent {
-            news: News::Said { text },
+            event: AgentEvent::HandOffText { text },
             ..
         } => {
             if let Some(LoopEvent::HandOffWritten { text: written, .. }) = events.first() {
@@ -157,9 +157,9 @@ fn hand_off_text(events: &[&LoopEvent]) -> String {
 #[expect(clippy::too_many_lines, reason = "one arm for each event")]
 fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
     let first = *events.iter().find(|event| !is_prelude(event))?;
-    let agent = |news| {
+    let agent = |event| {
         let generation = before.agent?;
-        Some(Input::Agent { generation, news })
+        Some(Input::Agent { generation, event })
     };
     let ticket = Ticket::default();
     let number = before.check;
@@ -168,32 +168,32 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             launch: launch.clone(),
             runner: runner.clone(),
         }),
-        LoopEvent::AgentLaunched { pid } => agent(News::Launched { pid: *pid }),
-        LoopEvent::SessionNamed { agent_id } => agent(News::Named {
+        LoopEvent::AgentLaunched { pid } => agent(AgentEvent::Launched { pid: *pid }),
+        LoopEvent::SessionNamed { agent_id } => agent(AgentEvent::SessionNamed {
             agent_id: agent_id.clone(),
         }),
-        LoopEvent::OutputSeen => agent(News::Output),
+        LoopEvent::OutputSeen => agent(AgentEvent::Output),
         LoopEvent::ContextMeasured {
             context, answering, ..
-        } => agent(News::Measured {
+        } => agent(AgentEvent::ContextMeasured {
             context: *context,
             answering: *answering,
         }),
-        LoopEvent::ToolStarted { id, name, summary } => agent(News::ToolStarted {
+        LoopEvent::ToolStarted { id, name, summary } => agent(AgentEvent::ToolStarted {
             id: id.clone(),
             name: name.clone(),
             summary: summary.clone(),
         }),
-        LoopEvent::ToolEnded { id, error } => agent(News::ToolEnded {
+        LoopEvent::ToolEnded { id, error } => agent(AgentEvent::ToolEnded {
             id: id.clone(),
             error: error.clone(),
         }),
-        LoopEvent::ToolDenied(denial) => agent(News::Denied {
+        LoopEvent::ToolDenied(denial) => agent(AgentEvent::ToolDenied {
             tool: denial.name.clone(),
             id: denial.id.clone(),
         }),
-        LoopEvent::FileTouched { path } => agent(News::Touched { path: path.clone() }),
-        LoopEvent::TurnResulted(report) => agent(News::Resulted(TurnEnd {
+        LoopEvent::FileTouched { path } => agent(AgentEvent::FileTouched { path: path.clone() }),
+        LoopEvent::TurnResulted(report) => agent(AgentEvent::TurnEnded(TurnEnd {
             success: report.success,
             reason: report.reason.clone(),
             problem: report.problem.clone(),
@@ -206,20 +206,22 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             tokens: report.tokens,
             spent: report.spent,
         })),
-        LoopEvent::CallEnded { tokens } => agent(News::CallEnded { tokens: *tokens }),
+        LoopEvent::CallEnded { tokens } => agent(AgentEvent::CallEnded { tokens: *tokens }),
         LoopEvent::CostTold {
             conversation_microusd,
-        } => agent(News::Cost {
+        } => agent(AgentEvent::Cost {
             conversation_microusd: *conversation_microusd,
         }),
-        LoopEvent::ConversationTakenUp(told) => agent(News::TakenUp(*told)),
-        LoopEvent::QuotaTold(quota) => agent(News::Quota(quota.clone())),
-        LoopEvent::StreamEnded => agent(News::StreamEnded),
-        LoopEvent::BusySeen { activity } => agent(News::Looked {
+        LoopEvent::ConversationTakenUp(told) => agent(AgentEvent::ConversationResumed(*told)),
+        LoopEvent::QuotaTold(quota) => agent(AgentEvent::Quota(quota.clone())),
+        LoopEvent::StreamEnded => agent(AgentEvent::StreamEnded),
+        LoopEvent::BusySeen { activity } => agent(AgentEvent::ProcessesSampled {
             activity: Some(*activity),
         }),
-        LoopEvent::HandOffWritten { text, .. } => agent(News::Said { text: text.clone() }),
-        LoopEvent::AgentExited { exit } => agent(News::Exited {
+        LoopEvent::HandOffWritten { text, .. } => {
+            agent(AgentEvent::HandOffText { text: text.clone() })
+        }
+        LoopEvent::AgentExited { exit } => agent(AgentEvent::Exited {
             exit: *exit,
             claimed: false,
             stop_pattern: stop_pattern(events),
@@ -227,7 +229,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             last_words: None,
             problem: None,
         }),
-        LoopEvent::IterationCompleted { report, .. } => agent(News::Exited {
+        LoopEvent::IterationCompleted { report, .. } => agent(AgentEvent::Exited {
             exit: report.exit?,
             claimed: report.claimed,
             stop_pattern: stop_pattern(events),
@@ -246,13 +248,13 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
                 } => (*exit, last_words.clone(), problem.clone()),
                 Failure::NotLaunched { reason } => {
                     let reason = reason.clone();
-                    return agent(News::NotLaunched { reason });
+                    return agent(AgentEvent::NotLaunched { reason });
                 }
                 Failure::TimedOut { .. } | Failure::GuardLost | Failure::Unkillable { .. } => {
                     return None;
                 }
             };
-            agent(News::Exited {
+            agent(AgentEvent::Exited {
                 exit,
                 claimed: false,
                 stop_pattern: stop_pattern(events),

@@ -15,7 +15,7 @@ use crate::apply::apply;
 use crate::effect::{Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::{LoopId, Seq};
-use crate::input::{Input, News};
+use crate::input::{AgentEvent, Input};
 use crate::launch::{Launch, Runner};
 use crate::outcome::Outcome;
 use crate::phase::{Cause, Phase};
@@ -452,10 +452,10 @@ impl<'a> Replay<'a> {
 
     /// A stop pattern that the rules of the replay do not have matches nothing.
     fn known_patterns(&self, mut input: Input) -> Input {
-        if let Input::Agent { news, .. } = &mut input {
-            let pattern = match news {
-                News::Resulted(end) => &mut end.stop_pattern,
-                News::Exited { stop_pattern, .. } => stop_pattern,
+        if let Input::Agent { event, .. } = &mut input {
+            let pattern = match event {
+                AgentEvent::TurnEnded(end) => &mut end.stop_pattern,
+                AgentEvent::Exited { stop_pattern, .. } => stop_pattern,
                 _ => return input,
             };
             let known = self.replayed.rules.stop_patterns.as_ref();

@@ -5,13 +5,13 @@
 //! [`next_deadline`](crate::next_deadline) and send [`Input::Wake`].
 #![warn(clippy::wildcard_enum_match_arm)]
 
+mod agent_event;
 mod check;
 mod command;
 mod ending;
 mod handoff;
 mod hooks;
 mod keep;
-mod news;
 mod operator;
 mod reading;
 mod reboot;
@@ -57,11 +57,11 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
         Input::StoodStill { duration } => turn.stood_still(duration),
-        // The one place where stale news is dropped: a late word of session 1 must not touch session 2.
-        Input::Agent { generation, news } => {
+        // The one place where stale event is dropped: a late word of session 1 must not touch session 2.
+        Input::Agent { generation, event } => {
             let agent = turn.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {
-                turn.news(news);
+                turn.event(event);
             }
         }
         Input::HooksRan { point, results } => turn.hooks_ran(point, results),

@@ -125,7 +125,7 @@ pub struct LoopRunner {
     keeping: keep::Keeping,
     /// What is to be said of files that were brought into another form.
     resealed: Option<Input>,
-    /// News that the shell itself made, before any other.
+    /// AgentEvent that the shell itself made, before any other.
     queue: VecDeque<Input>,
     tickets: HashMap<Ticket, oneshot::Sender<Answer>>,
     last_ticket: Ticket,

@@ -9,7 +9,7 @@ use crate::event::LoopEvent;
 use crate::exit::Exit;
 use crate::hooking::{HookPoint, HookResult, HooksStart};
 use crate::id::SessionNo;
-use crate::input::News;
+use crate::input::AgentEvent;
 use crate::ladder::Rung;
 use crate::outcome::Stop;
 use crate::phase::{Reboot, RebootStage};
@@ -136,14 +136,14 @@ impl Turn<'_> {
         });
     }
 
-    pub(super) fn news_in_reboot(&mut self, reboot: Reboot, news: News) {
-        match news {
-            News::Launched { pid } => {
+    pub(super) fn agent_event_in_reboot(&mut self, reboot: Reboot, event: AgentEvent) {
+        match event {
+            AgentEvent::Launched { pid } => {
                 if matches!(reboot.stage, RebootStage::Opening { .. }) {
                     self.record(LoopEvent::AgentLaunched { pid });
                 }
             }
-            News::Opened => match reboot.stage {
+            AgentEvent::Opened => match reboot.stage {
                 RebootStage::Opening { old: true, .. } => self.request_hand_off(),
                 RebootStage::Opening { old: false, .. } => self.replace_session(reboot),
                 RebootStage::Begun
@@ -152,22 +152,22 @@ impl Turn<'_> {
                 | RebootStage::Keeping { .. }
                 | RebootStage::Closing { .. } => {}
             },
-            News::Said { text } => self.hand_off_said(&reboot, &text),
-            News::NotLaunched { reason } => {
+            AgentEvent::HandOffText { text } => self.hand_off_said(&reboot, &text),
+            AgentEvent::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, &reason);
             }
-            News::Exited {
+            AgentEvent::Exited {
                 exit, leftovers, ..
             } => {
                 self.agent_exited(exit, leftovers);
                 self.process_gone(&reboot, &format!("it ended with {exit}"));
             }
-            News::GuardLost => {
+            AgentEvent::GuardLost => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, "the guard process was lost");
             }
-            News::Resulted(end) => match reboot.stage {
+            AgentEvent::TurnEnded(end) => match reboot.stage {
                 RebootStage::HandOff { .. } if end.more => {}
                 RebootStage::HandOff { .. } => self.hand_off_resulted(reboot, &end),
                 // A hand-off that was given up has its cost.
@@ -177,34 +177,34 @@ impl Turn<'_> {
                 | RebootStage::Closing { .. }
                 | RebootStage::Opening { .. } => self.resulted_outside(&end),
             },
-            News::Measured { context, answering } => {
+            AgentEvent::ContextMeasured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     // Crossing the hard limit does not take a hand-off away that is being written: the time-out bounds it.
                     self.note_reading(context, answering);
                 }
             }
-            News::CallEnded { tokens } => {
+            AgentEvent::CallEnded { tokens } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     self.call_ended(tokens);
                 }
             }
-            News::Cost {
+            AgentEvent::Cost {
                 conversation_microusd,
             } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     self.cost_told(conversation_microusd);
                 }
             }
-            News::Quota(quota) => self.quota_told(quota),
-            News::TakenUp(_)
-            | News::Named { .. }
-            | News::Output
-            | News::ToolStarted { .. }
-            | News::ToolEnded { .. }
-            | News::Denied { .. }
-            | News::Looked { .. }
-            | News::StreamEnded
-            | News::Touched { .. } => {}
+            AgentEvent::Quota(quota) => self.quota_told(quota),
+            AgentEvent::ConversationResumed(_)
+            | AgentEvent::SessionNamed { .. }
+            | AgentEvent::Output
+            | AgentEvent::ToolStarted { .. }
+            | AgentEvent::ToolEnded { .. }
+            | AgentEvent::ToolDenied { .. }
+            | AgentEvent::ProcessesSampled { .. }
+            | AgentEvent::StreamEnded
+            | AgentEvent::FileTouched { .. } => {}
         }
     }
 

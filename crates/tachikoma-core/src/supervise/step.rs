@@ -129,7 +129,7 @@ impl Turn<'_> {
         self.step.effects.push(effect);
     }
 
-    /// The one place where stale news is dropped.
+    /// The one place where stale event is dropped.
     fn is_current(&self, generation: Generation) -> bool {
         self.state.generation == generation && self.state.phase.is_live()
     }

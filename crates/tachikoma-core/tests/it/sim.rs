@@ -109,7 +109,7 @@ const EXPECTED: &[&str] = &[
     "ended:signal",
     "ended:error",
     "crash",
-    "stale news",
+    "stale event",
     "SegmentOpened",
     "Asked",
     "Answered",

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
 use tachikoma_core::{
-    Effect, Generation, Input, News, Rung, SessionNo, TurnEnd, standing_in_the_way, told,
+    AgentEvent, Effect, Generation, Input, Rung, SessionNo, TurnEnd, standing_in_the_way, told,
 };
 use tachikoma_fs::{check_dir, make_dir};
 
@@ -196,7 +196,7 @@ impl LoopRunner {
             }
             Err(reason) => self.queue.push_back(Input::Agent {
                 generation,
-                news: News::Resulted(TurnEnd {
+                event: AgentEvent::TurnEnded(TurnEnd {
                     reason: Some(reason),
                     ..TurnEnd::default()
                 }),
@@ -249,7 +249,7 @@ impl LoopRunner {
         if let Err(reason) = started {
             self.queue.push_back(Input::Agent {
                 generation,
-                news: News::NotLaunched { reason },
+                event: AgentEvent::NotLaunched { reason },
             });
         }
     }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tachikoma_core::{Input, News, Repair, Timestamp, step};
+use tachikoma_core::{AgentEvent, Input, Repair, Timestamp, step};
 use tachikoma_fs::{FsError, quarantine};
 
 use super::backing::failed_backup;
@@ -28,27 +28,27 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Operator { .. }
         | Input::RolledBack { .. }
         | Input::HooksRan { .. } => true,
-        Input::Agent { news, .. } => match news {
-            News::NotLaunched { .. }
-            | News::Opened
-            | News::Resulted(_)
-            | News::Exited { .. }
-            | News::GuardLost => true,
-            News::Launched { .. }
-            | News::Named { .. }
-            | News::Output
-            | News::Measured { .. }
-            | News::ToolStarted { .. }
-            | News::ToolEnded { .. }
-            | News::Denied { .. }
-            | News::Looked { .. }
-            | News::Said { .. }
-            | News::StreamEnded
-            | News::CallEnded { .. }
-            | News::Cost { .. }
-            | News::TakenUp(_)
-            | News::Quota(_)
-            | News::Touched { .. } => false,
+        Input::Agent { event: news, .. } => match news {
+            AgentEvent::NotLaunched { .. }
+            | AgentEvent::Opened
+            | AgentEvent::TurnEnded(_)
+            | AgentEvent::Exited { .. }
+            | AgentEvent::GuardLost => true,
+            AgentEvent::Launched { .. }
+            | AgentEvent::SessionNamed { .. }
+            | AgentEvent::Output
+            | AgentEvent::ContextMeasured { .. }
+            | AgentEvent::ToolStarted { .. }
+            | AgentEvent::ToolEnded { .. }
+            | AgentEvent::ToolDenied { .. }
+            | AgentEvent::ProcessesSampled { .. }
+            | AgentEvent::HandOffText { .. }
+            | AgentEvent::StreamEnded
+            | AgentEvent::CallEnded { .. }
+            | AgentEvent::Cost { .. }
+            | AgentEvent::ConversationResumed(_)
+            | AgentEvent::Quota(_)
+            | AgentEvent::FileTouched { .. } => false,
         },
         Input::StoodStill { .. }
         | Input::Snapshot { .. }

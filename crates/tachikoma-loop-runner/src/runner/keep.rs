@@ -6,8 +6,8 @@ use std::time::Duration;
 use tachikoma_agents::Agent;
 use tachikoma_core::policy::{KeepRules, Timeouts};
 use tachikoma_core::{
-    CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept, LoopChanges, News,
-    Phase, Policy, Rung, State, TurnEnd,
+    AgentEvent, CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept,
+    LoopChanges, Phase, Policy, Rung, State, TurnEnd,
 };
 use tokio::time::Instant;
 
@@ -377,18 +377,21 @@ impl LoopRunner {
         }
         let reason = "it was ended before it began".to_owned();
         let (news, over) = match deferred.begin {
-            Begin::Launch { .. } => (News::NotLaunched { reason }, true),
+            Begin::Launch { .. } => (AgentEvent::NotLaunched { reason }, true),
             Begin::Prompt => {
                 let end = TurnEnd {
                     reason: Some(reason),
                     ..TurnEnd::default()
                 };
                 // The process of the session is there all the same.
-                (News::Resulted(end), rung == Rung::Interrupt)
+                (AgentEvent::TurnEnded(end), rung == Rung::Interrupt)
             }
         };
         if over {
-            self.queue.push_back(Input::Agent { generation, news });
+            self.queue.push_back(Input::Agent {
+                generation,
+                event: news,
+            });
         }
         over
     }

@@ -1,6 +1,6 @@
 //! A look at what the agent's processes do, while it says nothing.
 
-use tachikoma_core::{Activity, Generation, Input, News};
+use tachikoma_core::{Activity, AgentEvent, Generation, Input};
 use tokio::sync::oneshot;
 
 use super::LoopRunner;
@@ -42,7 +42,7 @@ impl Looking {
         match (&mut self.answer).await {
             Ok(activity) => Input::Agent {
                 generation: self.generation,
-                news: News::Looked { activity },
+                event: AgentEvent::ProcessesSampled { activity },
             },
             Err(_) => Input::Broken {
                 reason: self.task.broken().await,

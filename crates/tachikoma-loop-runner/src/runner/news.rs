@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_agents::{Claim, FailureClass, TurnOutcome, TurnResult, is_conversation_id};
-use tachikoma_core::{Generation, Input, Leftover, News, Spent, TurnEnd, microusd};
+use tachikoma_core::{AgentEvent, Generation, Input, Leftover, Spent, TurnEnd, microusd};
 
 use super::LoopRunner;
 use super::patterns;
@@ -19,7 +19,7 @@ impl LoopRunner {
                 let pid = u32::try_from(pid).unwrap_or_default();
                 Some(Input::Agent {
                     generation: Generation(generation),
-                    news: News::Launched { pid },
+                    event: AgentEvent::Launched { pid },
                 })
             }
             GuardNews::SpawnFailed {
@@ -32,7 +32,7 @@ impl LoopRunner {
                 self.give_up_launch(Generation(generation));
                 self.queue.push_back(Input::Agent {
                     generation: Generation(generation),
-                    news: News::NotLaunched { reason },
+                    event: AgentEvent::NotLaunched { reason },
                 });
                 None
             }
@@ -68,7 +68,7 @@ impl LoopRunner {
                 }
                 Some(Input::Agent {
                     generation: self.state.generation,
-                    news: News::GuardLost,
+                    event: AgentEvent::GuardLost,
                 })
             }
         }
@@ -77,7 +77,10 @@ impl LoopRunner {
     pub(super) async fn launch_news(&mut self, news: LaunchNews) -> Option<Input> {
         let generation = self.launch.as_ref()?.generation;
         match news {
-            LaunchNews::Agent(news) => Some(Input::Agent { generation, news }),
+            LaunchNews::Agent(news) => Some(Input::Agent {
+                generation,
+                event: news,
+            }),
             LaunchNews::Known(session) => {
                 self.check_version(session.version);
                 let agent_id = session.session_id;
@@ -88,16 +91,25 @@ impl LoopRunner {
                     );
                     return Some(Input::Trouble { warning });
                 }
-                let news = News::Named { agent_id };
-                Some(Input::Agent { generation, news })
+                let news = AgentEvent::SessionNamed { agent_id };
+                Some(Input::Agent {
+                    generation,
+                    event: news,
+                })
             }
             LaunchNews::Resulted { result, more } => {
-                let news = News::Resulted(self.turn_ended(*result, more));
-                Some(Input::Agent { generation, news })
+                let news = AgentEvent::TurnEnded(self.turn_ended(*result, more));
+                Some(Input::Agent {
+                    generation,
+                    event: news,
+                })
             }
             LaunchNews::Quota(windows) => {
-                let news = windows.into_iter().map(News::Quota);
-                let inputs = news.map(|news| Input::Agent { generation, news });
+                let news = windows.into_iter().map(AgentEvent::Quota);
+                let inputs = news.map(|news| Input::Agent {
+                    generation,
+                    event: news,
+                });
                 self.queue.extend(inputs);
                 None
             }
@@ -278,7 +290,7 @@ impl LoopRunner {
             .flatten();
         self.queue.push_back(Input::Agent {
             generation,
-            news: News::Exited {
+            event: AgentEvent::Exited {
                 exit,
                 claimed,
                 stop_pattern,

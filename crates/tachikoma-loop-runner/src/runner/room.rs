@@ -13,7 +13,7 @@ use crate::store::StoreError;
 /// How often it is tried whether there is room: there is no call that waits for it.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// News that may wait for room; beyond that the agent waits, so that memory does not grow.
+/// AgentEvent that may wait for room; beyond that the agent waits, so that memory does not grow.
 const HELD_MAX: usize = 1024;
 
 impl LoopRunner {
@@ -66,7 +66,7 @@ impl LoopRunner {
         let _ = self.ends.notices.send(Notice::NoRoom { until: end });
     }
 
-    /// Waits for a moment. News of the agent is kept for later, in order.
+    /// Waits for a moment. AgentEvent of the agent is kept for later, in order.
     async fn wait_for_room(&mut self, moment: Timestamp) -> Result<(), Cut> {
         let moment = Some(self.clock.instant_of(moment));
         loop {

@@ -1,7 +1,7 @@
 //! One launch of an agent that is a process: its output becomes news, in order, and the end of it is the last.
 
 use tachikoma_agents::{Decoder, SessionInfo, TurnResult};
-use tachikoma_core::{Exit, Generation, Leftover, News, QuotaWindow};
+use tachikoma_core::{AgentEvent, Exit, Generation, Leftover, QuotaWindow};
 use tokio::sync::{broadcast, mpsc};
 
 use super::pump::{Output, Pump, Written};
@@ -24,7 +24,7 @@ const READER: &str = "reader of the agent's output";
 /// What a launch has to say.
 #[derive(Debug)]
 pub(crate) enum LaunchNews {
-    Agent(News),
+    Agent(AgentEvent),
     /// The agent tells which conversation it is in, and who it is.
     Known(SessionInfo),
     /// A turn is over; with `more`, another follows without a prompt.

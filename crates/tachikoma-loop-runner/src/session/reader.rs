@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_agents::{
     ARE_YOU_THERE, Decoder, Observation, Window, is_conversation_id, line::Line,
 };
-use tachikoma_core::{ConversationUse, News, QuotaWindow, microusd};
+use tachikoma_core::{AgentEvent, ConversationUse, QuotaWindow, microusd};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -106,7 +106,7 @@ impl Reader {
                 }
                 Brought::Deaf => {
                     told = true;
-                    self.send(LaunchNews::Agent(News::StreamEnded)).await;
+                    self.send(LaunchNews::Agent(AgentEvent::StreamEnded)).await;
                 }
                 Brought::Beat => {
                     mentioned = false;
@@ -125,7 +125,7 @@ impl Reader {
                     };
                     if !mentioned && flow == Flow::Output && spoke {
                         mentioned = true;
-                        self.send(LaunchNews::Agent(News::Output)).await;
+                        self.send(LaunchNews::Agent(AgentEvent::Output)).await;
                     }
                     self.report().await;
                 }
@@ -222,41 +222,43 @@ impl Ears {
     /// Returns what an observation means to the loop.
     fn news(&mut self, observation: Observation) -> Option<LaunchNews> {
         let news = match observation {
-            Observation::Measured(reading) => News::Measured {
+            Observation::Measured(reading) => AgentEvent::ContextMeasured {
                 context: reading.context(),
                 answering: reading.answering,
             },
-            Observation::ToolStarted { id, name, about } => News::ToolStarted {
+            Observation::ToolStarted { id, name, about } => AgentEvent::ToolStarted {
                 id,
                 name,
                 summary: about,
             },
-            Observation::ToolEnded { id, failed, tail } => News::ToolEnded {
+            Observation::ToolEnded { id, failed, tail } => AgentEvent::ToolEnded {
                 id,
                 error: failed.then_some(tail),
             },
-            Observation::FileTouched(path) => News::Touched { path },
-            Observation::CallEnded(tokens) => News::CallEnded { tokens },
-            Observation::Cost(Some(usd)) => News::Cost {
+            Observation::FileTouched(path) => AgentEvent::FileTouched { path },
+            Observation::CallEnded(tokens) => AgentEvent::CallEnded { tokens },
+            Observation::Cost(Some(usd)) => AgentEvent::Cost {
                 conversation_microusd: microusd(usd),
             },
-            Observation::TakenUp { usd, tokens } => News::TakenUp(ConversationUse {
-                microusd: microusd(usd),
-                tokens,
-            }),
+            Observation::TakenUp { usd, tokens } => {
+                AgentEvent::ConversationResumed(ConversationUse {
+                    microusd: microusd(usd),
+                    tokens,
+                })
+            }
             Observation::Cost(None) => return Some(LaunchNews::CostUnsaid),
             Observation::Allowance(allowance) => {
                 let windows = allowance.windows.into_iter().map(quota);
                 return Some(LaunchNews::Quota(windows.collect()));
             }
             Observation::SessionKnown(session) => return Some(LaunchNews::Known(session)),
-            Observation::SessionReset { session_id } => News::Named {
+            Observation::SessionReset { session_id } => AgentEvent::SessionNamed {
                 agent_id: session_id.filter(|id| is_conversation_id(id))?,
             },
             Observation::ControlAnswered { request_id, .. } if request_id == ARE_YOU_THERE => {
-                News::Opened
+                AgentEvent::Opened
             }
-            Observation::PermissionDenied { tool, id } => News::Denied { tool, id },
+            Observation::PermissionDenied { tool, id } => AgentEvent::ToolDenied { tool, id },
             Observation::BackgroundTasks(count) => {
                 self.background = count;
                 return None;
@@ -265,7 +267,7 @@ impl Ears {
                 let more = self.background > 0 || result.queued > 0;
                 return Some(LaunchNews::Resulted { result, more });
             }
-            Observation::Said(text) => News::Said {
+            Observation::Said(text) => AgentEvent::HandOffText {
                 text: text
                     .get(..text.floor_char_boundary(HAND_OFF_BYTES_MAX))
                     .unwrap_or_default()

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, Choice, Context, ConversationUse, EditedPrompt, Exit, Generation, HookKind,
-    HookPoint, HookResult, Incident, Input, Kept, Launch, LoopCommand, News, Problem, QuotaWindow,
-    Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, Wish,
+    Activity, AgentEvent, Choice, Context, ConversationUse, EditedPrompt, Exit, Generation,
+    HookKind, HookPoint, HookResult, Incident, Input, Kept, Launch, LoopCommand, Problem,
+    QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, Wish,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -39,13 +39,13 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     }));
     let generation = state.generation;
     inputs.extend(
-        news()
+        event()
             .into_iter()
-            .map(|news| Input::Agent { generation, news }),
+            .map(|event| Input::Agent { generation, event }),
     );
     inputs.push(Input::Agent {
         generation: Generation(99),
-        news: exited(Exit::Code(0), true),
+        event: exited(Exit::Code(0), true),
     });
     for point in [
         HookPoint::BeforeReboot,
@@ -179,8 +179,8 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     columns
 }
 
-fn news() -> Vec<News> {
-    let measured = |tokens| News::Measured {
+fn event() -> Vec<AgentEvent> {
+    let measured = |tokens| AgentEvent::ContextMeasured {
         context: Context {
             tokens,
             window: 100,
@@ -188,7 +188,7 @@ fn news() -> Vec<News> {
         },
         answering: false,
     };
-    let looked = |cpu_ms| News::Looked {
+    let looked = |cpu_ms| AgentEvent::ProcessesSampled {
         activity: Some(Activity {
             over_ms: 1_000,
             cpu_ms,
@@ -196,68 +196,68 @@ fn news() -> Vec<News> {
         }),
     };
     let resulted = |success| {
-        News::Resulted(TurnEnd {
+        AgentEvent::TurnEnded(TurnEnd {
             success,
             text: "words".to_owned(),
             ..TurnEnd::default()
         })
     };
     vec![
-        News::Launched { pid: 78 },
-        News::NotLaunched {
+        AgentEvent::Launched { pid: 78 },
+        AgentEvent::NotLaunched {
             reason: "gone".to_owned(),
         },
-        News::Opened,
-        News::Named {
+        AgentEvent::Opened,
+        AgentEvent::SessionNamed {
             agent_id: "c".to_owned(),
         },
-        News::Output,
+        AgentEvent::Output,
         measured(10),
         measured(75),
         measured(90),
         measured(99),
-        News::ToolStarted {
+        AgentEvent::ToolStarted {
             id: "u".to_owned(),
             name: "Read".to_owned(),
             summary: "a.rs".to_owned(),
         },
-        News::ToolEnded {
+        AgentEvent::ToolEnded {
             id: "t".to_owned(),
             error: None,
         },
-        News::Denied {
+        AgentEvent::ToolDenied {
             tool: "Bash".to_owned(),
             id: "t".to_owned(),
         },
-        News::Touched {
+        AgentEvent::FileTouched {
             path: "a.rs".to_owned(),
         },
-        News::CallEnded { tokens: 2_000 },
-        News::Cost {
+        AgentEvent::CallEnded { tokens: 2_000 },
+        AgentEvent::Cost {
             conversation_microusd: 5,
         },
-        News::TakenUp(ConversationUse {
+        AgentEvent::ConversationResumed(ConversationUse {
             microusd: 700_000,
             tokens: 9_000,
         }),
-        News::Quota(QuotaWindow {
+        AgentEvent::Quota(QuotaWindow {
             window: "five_hour".to_owned(),
             percent: 90.0,
             resets_at: None,
         }),
         resulted(true),
         resulted(false),
-        News::Resulted(TurnEnd {
+        AgentEvent::TurnEnded(TurnEnd {
             problem: Some(Problem::Limited { until: None }),
             ..TurnEnd::default()
         }),
         looked(1_000),
         looked(0),
-        News::Looked { activity: None },
-        News::StreamEnded,
+        AgentEvent::ProcessesSampled { activity: None },
+        AgentEvent::StreamEnded,
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
         exited(Exit::Code(1), false),
-        News::GuardLost,
+        AgentEvent::GuardLost,
     ]
 }

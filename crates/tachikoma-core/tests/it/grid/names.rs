@@ -1,7 +1,7 @@
 //! What the inputs of the grid are called.
 
 use tachikoma_core::policy::busy::is_busy;
-use tachikoma_core::{Input, LoopCommand, News, ScriptVerdict, Urgency, Wish};
+use tachikoma_core::{AgentEvent, Input, LoopCommand, ScriptVerdict, Urgency, Wish};
 
 use super::columns::Column;
 
@@ -22,9 +22,9 @@ pub fn name(column: &Column) -> String {
             LoopCommand::SkipIteration => "skip".to_owned(),
         },
         Input::Shutdown { urgency, .. } => format!("shutdown {}", hurry(*urgency)),
-        Input::Agent { generation, news } => {
+        Input::Agent { generation, event } => {
             let other = if generation.0 == 99 { "other " } else { "" };
-            format!("{other}{}", news_name(news))
+            format!("{other}{}", news_name(event))
         }
         Input::HooksRan { point, results } => {
             let failed = results.iter().any(|result| result.error.is_some());
@@ -78,39 +78,39 @@ pub fn name(column: &Column) -> String {
     }
 }
 
-fn news_name(news: &News) -> String {
-    match news {
-        News::Launched { .. } => "launched".to_owned(),
-        News::NotLaunched { .. } => "not launched".to_owned(),
-        News::Opened => "opened".to_owned(),
-        News::Named { .. } => "named".to_owned(),
-        News::Output => "output".to_owned(),
-        News::Said { .. } => "said".to_owned(),
-        News::Measured { context, .. } => format!("measured {}%", context.percent()),
-        News::ToolStarted { .. } => "tool started".to_owned(),
-        News::ToolEnded { .. } => "tool ended".to_owned(),
-        News::Denied { .. } => "denied".to_owned(),
-        News::Touched { .. } => "touched".to_owned(),
-        News::Looked { activity: None } => "not seen".to_owned(),
-        News::Looked {
+fn news_name(event: &AgentEvent) -> String {
+    match event {
+        AgentEvent::Launched { .. } => "launched".to_owned(),
+        AgentEvent::NotLaunched { .. } => "not launched".to_owned(),
+        AgentEvent::Opened => "opened".to_owned(),
+        AgentEvent::SessionNamed { .. } => "named".to_owned(),
+        AgentEvent::Output => "output".to_owned(),
+        AgentEvent::HandOffText { .. } => "said".to_owned(),
+        AgentEvent::ContextMeasured { context, .. } => format!("measured {}%", context.percent()),
+        AgentEvent::ToolStarted { .. } => "tool started".to_owned(),
+        AgentEvent::ToolEnded { .. } => "tool ended".to_owned(),
+        AgentEvent::ToolDenied { .. } => "denied".to_owned(),
+        AgentEvent::FileTouched { .. } => "touched".to_owned(),
+        AgentEvent::ProcessesSampled { activity: None } => "not seen".to_owned(),
+        AgentEvent::ProcessesSampled {
             activity: Some(activity),
         } => match is_busy(activity) {
             true => "busy".to_owned(),
             false => "not busy".to_owned(),
         },
-        News::StreamEnded => "stream ended".to_owned(),
-        News::CallEnded { .. } => "tokens gone".to_owned(),
-        News::Cost { .. } => "cost told".to_owned(),
-        News::TakenUp(_) => "conversation taken up".to_owned(),
-        News::Quota(_) => "quota gone".to_owned(),
-        News::Resulted(end) if end.problem.is_some() => "limited".to_owned(),
-        News::Resulted(end) if end.success => "resulted".to_owned(),
-        News::Resulted(_) => "result: failure".to_owned(),
-        News::Exited { exit, claimed, .. } => {
+        AgentEvent::StreamEnded => "stream ended".to_owned(),
+        AgentEvent::CallEnded { .. } => "tokens gone".to_owned(),
+        AgentEvent::Cost { .. } => "cost told".to_owned(),
+        AgentEvent::ConversationResumed(_) => "conversation taken up".to_owned(),
+        AgentEvent::Quota(_) => "quota gone".to_owned(),
+        AgentEvent::TurnEnded(end) if end.problem.is_some() => "limited".to_owned(),
+        AgentEvent::TurnEnded(end) if end.success => "resulted".to_owned(),
+        AgentEvent::TurnEnded(_) => "result: failure".to_owned(),
+        AgentEvent::Exited { exit, claimed, .. } => {
             let claim = if *claimed { " claimed" } else { "" };
             format!("{exit}{claim}")
         }
-        News::GuardLost => "guard lost".to_owned(),
+        AgentEvent::GuardLost => "guard lost".to_owned(),
     }
 }
 

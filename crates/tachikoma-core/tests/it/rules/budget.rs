@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::{Budgets, Spending, out_of_time};
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{Input, News, Policy, Problem, Status, TurnEnd, next_deadline};
+use tachikoma_core::{AgentEvent, Input, Policy, Problem, Status, TurnEnd, next_deadline};
 
 use crate::play::Play;
 
@@ -87,13 +87,13 @@ fn an_answer_behind_the_budget_is_cut_at_once() {
 #[test]
 fn a_tool_that_spends_is_cut_at_once() {
     let mut play = Play::up(dollar());
-    let task = News::ToolStarted {
+    let task = AgentEvent::ToolStarted {
         id: "t".to_owned(),
         name: "Task".to_owned(),
         summary: String::new(),
     };
     play.named("one").cost(0).called(5).hush();
-    play.news("task", task).called(5).cost(DOLLAR);
+    play.event("task", task).called(5).cost(DOLLAR);
     insta::assert_snapshot!(play.told(), @"
     0.0 task: ToolStarted(t)
     0.0 called 5: CallEnded(5 tokens) ! ask for the cost
@@ -298,7 +298,7 @@ fn status_says_how_near_each_end_is() {
 #[test]
 fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
     let spent = |cost_microusd| {
-        News::Resulted(TurnEnd {
+        AgentEvent::TurnEnded(TurnEnd {
             reason: Some("Reached maximum budget ($1)".to_owned()),
             cost_microusd,
             ..TurnEnd::default()
@@ -306,11 +306,11 @@ fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
     };
     let mut play = Play::up(dollar());
     play.named("one").cost(0).hush();
-    play.news("out of budget", spent(1_200_000));
+    play.event("out of budget", spent(1_200_000));
     insta::assert_snapshot!(play.told(), @"0.0 out of budget: TurnResulted(false), IterationCompleted(1 interrupted), StopConditionTriggered(max_cost_usd), Stopped($1.20 of $1.00 is spent (max_cost_usd)) ! finish");
     let mut early = Play::up(dollar());
     early.named("one").cost(0).hush();
-    early.news("a limit of its own", spent(200_000));
+    early.event("a limit of its own", spent(200_000));
     insta::assert_snapshot!(early.told(), @"0.0 a limit of its own: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Reached maximum budget ($1); streak 1), WaitStarted(backoff 1s)");
 }
 

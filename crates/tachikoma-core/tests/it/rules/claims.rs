@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::{KeepRules, Policy};
 use tachikoma_core::{
-    Choice, Input, Launch, LoopEvent, News, Outcome, PromptSource, Ticket, Urgency,
+    AgentEvent, Choice, Input, Launch, LoopEvent, Outcome, PromptSource, Ticket, Urgency,
     standing_in_the_way,
 };
 
@@ -92,12 +92,12 @@ fn kept(policy: Policy) -> Policy {
 
 /// The agent calls the loop itself.
 fn talks(play: &mut Play, summary: &str) {
-    let started = News::ToolStarted {
+    let started = AgentEvent::ToolStarted {
         id: "t".to_owned(),
         name: "Bash".to_owned(),
         summary: summary.to_owned(),
     };
-    play.news("talks", started).tool_ended("t");
+    play.event("talks", started).tool_ended("t");
 }
 
 #[test]
@@ -124,16 +124,18 @@ fn to_claim_is_no_work_and_neither_is_what_gates_write() {
 #[test]
 fn denied_or_blocked_tool_calls_are_not_work() {
     let mut play = Play::up(super::stream());
-    let started = News::ToolStarted {
+    let started = AgentEvent::ToolStarted {
         id: "t".to_owned(),
         name: "Bash".to_owned(),
         summary: "make".to_owned(),
     };
-    let blocked = News::ToolEnded {
+    let blocked = AgentEvent::ToolEnded {
         id: "t".to_owned(),
         error: Some("PreToolUse:Bash hook error: no".to_owned()),
     };
-    play.news("starts", started).hush().news("blocked", blocked);
+    play.event("starts", started)
+        .hush()
+        .event("blocked", blocked);
     play.done(None).resulted(true).exited(0);
     insta::assert_snapshot!(play.told(), @"
     0.0 blocked: ToolEnded(t: PreToolUse:Bash hook error: no)

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use tachikoma_core::policy::KeepRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::replay::{LaunchRules, Replay, Rules};
-use tachikoma_core::{LoopId, News, Policy, ScriptVerdict, TurnEnd, Urgency};
+use tachikoma_core::{AgentEvent, LoopId, Policy, ScriptVerdict, TurnEnd, Urgency};
 
 use super::completion::gated;
 use super::hindsight::{differences, explained, replayed, talker, told};
@@ -326,12 +326,12 @@ fn a_pattern_that_is_taken_away_ends_nothing() {
     let mut policy = talker();
     policy.stop_patterns = 2;
     let mut play = Play::up(policy);
-    let blocked = News::Resulted(TurnEnd {
+    let blocked = AgentEvent::TurnEnded(TurnEnd {
         success: true,
         stop_pattern: Some("^BLOCKED".to_owned()),
         ..TurnEnd::default()
     });
-    play.seconds(1).news("blocked", blocked);
+    play.seconds(1).event("blocked", blocked);
     assert_snapshot!(told(&play, None), @"
        iteration 1, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)

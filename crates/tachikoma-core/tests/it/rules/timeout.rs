@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::Timeouts;
-use tachikoma_core::{Input, News, Policy, State, Urgency, next_deadline};
+use tachikoma_core::{AgentEvent, Input, Policy, State, Urgency, next_deadline};
 
 use super::stream;
 use crate::play::Play;
@@ -110,8 +110,8 @@ fn a_look_that_is_not_answered_or_shows_nothing_saves_nobody() {
     140.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     ");
     let mut play = Play::up(stream());
-    let unseen = News::Looked { activity: None };
-    play.hush().sleep().news("not seen", unseen);
+    let unseen = AgentEvent::ProcessesSampled { activity: None };
+    play.hush().sleep().event("not seen", unseen);
     insta::assert_snapshot!(play.told(), @"
     120.0 wake: LookRequested(within 20s) ! look
     120.0 not seen: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt

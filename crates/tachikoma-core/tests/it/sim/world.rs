@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, Life, LoopCommand, LoopEvent,
-    LoopId, News, Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp,
-    Urgency, Work, apply, next_deadline, step,
+    AgentEvent, Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, Life,
+    LoopCommand, LoopEvent, LoopId, Phase, Policy, RebootStage, Record, Repair, Runner, State,
+    Ticket, Timestamp, Urgency, Work, apply, next_deadline, step,
 };
 
 use super::Coverage;
@@ -123,8 +123,8 @@ impl World {
             assert!(at(self.now) <= bound, "a stop is obeyed within the graces");
         }
         let deadline = next_deadline(&self.policy, &self.state).map(Timestamp::as_millis);
-        let news = self.queue.first_key_value().map(|(key, _)| key.0);
-        let next = deadline.into_iter().chain(news).min();
+        let event = self.queue.first_key_value().map(|(key, _)| key.0);
+        let next = deadline.into_iter().chain(event).min();
         let patience = PATIENCE_STEPS < self.steps;
         if patience && self.steps.is_multiple_of(2) {
             let urgency = match self.steps % 6 {
@@ -154,7 +154,7 @@ impl World {
             assert_ne!(step, Some(false), "a spurious wake does nothing");
             return;
         }
-        let both = deadline == Some(next) && news == Some(next);
+        let both = deadline == Some(next) && event == Some(next);
         let wake = deadline == Some(next) && !(both && self.dice.one_in(2));
         self.now = self.now.max(next);
         if wake {
@@ -175,8 +175,8 @@ impl World {
 
     fn deliver(&mut self, coverage: &mut Coverage, input: Input) {
         let stale = match &input {
-            Input::Agent { generation, news } => {
-                self.buried(*generation, news);
+            Input::Agent { generation, event } => {
+                self.buried(*generation, event);
                 let agent = self.state.agent;
                 agent.is_none_or(|agent| agent.generation != *generation)
             }
@@ -216,32 +216,34 @@ impl World {
         };
         let idle = self.feed(coverage, input);
         if stale {
-            *coverage.entry("stale news").or_default() += 1;
-            assert_ne!(idle, Some(false), "stale news changes nothing");
+            *coverage.entry("stale event").or_default() += 1;
+            assert_ne!(idle, Some(false), "stale event changes nothing");
         }
     }
 
     /// Notes the end of an agent, and that its last words may be heard twice.
-    fn buried(&mut self, generation: Generation, news: &News) {
-        let over = match news {
-            News::Exited { .. } | News::NotLaunched { .. } | News::GuardLost => true,
-            News::Launched { .. }
-            | News::Opened
-            | News::Named { .. }
-            | News::Output
-            | News::Measured { .. }
-            | News::ToolStarted { .. }
-            | News::ToolEnded { .. }
-            | News::Denied { .. }
-            | News::Touched { .. }
-            | News::Looked { .. }
-            | News::Said { .. }
-            | News::StreamEnded
-            | News::CallEnded { .. }
-            | News::Cost { .. }
-            | News::TakenUp(_)
-            | News::Quota(_)
-            | News::Resulted(_) => false,
+    fn buried(&mut self, generation: Generation, event: &AgentEvent) {
+        let over = match event {
+            AgentEvent::Exited { .. } | AgentEvent::NotLaunched { .. } | AgentEvent::GuardLost => {
+                true
+            }
+            AgentEvent::Launched { .. }
+            | AgentEvent::Opened
+            | AgentEvent::SessionNamed { .. }
+            | AgentEvent::Output
+            | AgentEvent::ContextMeasured { .. }
+            | AgentEvent::ToolStarted { .. }
+            | AgentEvent::ToolEnded { .. }
+            | AgentEvent::ToolDenied { .. }
+            | AgentEvent::FileTouched { .. }
+            | AgentEvent::ProcessesSampled { .. }
+            | AgentEvent::HandOffText { .. }
+            | AgentEvent::StreamEnded
+            | AgentEvent::CallEnded { .. }
+            | AgentEvent::Cost { .. }
+            | AgentEvent::ConversationResumed(_)
+            | AgentEvent::Quota(_)
+            | AgentEvent::TurnEnded(_) => false,
         };
         if !over {
             return;
@@ -255,8 +257,8 @@ impl World {
         }
         if ended && self.dice.one_in(4) {
             let late = self.now + self.dice.between(0, 8_000);
-            let news = news.clone();
-            self.schedule(late, Input::Agent { generation, news });
+            let event = event.clone();
+            self.schedule(late, Input::Agent { generation, event });
         }
     }
 

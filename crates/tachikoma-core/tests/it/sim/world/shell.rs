@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Exit, Generation, Input, LoopEvent, News, Phase, RebootStage, Record, Rung, Step,
+    AgentEvent, Effect, Exit, Generation, Input, LoopEvent, Phase, RebootStage, Record, Rung, Step,
     Ticket, TurnEnd, apply, next_deadline, step,
 };
 
@@ -249,9 +249,9 @@ impl World {
         assert!(up, "only an agent that is up is spoken to");
     }
 
-    fn say(&mut self, generation: Generation, lines: Vec<(i64, News)>) {
-        for (after, news) in lines {
-            self.schedule(self.now + after, Input::Agent { generation, news });
+    fn say(&mut self, generation: Generation, lines: Vec<(i64, AgentEvent)>) {
+        for (after, event) in lines {
+            self.schedule(self.now + after, Input::Agent { generation, event });
         }
     }
 
@@ -264,10 +264,10 @@ impl World {
         }
         if !self.dice.one_in(10) {
             let after = self.dice.pick(&[0, 0, 3, 2_000]);
-            let news = News::Cost {
+            let event = AgentEvent::Cost {
                 conversation_microusd: self.cost,
             };
-            self.schedule(self.now + after, Input::Agent { generation, news });
+            self.schedule(self.now + after, Input::Agent { generation, event });
         }
     }
 
@@ -280,7 +280,7 @@ impl World {
         self.silence(generation);
         let lines = vec![(
             self.dice.between(0, 300),
-            News::Exited {
+            AgentEvent::Exited {
                 exit: Exit::Code(0),
                 claimed: false,
                 stop_pattern: None,
@@ -333,14 +333,14 @@ impl World {
         if rung == Rung::Interrupt && self.policy.agent.persistent && !self.dice.one_in(5) {
             // The turn ends, the process stays.
             let success = self.dice.one_in(6);
-            let news = News::Resulted(TurnEnd {
+            let event = AgentEvent::TurnEnded(TurnEnd {
                 success,
                 ..TurnEnd::default()
             });
-            return self.schedule(end, Input::Agent { generation, news });
+            return self.schedule(end, Input::Agent { generation, event });
         }
-        for news in agent::last_words(&mut self.dice, rung) {
-            self.schedule(end, Input::Agent { generation, news });
+        for event in agent::last_words(&mut self.dice, rung) {
+            self.schedule(end, Input::Agent { generation, event });
         }
     }
 
