@@ -187,8 +187,10 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             }
         }
         LoopEvent::OutputSeen => with_work(state, |work| work.heard(time)),
-        LoopEvent::LookRequested { until, .. } => with_work(state, |work| work.look = Some(*until)),
-        LoopEvent::BusySeen { activity } => with_work(state, |work| work.seen(*activity, time)),
+        LoopEvent::SilenceChecked { until, .. } => {
+            with_work(state, |work| work.look = Some(*until))
+        }
+        LoopEvent::AgentBusy { activity } => with_work(state, |work| work.seen(*activity, time)),
         LoopEvent::ContextMeasured {
             context,
             answering,
@@ -332,7 +334,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 keep.closing = Some(next);
             }
         }
-        LoopEvent::StoodStill { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } => {
             clock::postpone_deadlines(state, Duration::from_millis(*duration_ms));
         }
         LoopEvent::IterationCompleted {

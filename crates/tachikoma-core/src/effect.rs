@@ -55,9 +55,9 @@ pub enum Effect {
         percent: u8,
     },
     /// Take the changes since the last look at the work tree for the loop's.
-    OweLook,
+    AttributeChanges,
     /// Tell the agent, in the middle of its turn, what the operator has to say.
-    Tell {
+    SendMessage {
         /// Which launch.
         generation: Generation,
         /// What.
@@ -94,8 +94,8 @@ pub enum Effect {
         /// Why the session is rebooted, if it is.
         reason: Option<RebootReason>,
     },
-    /// Look at the work tree, commit what the loop changed there, and answer with [`Input::Kept`](crate::Input::Kept).
-    Keep {
+    /// Look at the work tree, commit what the loop changed there, and answer with [`Input::AutocommitFinished`](crate::Input::AutocommitFinished).
+    Autocommit {
         /// The number that the answer must carry.
         number: u64,
         /// What to commit it as; none = only look.
@@ -104,9 +104,9 @@ pub enum Effect {
         changes: LoopChanges,
     },
     /// End that at once, and answer all the same.
-    CallOffKeep,
-    /// Read the objectives, ask the stop scripts, and answer with [`Input::Answered`](crate::Input::Answered).
-    Ask {
+    CancelAutocommit,
+    /// Read the objectives, ask the stop scripts, and answer with [`Input::ConditionsAnswered`](crate::Input::ConditionsAnswered).
+    CheckConditions {
         /// The number that the answer must carry.
         number: u64,
     },
@@ -125,13 +125,13 @@ pub enum Effect {
         rung: Rung,
     },
     /// Look at all processes of this launch for a moment and answer with [`AgentEvent::ProcessesSampled`](crate::AgentEvent::ProcessesSampled).
-    Look {
+    SampleProcesses {
         /// Which launch.
         generation: Generation,
     },
     /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentEvent`](crate::AgentEvent) about it: first of all
     /// [`AgentEvent::Opened`](crate::AgentEvent::Opened).
-    Open {
+    OpenSession {
         /// The number that event about it must carry.
         generation: Generation,
         /// Its number.
@@ -157,20 +157,20 @@ impl Effect {
             Self::Launch { .. } => "the agent started",
             Self::Prompt { .. } => "the agent prompted",
             Self::Advise { .. } => "the agent asked to finish",
-            Self::OweLook => "changes attributed to the loop",
-            Self::Tell { .. } => "a message sent to the agent",
+            Self::AttributeChanges => "changes attributed to the loop",
+            Self::SendMessage { .. } => "a message sent to the agent",
             Self::RollBack { .. } => "the work tree rolled back",
             Self::AskCost { .. } => "the agent asked for its cost",
             Self::AskHandOff { .. } => "the agent asked for its hand-off",
             Self::Close { .. } => "the agent's input closed",
             Self::RunHooks { .. } => "hooks run",
-            Self::Keep { .. } => "the work committed",
-            Self::CallOffKeep => "the commit canceled",
-            Self::Ask { .. } => "stop scripts and objectives checked",
+            Self::Autocommit { .. } => "the work committed",
+            Self::CancelAutocommit => "the commit canceled",
+            Self::CheckConditions { .. } => "stop scripts and objectives checked",
             Self::RunGates { .. } => "gates run",
             Self::Signal { .. } => "the agent signaled",
-            Self::Look { .. } => "the agent's processes sampled",
-            Self::Open { .. } => "a session opened",
+            Self::SampleProcesses { .. } => "the agent's processes sampled",
+            Self::OpenSession { .. } => "a session opened",
             Self::Reply { .. } => "a request answered",
             Self::Finish => "the loop ended",
         }

@@ -236,7 +236,8 @@ pub enum LoopEvent {
         until: Timestamp,
     },
     /// The whole process, or the machine, stood still; the time-outs under way are later by as much.
-    StoodStill {
+    #[serde(rename = "stood_still")]
+    Suspended {
         /// How long.
         duration_ms: u64,
     },
@@ -270,14 +271,16 @@ pub enum LoopEvent {
     /// The model's service is limited: the iteration is repeated when it is not. Neither success nor failure.
     IterationLimited(LimitedAttempt),
     /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
-    LookRequested {
+    #[serde(rename = "look_requested")]
+    SilenceChecked {
         /// Which time-out.
         timeout: Timeout,
         /// Until when the look has to be answered.
         until: Timestamp,
     },
     /// Its processes are at work, so the time-out begins anew.
-    BusySeen {
+    #[serde(rename = "busy_seen")]
+    AgentBusy {
         /// What they were seen doing.
         activity: Activity,
     },

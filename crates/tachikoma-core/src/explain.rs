@@ -278,7 +278,7 @@ fn comes_before(event: &LoopEvent) -> bool {
             | LoopEvent::AgentExited { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::QuotaTold(_)
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::Warned { .. }
     )

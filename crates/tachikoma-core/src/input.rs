@@ -59,7 +59,7 @@ pub enum Input {
         reason: String,
     },
     /// The whole process, or the machine, stood still: that time counts against nobody's time-out.
-    StoodStill {
+    Suspended {
         /// How long.
         duration: Duration,
     },
@@ -78,7 +78,7 @@ pub enum Input {
         results: Vec<HookResult>,
     },
     /// The work tree before an iteration was kept.
-    Snapshot {
+    SnapshotTaken {
         /// The iteration.
         iteration: u32,
         /// The commit that holds it.
@@ -86,15 +86,15 @@ pub enum Input {
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
     },
-    /// The answer to [`Effect::Keep`](crate::Effect::Keep).
-    Kept {
+    /// The answer to [`Effect::Autocommit`](crate::Effect::Autocommit).
+    AutocommitFinished {
         /// The number that the order carried. An answer that nobody waits for any more is dropped.
         number: u64,
         /// What came of it, or why nobody knows.
         kept: Result<Kept, String>,
     },
-    /// The answer to [`Effect::Ask`](crate::Effect::Ask).
-    Answered {
+    /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
+    ConditionsAnswered {
         /// The number that the question carried. An answer that nobody waits for any more is dropped.
         number: u64,
         /// What objectives and scripts say.
@@ -110,7 +110,7 @@ pub enum Input {
         tests: Option<TestsReport>,
     },
     /// The agent, or the operator, says that the whole work is complete.
-    Done {
+    CompletionClaimed {
         /// Where the answer goes.
         ticket: Ticket,
         /// Why.
@@ -129,7 +129,7 @@ pub enum Input {
         operator: bool,
     },
     /// The operator answers, or wants something else than a command says.
-    Operator {
+    OperatorRequest {
         /// Where the answer goes.
         ticket: Ticket,
         /// What is wanted.
@@ -143,7 +143,7 @@ pub enum Input {
         result: Result<String, String>,
     },
     /// Something is to be written down for later.
-    Set {
+    CustomSet {
         /// Where the answer goes.
         ticket: Ticket,
         /// The key.
@@ -152,7 +152,7 @@ pub enum Input {
         value: serde_json::Value,
     },
     /// Something went wrong that the loop survives and a person should know.
-    Trouble {
+    Warning {
         /// What, to which object, and what to do.
         warning: String,
     },
@@ -260,7 +260,7 @@ pub enum AgentEvent {
         /// What.
         text: String,
     },
-    /// A fresh session is open: its process is up and answers. The answer to [`Effect::Open`](crate::Effect::Open).
+    /// A fresh session is open: its process is up and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
     Opened,
     /// It told its own name for the conversation.
     SessionNamed {
@@ -338,7 +338,7 @@ pub enum AgentEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
-    /// Its processes were looked at. The answer to [`Effect::Look`](crate::Effect::Look).
+    /// Its processes were looked at. The answer to [`Effect::SampleProcesses`](crate::Effect::SampleProcesses).
     ProcessesSampled {
         /// What they did; none where that cannot be seen.
         activity: Option<Activity>,

@@ -87,11 +87,11 @@ impl RecordedInput {
 fn normalize(input: &mut Input, events: &[&LoopEvent]) {
     match input {
         Input::Command { ticket, .. }
-        | Input::Done { ticket, .. }
+        | Input::CompletionClaimed { ticket, .. }
         | Input::Note { ticket, .. }
-        | Input::Operator { ticket, .. }
-        | Input::Set { ticket, .. } => *ticket = Ticket::default(),
-        Input::StoodStill { duration } | Input::DiskWasFull { duration } => {
+        | Input::OperatorRequest { ticket, .. }
+        | Input::CustomSet { ticket, .. } => *ticket = Ticket::default(),
+        Input::Suspended { duration } | Input::DiskWasFull { duration } => {
             *duration =
                 Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
         }
@@ -118,12 +118,12 @@ fn normalize(input: &mut Input, events: &[&LoopEvent]) {
         | Input::Broken { .. }
         | Input::Agent { .. }
         | Input::HooksRan { .. }
-        | Input::Snapshot { .. }
-        | Input::Kept { .. }
-        | Input::Answered { .. }
+        | Input::SnapshotTaken { .. }
+        | Input::AutocommitFinished { .. }
+        | Input::ConditionsAnswered { .. }
         | Input::GatesRan { .. }
         | Input::RolledBack { .. }
-        | Input::Trouble { .. }
+        | Input::Warning { .. }
         | Input::Incident(_)
         | Input::Repaired { .. } => {}
     }
@@ -215,7 +215,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
         LoopEvent::ConversationTakenUp(told) => agent(AgentEvent::ConversationResumed(*told)),
         LoopEvent::QuotaTold(quota) => agent(AgentEvent::Quota(quota.clone())),
         LoopEvent::StreamEnded => agent(AgentEvent::StreamEnded),
-        LoopEvent::BusySeen { activity } => agent(AgentEvent::ProcessesSampled {
+        LoopEvent::AgentBusy { activity } => agent(AgentEvent::ProcessesSampled {
             activity: Some(*activity),
         }),
         LoopEvent::HandOffWritten { text, .. } => {
@@ -263,11 +263,11 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
                 problem,
             })
         }
-        LoopEvent::Claimed { reason } => Some(Input::Done {
+        LoopEvent::Claimed { reason } => Some(Input::CompletionClaimed {
             ticket,
             reason: reason.clone(),
         }),
-        LoopEvent::ConditionsAnswered { answers } => Some(Input::Answered {
+        LoopEvent::ConditionsAnswered { answers } => Some(Input::ConditionsAnswered {
             number,
             answers: answers.clone(),
         }),
@@ -289,19 +289,19 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             tell: *tell,
             operator: *operator,
         }),
-        LoopEvent::StoodStill { duration_ms } => Some(Input::StoodStill {
+        LoopEvent::Suspended { duration_ms } => Some(Input::Suspended {
             duration: Duration::from_millis(*duration_ms),
         }),
         LoopEvent::SnapshotTaken {
             iteration,
             commit,
             uncommitted,
-        } => Some(Input::Snapshot {
+        } => Some(Input::SnapshotTaken {
             iteration: *iteration,
             commit: commit.clone(),
             uncommitted: *uncommitted,
         }),
-        LoopEvent::WorkKept { kept, .. } => Some(Input::Kept {
+        LoopEvent::WorkKept { kept, .. } => Some(Input::AutocommitFinished {
             number: before.keep,
             kept: Ok(kept.clone()),
         }),
@@ -309,7 +309,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             point: end.point,
             results: end.results.clone(),
         }),
-        LoopEvent::CustomSet { key, value } => Some(Input::Set {
+        LoopEvent::CustomSet { key, value } => Some(Input::CustomSet {
             ticket,
             key: key.clone(),
             value: value.clone(),
@@ -319,7 +319,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             later,
             limits,
             ..
-        }) => Some(Input::Operator {
+        }) => Some(Input::OperatorRequest {
             ticket,
             wish: Wish::Reload {
                 launch: launch.clone(),
@@ -327,11 +327,11 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
                 limits: *limits,
             },
         }),
-        LoopEvent::Operator(OperatorEvent::Told { text, .. }) => Some(Input::Operator {
+        LoopEvent::Operator(OperatorEvent::Told { text, .. }) => Some(Input::OperatorRequest {
             ticket,
             wish: Wish::Tell { text: text.clone() },
         }),
-        LoopEvent::Warned { warning } => Some(Input::Trouble {
+        LoopEvent::Warned { warning } => Some(Input::Warning {
             warning: warning.clone(),
         }),
         LoopEvent::DiskWasFull { duration_ms } => Some(Input::DiskWasFull {

@@ -377,10 +377,10 @@ impl<'a> Replay<'a> {
         match next {
             Some(Input::Start { .. } | Input::Decline { .. }) => self.cut = None,
             Some(
-                Input::Trouble { .. }
+                Input::Warning { .. }
                 | Input::Repaired { .. }
                 | Input::Note { .. }
-                | Input::Set { .. }
+                | Input::CustomSet { .. }
                 | Input::Incident(_),
             ) => {}
             _ => {
@@ -437,7 +437,7 @@ impl<'a> Replay<'a> {
     /// Wakes the replay at a deadline of its own that comes before the input and before every deadline of the recorded loop.
     fn wake_earlier(&mut self, seq: Seq, now: Timestamp, iteration: u32, input: &Input) {
         // No runner was there, or the machine was suspended.
-        if matches!(input, Input::Start { .. } | Input::StoodStill { .. }) {
+        if matches!(input, Input::Start { .. } | Input::Suspended { .. }) {
             return;
         }
         let theirs = self.recorded.next_deadline();

@@ -56,7 +56,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
         Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
-        Input::StoodStill { duration } => turn.stood_still(duration),
+        Input::Suspended { duration } => turn.stood_still(duration),
         // The one place where stale event is dropped: a late word of session 1 must not touch session 2.
         Input::Agent { generation, event } => {
             let agent = turn.state.agent;
@@ -65,29 +65,29 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             }
         }
         Input::HooksRan { point, results } => turn.hooks_ran(point, results),
-        Input::Snapshot {
+        Input::SnapshotTaken {
             iteration,
             commit,
             uncommitted,
         } => turn.snapshot(iteration, commit, uncommitted),
-        Input::Kept { number, kept } => turn.kept(number, kept),
-        Input::Answered { number, answers } => turn.answered(number, answers),
+        Input::AutocommitFinished { number, kept } => turn.kept(number, kept),
+        Input::ConditionsAnswered { number, answers } => turn.answered(number, answers),
         Input::GatesRan {
             number,
             results,
             tests,
         } => turn.gates_ran(number, results, tests),
-        Input::Done { ticket, reason } => turn.done(ticket, reason),
+        Input::CompletionClaimed { ticket, reason } => turn.done(ticket, reason),
         Input::Note {
             ticket,
             text,
             tell,
             operator,
         } => turn.note(ticket, &text, tell, operator),
-        Input::Operator { ticket, wish } => turn.operator(ticket, wish),
+        Input::OperatorRequest { ticket, wish } => turn.operator(ticket, wish),
         Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
-        Input::Set { ticket, key, value } => turn.set(ticket, key, value),
-        Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
+        Input::CustomSet { ticket, key, value } => turn.set(ticket, key, value),
+        Input::Warning { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
         }),
@@ -168,7 +168,7 @@ impl Turn<'_> {
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => {
-                self.record(LoopEvent::StoodStill {
+                self.record(LoopEvent::Suspended {
                     duration_ms: millis(duration),
                 });
             }

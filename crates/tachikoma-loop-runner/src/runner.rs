@@ -302,15 +302,15 @@ impl LoopRunner {
             self.publish(record);
         }
         if let Some(warning) = quarantine::bound(&self.config.working_dir) {
-            self.take(Input::Trouble { warning }).await?;
+            self.take(Input::Warning { warning }).await?;
         }
         if let Some(warning) = left_behind(&std::mem::take(&mut self.leftovers)) {
-            self.take(Input::Trouble { warning }).await?;
+            self.take(Input::Warning { warning }).await?;
         }
         let mut troubles: Vec<Input> = self.resealed.take().into_iter().collect();
         if self.found == Found::Nothing {
             let known = self.basis.troubles.iter().cloned();
-            troubles.extend(known.map(|warning| Input::Trouble { warning }));
+            troubles.extend(known.map(|warning| Input::Warning { warning }));
         }
         troubles.extend(self.problems_of_scripts());
         troubles.extend(self.problem_of_server());
@@ -338,7 +338,7 @@ impl LoopRunner {
     async fn take_whole(&mut self, input: Input) -> Result<(), Cut> {
         let now = self.clock.now();
         if let Some(duration) = self.clock.jumped() {
-            self.pass(now, Input::StoodStill { duration }).await?;
+            self.pass(now, Input::Suspended { duration }).await?;
         }
         if heal::is_turning_point(&input) {
             self.heal(now).await?;
@@ -474,7 +474,7 @@ impl LoopRunner {
             };
             if let Some(duration) = overslept {
                 self.queue.extend(input);
-                return Ok(Input::StoodStill { duration });
+                return Ok(Input::Suspended { duration });
             }
             if let Some(input) = input {
                 return Ok(input);

@@ -97,11 +97,11 @@ impl Lines {
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
@@ -247,14 +247,14 @@ fn lines(record: &Record) -> Vec<String> {
             span(boundary_until.since(record.time))
         ),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
-        LoopEvent::BusySeen { activity } => {
+        LoopEvent::AgentBusy { activity } => {
             format!("the agent is silent, but at work ({activity}): it has more time")
         }
         LoopEvent::CustomSet { key, value } => match value.is_null() {
             true => format!("`{}` is removed", sanitise(key)),
             false => format!("`{}` is set", sanitise(key)),
         },
-        LoopEvent::StoodStill { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
             format!("stood still for {stood}; no time-out counts that")
         }
@@ -383,7 +383,7 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionNamed { .. }
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
-        | LoopEvent::LookRequested { .. }
+        | LoopEvent::SilenceChecked { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::SnapshotTaken { .. }
         | LoopEvent::KeepStarted { .. }

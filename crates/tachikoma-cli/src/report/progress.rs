@@ -129,8 +129,8 @@ impl Screen {
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
@@ -153,7 +153,7 @@ impl Screen {
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }

@@ -18,7 +18,7 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
             }
             state.ledger.runner_took_up(time);
         }
-        LoopEvent::StoodStill { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } => {
             state
                 .ledger
                 .stood_still(Duration::from_millis(*duration_ms));
@@ -96,8 +96,8 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::TestsRan(_)
         | LoopEvent::ProgressMeasured(_)
         | LoopEvent::ClaimRefused(_)
-        | LoopEvent::LookRequested { .. }
-        | LoopEvent::BusySeen { .. } => state.ledger.count(&state.phase, time),
+        | LoopEvent::SilenceChecked { .. }
+        | LoopEvent::AgentBusy { .. } => state.ledger.count(&state.phase, time),
     }
 }
 

@@ -278,7 +278,7 @@ impl Explain<'_> {
             LoopEvent::SessionStarted { session, .. } => {
                 self.fact(record, format!("session {session} began"));
             }
-            LoopEvent::StoodStill { duration_ms } => {
+            LoopEvent::Suspended { duration_ms } => {
                 let span = Span(Duration::from_millis(*duration_ms));
                 self.fact(
                     record,
@@ -294,13 +294,13 @@ impl Explain<'_> {
             LoopEvent::Repaired { what, how } => {
                 self.fact(record, format!("the {what} was repaired: {how}"));
             }
-            LoopEvent::LookRequested { timeout, .. } => {
+            LoopEvent::SilenceChecked { timeout, .. } => {
                 let words = format!(
                     "nothing is heard of the agent ({timeout}): its processes are looked at before it is ended"
                 );
                 self.decide(record, words, None, Inputs::new());
             }
-            LoopEvent::BusySeen { activity } => {
+            LoopEvent::AgentBusy { activity } => {
                 self.decide(
                     record,
                     format!("its processes are at work ({activity}): it has time again"),

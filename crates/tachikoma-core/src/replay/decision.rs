@@ -190,7 +190,7 @@ impl DecisionReader {
                 let cause = *cause;
                 (DecisionKind::TurnEnded { cause, after }, by)
             }
-            LoopEvent::LookRequested { timeout, .. } => {
+            LoopEvent::SilenceChecked { timeout, .. } => {
                 let started = attempt_started(state)?;
                 let (timeout, after) = (*timeout, record.time.since(started));
                 let by = timeout.to_string();

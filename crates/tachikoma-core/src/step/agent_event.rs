@@ -185,7 +185,7 @@ impl Turn<'_> {
             cost_microusd: 0,
             tokens: 0,
         });
-        self.wish(Effect::OweLook);
+        self.wish(Effect::AttributeChanges);
     }
 
     /// A turn that was given no prompt has ended, or one that the loop had given up before.

@@ -92,7 +92,7 @@ impl Turn<'_> {
         });
         let number = self.state.completion.number;
         self.wish(match check.stage {
-            CheckStage::Asking => Effect::Ask { number },
+            CheckStage::Asking => Effect::CheckConditions { number },
             CheckStage::Gates { names, .. } => Effect::RunGates { number, names },
         });
     }

@@ -96,8 +96,8 @@ impl Turn<'_> {
 
     fn look(&mut self, work: &Work, timeout: Timeout) {
         let until = self.now.after(LOOK_TIMEOUT);
-        self.record(LoopEvent::LookRequested { timeout, until });
-        self.wish(Effect::Look {
+        self.record(LoopEvent::SilenceChecked { timeout, until });
+        self.wish(Effect::SampleProcesses {
             generation: work.generation,
         });
     }
@@ -110,7 +110,7 @@ impl Turn<'_> {
             return;
         }
         match activity.filter(busy::is_busy) {
-            Some(activity) => self.record(LoopEvent::BusySeen { activity }),
+            Some(activity) => self.record(LoopEvent::AgentBusy { activity }),
             None => {
                 let timeout = match work.spoke {
                     true => Timeout::Silence,

@@ -34,7 +34,7 @@ impl Turn<'_> {
                     session,
                     generation,
                 });
-                self.wish(Effect::Open {
+                self.wish(Effect::OpenSession {
                     generation,
                     session,
                     resume: Some(agent_id),

@@ -118,7 +118,7 @@ impl Turn<'_> {
             session: session.number,
             context: session.context,
         });
-        self.wish(Effect::Keep {
+        self.wish(Effect::Autocommit {
             number: self.state.kept.number,
             commit,
             changes,
@@ -198,7 +198,7 @@ impl Turn<'_> {
 
     pub(super) fn keep_overdue(&mut self, keep: Keep) {
         if !keep.called_off {
-            self.wish(Effect::CallOffKeep);
+            self.wish(Effect::CancelAutocommit);
         }
         self.give_up_keep(keep, "it did not end in time");
     }
@@ -245,6 +245,6 @@ impl Turn<'_> {
         let soon = self.now.after(URGENT_TIMEOUT);
         let until = keep.until.map_or(soon, |until| until.min(soon));
         self.record(LoopEvent::KeepCalledOff { until, then });
-        self.wish(Effect::CallOffKeep);
+        self.wish(Effect::CancelAutocommit);
     }
 }

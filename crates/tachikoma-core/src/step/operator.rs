@@ -419,7 +419,7 @@ impl Turn<'_> {
         };
         let words = texts.join("\n\n");
         self.record_operator(OperatorEvent::PassedOn { through });
-        self.wish(Effect::Tell {
+        self.wish(Effect::SendMessage {
             generation: agent.generation,
             words,
         });

@@ -129,7 +129,7 @@ impl Turn<'_> {
             session,
             generation,
         });
-        self.wish(Effect::Open {
+        self.wish(Effect::OpenSession {
             generation,
             session,
             resume: None,

@@ -345,7 +345,7 @@ impl Play {
 
     pub fn answer_keep(&mut self, kept: Result<Kept, String>) -> &mut Self {
         let number = self.state.kept.number;
-        self.input("kept", Input::Kept { number, kept })
+        self.input("kept", Input::AutocommitFinished { number, kept })
     }
 
     /// The stop scripts answer; one of them with a verdict.
@@ -365,7 +365,7 @@ impl Play {
 
     pub fn answers(&mut self, answers: Answers) -> &mut Self {
         let number = self.state.completion.number;
-        self.input("answered", Input::Answered { number, answers })
+        self.input("answered", Input::ConditionsAnswered { number, answers })
     }
 
     /// Gates have run, each with its error or none.
@@ -385,13 +385,13 @@ impl Play {
     pub fn done(&mut self, reason: Option<&str>) -> &mut Self {
         let ticket = Ticket(1);
         let reason = reason.map(str::to_owned);
-        self.input("done", Input::Done { ticket, reason })
+        self.input("done", Input::CompletionClaimed { ticket, reason })
     }
 
     pub fn snapshot(&mut self, commit: &str, uncommitted: u32) -> &mut Self {
         let iteration = self.state.iteration;
         let commit = commit.to_owned();
-        let input = Input::Snapshot {
+        let input = Input::SnapshotTaken {
             iteration,
             commit,
             uncommitted,

@@ -117,14 +117,14 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::StopPatternMatched { .. } => "StopPatternMatched",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
         LoopEvent::RungClimbed { .. } => "RungClimbed",
-        LoopEvent::StoodStill { .. } => "StoodStill",
+        LoopEvent::Suspended { .. } => "Suspended",
         LoopEvent::CustomSet { .. } => "CustomSet",
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
         LoopEvent::IterationLimited(_) => "IterationLimited",
-        LoopEvent::LookRequested { .. } => "LookRequested",
-        LoopEvent::BusySeen { .. } => "BusySeen",
+        LoopEvent::SilenceChecked { .. } => "SilenceChecked",
+        LoopEvent::AgentBusy { .. } => "AgentBusy",
         LoopEvent::StreamEnded => "StreamEnded",
         LoopEvent::AttemptCut { .. } => "AttemptCut",
         LoopEvent::SnapshotTaken { .. } => "SnapshotTaken",
@@ -177,20 +177,20 @@ pub fn effect(effect: &Effect) -> &'static str {
             Rung::Terminate => "term",
             Rung::Kill => "kill",
         },
-        Effect::Look { .. } => "look",
+        Effect::SampleProcesses { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
-        Effect::Tell { .. } => "tell",
+        Effect::SendMessage { .. } => "tell",
         Effect::RollBack { .. } => "roll back",
         Effect::AskCost { .. } => "cost?",
-        Effect::OweLook => "owe",
+        Effect::AttributeChanges => "owe",
         Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
-        Effect::Open { .. } => "open",
+        Effect::OpenSession { .. } => "open",
         Effect::RunHooks { .. } => "hooks",
-        Effect::Keep { .. } => "keep",
-        Effect::CallOffKeep => "call off",
-        Effect::Ask { .. } => "ask",
+        Effect::Autocommit { .. } => "keep",
+        Effect::CancelAutocommit => "call off",
+        Effect::CheckConditions { .. } => "ask",
         Effect::RunGates { .. } => "gates",
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { .. } => "ok",
@@ -209,10 +209,10 @@ pub fn wish(effect: &Effect) -> String {
             ..
         } => format!("launch in {agent_id}"),
         Effect::Signal { rung, .. } => format!("signal {rung}"),
-        Effect::Look { .. } => "look".to_owned(),
+        Effect::SampleProcesses { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
-        Effect::Tell { words, .. } => format!("tell {words}"),
+        Effect::SendMessage { words, .. } => format!("tell {words}"),
         Effect::RollBack {
             iteration,
             again: false,
@@ -222,13 +222,13 @@ pub fn wish(effect: &Effect) -> String {
             again: true,
         } => format!("roll back to {iteration} again"),
         Effect::AskCost { .. } => "ask for the cost".to_owned(),
-        Effect::OweLook => "owe a look".to_owned(),
+        Effect::AttributeChanges => "owe a look".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
-        Effect::Open { session, .. } => format!("open {session}"),
+        Effect::OpenSession { session, .. } => format!("open {session}"),
         Effect::RunHooks { point, .. } => format!("run {point}"),
-        Effect::Keep { commit: None, .. } => "survey".to_owned(),
-        Effect::Keep {
+        Effect::Autocommit { commit: None, .. } => "survey".to_owned(),
+        Effect::Autocommit {
             commit: Some(order),
             ..
         } => {
@@ -239,8 +239,8 @@ pub fn wish(effect: &Effect) -> String {
                 order.iteration, order.status, order.session
             )
         }
-        Effect::CallOffKeep => "call off".to_owned(),
-        Effect::Ask { .. } => "ask".to_owned(),
+        Effect::CancelAutocommit => "call off".to_owned(),
+        Effect::CheckConditions { .. } => "ask".to_owned(),
         Effect::RunGates { names, .. } => format!("run {}", names.join(", ")),
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { note } => format!("ok: {note}"),
@@ -306,7 +306,7 @@ pub fn fact(record: &Record) -> String {
         | LoopEvent::AttemptCut {
             iteration, attempt, ..
         } => format!("{iteration} attempt {attempt}"),
-        LoopEvent::BusySeen { activity } => activity.to_string(),
+        LoopEvent::AgentBusy { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
         LoopEvent::WrapUpAdvised { percent } => format!("{percent}%"),
@@ -326,7 +326,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::Noted { text, .. } | LoopEvent::HandOffWritten { text, .. } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
         | LoopEvent::KeepCalledOff { until: limit, .. }
-        | LoopEvent::LookRequested { until: limit, .. }
+        | LoopEvent::SilenceChecked { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::HooksStarted(start) => start.point.to_string(),
         LoopEvent::HooksRan(end) => match &end.given_up {
@@ -360,7 +360,7 @@ pub fn fact(record: &Record) -> String {
         }
         LoopEvent::RungClimbed { rung, until: next } => format!("{rung} {}", until(next)),
         LoopEvent::CustomSet { key, .. } => key.clone(),
-        LoopEvent::StoodStill { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
             format!("{duration_ms} ms")
         }
         LoopEvent::Incident(incident) => incident.to_string(),

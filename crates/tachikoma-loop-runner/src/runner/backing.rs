@@ -132,7 +132,7 @@ impl LoopRunner {
             let warning =
                 "no backup was taken: those before it are still under way; the next one is tried in time"
                     .to_owned();
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
         Ok(())
     }

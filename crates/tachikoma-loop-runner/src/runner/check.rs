@@ -68,7 +68,7 @@ impl LoopRunner {
         let known = std::mem::replace(&mut self.checks.unaskable, unaskable);
         let news = self.checks.unaskable.iter();
         let news = news.filter(|(script, _)| !known.contains_key(*script));
-        news.map(|(script, why)| Input::Trouble {
+        news.map(|(script, why)| Input::Warning {
             warning: format!(
                 "the stop script `{}` cannot be asked: {why}",
                 script.display()
@@ -136,7 +136,7 @@ impl LoopRunner {
     pub(super) fn check_ended(&mut self, ran: Ran<Found>) -> Option<Input> {
         let number = self.check.take()?.number;
         Some(match ran {
-            Ran::With(Found::Answers(answers)) => Input::Answered { number, answers },
+            Ran::With(Found::Answers(answers)) => Input::ConditionsAnswered { number, answers },
             Ran::With(Found::Gates(ran)) => {
                 let GatesRan {
                     mut results,
@@ -186,7 +186,7 @@ impl LoopRunner {
             return;
         }
         let said = warnings.iter().cloned();
-        let troubles = said.map(|warning| Input::Trouble { warning });
+        let troubles = said.map(|warning| Input::Warning { warning });
         self.queue.extend(troubles);
         self.checks.said = warnings;
     }
@@ -200,7 +200,7 @@ impl LoopRunner {
         let dir = loops::dir(&root, self.state.loop_id);
         if let Err(error) = tests_book::write(&dir, books, &self.config.vault) {
             let warning = format!("the books of the tests are not kept: {}", chain(&error));
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
     }
 

@@ -169,7 +169,7 @@ async fn serve(
             && let Some(warning) = look.warning().await
         {
             // When nobody listens any more, the loop is gone.
-            let _ = say.send(Input::Trouble { warning }).await;
+            let _ = say.send(Input::Warning { warning }).await;
         }
     };
     let delivered = deliver(waiting, say.clone());

@@ -52,7 +52,7 @@ impl LoopRunner {
                 };
                 self.begin_turn(generation, turn, Begin::Prompt).await;
             }
-            Effect::Open {
+            Effect::OpenSession {
                 generation,
                 session,
                 resume,
@@ -72,13 +72,13 @@ impl LoopRunner {
                 let words = advice::wrap_up(percent);
                 self.say(generation, &Message::Aside(&words));
             }
-            Effect::Tell { generation, words } => {
+            Effect::SendMessage { generation, words } => {
                 let words = advice::from_operator(&words);
                 self.say(generation, &Message::Aside(&words));
             }
             Effect::RollBack { iteration, again } => self.roll_back(iteration, again),
             Effect::AskCost { generation } => self.ask_cost(generation),
-            Effect::OweLook => self.keeping.owe_a_look(),
+            Effect::AttributeChanges => self.keeping.owe_a_look(),
             Effect::AskHandOff { generation } => {
                 self.keeping.owe_a_look();
                 if let Some(launch) = self.launch_of(generation) {
@@ -95,16 +95,16 @@ impl LoopRunner {
                     launch.end_input();
                 }
             }
-            Effect::Look { generation } => self.look(generation),
+            Effect::SampleProcesses { generation } => self.look(generation),
             Effect::Signal { generation, rung } => self.signal(generation, rung),
             Effect::RunHooks { point, reason } => self.run_hooks(point, reason),
-            Effect::Keep {
+            Effect::Autocommit {
                 number,
                 commit,
                 changes,
             } => self.keep(number, commit, changes),
-            Effect::CallOffKeep => self.call_off_keep(),
-            Effect::Ask { number } => self.ask(number),
+            Effect::CancelAutocommit => self.call_off_keep(),
+            Effect::CheckConditions { number } => self.ask(number),
             Effect::RunGates { number, names } => self.run_gates(number, &names),
             Effect::Reply { ticket, answer } => {
                 if let Some(reply) = self.tickets.remove(&ticket) {
@@ -159,7 +159,7 @@ impl LoopRunner {
             && launch.say(line) == Err(Unheard::Busy)
         {
             let warning = "the agent does not read what is said to it".to_owned();
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
     }
 

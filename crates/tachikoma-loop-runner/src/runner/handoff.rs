@@ -44,7 +44,7 @@ impl LoopRunner {
                         "the hand-off to session {session} is given, but not kept: {}",
                         chain(&error)
                     );
-                    self.queue.push_back(Input::Trouble { warning });
+                    self.queue.push_back(Input::Warning { warning });
                 }
                 text
             }

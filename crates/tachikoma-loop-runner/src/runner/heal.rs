@@ -22,10 +22,10 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
         | Input::Shutdown { .. }
         | Input::Decline { .. }
         | Input::Broken { .. }
-        | Input::Kept { .. }
-        | Input::Answered { .. }
+        | Input::AutocommitFinished { .. }
+        | Input::ConditionsAnswered { .. }
         | Input::GatesRan { .. }
-        | Input::Operator { .. }
+        | Input::OperatorRequest { .. }
         | Input::RolledBack { .. }
         | Input::HooksRan { .. } => true,
         Input::Agent { event: news, .. } => match news {
@@ -50,12 +50,12 @@ pub(super) fn is_turning_point(input: &Input) -> bool {
             | AgentEvent::Quota(_)
             | AgentEvent::FileTouched { .. } => false,
         },
-        Input::StoodStill { .. }
-        | Input::Snapshot { .. }
-        | Input::Set { .. }
+        Input::Suspended { .. }
+        | Input::SnapshotTaken { .. }
+        | Input::CustomSet { .. }
         | Input::Note { .. }
-        | Input::Done { .. }
-        | Input::Trouble { .. }
+        | Input::CompletionClaimed { .. }
+        | Input::Warning { .. }
         | Input::DiskWasFull { .. }
         | Input::Incident(_)
         | Input::Repaired { .. } => false,
@@ -89,7 +89,7 @@ impl LoopRunner {
             if let Some(how) = how {
                 self.record(now, Input::Repaired { what, how }).await?;
                 if let Some(warning) = quarantine::bound(&self.config.working_dir) {
-                    self.queue.push_back(Input::Trouble { warning });
+                    self.queue.push_back(Input::Warning { warning });
                 }
             }
         }
@@ -157,7 +157,7 @@ impl LoopRunner {
         if is_written(self) {
             // No room, for example: the next backup finds it out again.
             let warning = failed_backup(why);
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
             return Ok(());
         }
         let next = self.journal.part().segment;
@@ -225,7 +225,7 @@ impl LoopRunner {
             Err(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
                     let warning = format!("nobody can talk to the runner: {}", chain(&error));
-                    self.queue.push_back(Input::Trouble { warning });
+                    self.queue.push_back(Input::Warning { warning });
                 }
                 None
             }

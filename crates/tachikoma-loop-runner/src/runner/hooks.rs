@@ -96,7 +96,7 @@ impl LoopRunner {
             let warning = format!(
                 "the hooks of `{point}` are not run: {BESIDE_MAX} points wait for hooks that are slower than the loop; give them less to do, or a `timeout`"
             );
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
     }
 

@@ -177,7 +177,7 @@ impl LoopRunner {
 
     /// Returns whether something is done because of what was decided, which must not be forgotten then. A look at files is not.
     pub(super) fn acts(&self, effects: &[Effect]) -> bool {
-        let looks = |effect: &Effect| matches!(effect, Effect::Keep { commit: None, .. });
+        let looks = |effect: &Effect| matches!(effect, Effect::Autocommit { commit: None, .. });
         (self.keeps_in_a_repository() && !effects.is_empty()) || !effects.iter().all(looks)
     }
 
@@ -187,7 +187,7 @@ impl LoopRunner {
         let warning = format!(
             "nothing is committed, no snapshots are kept, and what an iteration changed is told by its files alone: {why}"
         );
-        self.queue.push_back(Input::Trouble { warning });
+        self.queue.push_back(Input::Warning { warning });
     }
 
     /// Goes on without a look at what changes.
@@ -196,7 +196,7 @@ impl LoopRunner {
         let warning = format!(
             "nobody knows what an iteration changes, so that no lack of progress ends the loop: {why}"
         );
-        self.queue.push_back(Input::Trouble { warning });
+        self.queue.push_back(Input::Warning { warning });
     }
 
     /// Begins a turn: when the work tree before it is kept, where there is a repository.
@@ -243,9 +243,9 @@ impl LoopRunner {
                 }
                 None
             }
-            Told::Warning(warning) => Some(Input::Trouble { warning }),
+            Told::Warning(warning) => Some(Input::Warning { warning }),
             Told::Broken(reason) => Some(Input::Broken { reason }),
-            Told::Kept { number, kept } => Some(Input::Kept { number, kept }),
+            Told::Kept { number, kept } => Some(Input::AutocommitFinished { number, kept }),
             Told::RolledBack { iteration, result } => Some(match result {
                 Ok(note) => Input::RolledBack {
                     iteration,
@@ -302,7 +302,7 @@ impl LoopRunner {
                 self.keeping.had = Some(iteration);
                 let before = self.state.kept.snapshot.as_ref();
                 let commit = commit.or_else(|| before.map(|before| before.commit.clone()))?;
-                Some(Input::Snapshot {
+                Some(Input::SnapshotTaken {
                     iteration,
                     commit,
                     uncommitted,
@@ -332,7 +332,7 @@ impl LoopRunner {
                 "what was changed before iteration {} passes for its work: a look at the files took more than {seconds} s",
                 self.state.iteration
             );
-            return Input::Trouble { warning };
+            return Input::Warning { warning };
         }
         unkept(
             self.state.iteration,
@@ -408,12 +408,15 @@ impl LoopRunner {
             None => {
                 // That there is none was said.
                 let kept = Ok(Kept::default());
-                return self.queue.push_back(Input::Kept { number, kept });
+                return self
+                    .queue
+                    .push_back(Input::AutocommitFinished { number, kept });
             }
         };
         if !asked {
             let kept = Err("git has not answered what it was asked before".to_owned());
-            self.queue.push_back(Input::Kept { number, kept });
+            self.queue
+                .push_back(Input::AutocommitFinished { number, kept });
         }
     }
 
@@ -443,7 +446,7 @@ fn due_in(time: Duration) -> Instant {
 }
 
 fn unkept(iteration: u32, why: &str) -> Input {
-    Input::Trouble {
+    Input::Warning {
         warning: format!(
             "the work tree before iteration {iteration} is not kept, so that `tachikoma rollback {iteration}` cannot bring it back: {why}"
         ),

@@ -48,7 +48,7 @@ impl LoopRunner {
                     .filter(|launch| launch.generation.0 == generation)?;
                 launch.exit = Some((exit, leftovers));
                 launch.drain();
-                (leftovers_unnamed > 0).then(|| Input::Trouble {
+                (leftovers_unnamed > 0).then(|| Input::Warning {
                     warning: format!("{leftovers_unnamed} more processes were left behind and ended than are named"),
                 })
             }
@@ -64,7 +64,7 @@ impl LoopRunner {
                         "processes that cannot be killed are left: {}",
                         names.join(", ")
                     );
-                    self.queue.push_back(Input::Trouble { warning });
+                    self.queue.push_back(Input::Warning { warning });
                 }
                 Some(Input::Agent {
                     generation: self.state.generation,
@@ -89,7 +89,7 @@ impl LoopRunner {
                     let warning = format!(
                         "the agent's name for its session is not a valid id: {shown:?}; the next iteration starts a new session"
                     );
-                    return Some(Input::Trouble { warning });
+                    return Some(Input::Warning { warning });
                 }
                 let news = AgentEvent::SessionNamed { agent_id };
                 Some(Input::Agent {
@@ -137,7 +137,7 @@ impl LoopRunner {
             let warning = format!(
                 "{name} {version} has not been tried with this version of tachikoma; going on"
             );
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
         self.agent_version = Some(version);
     }
@@ -149,7 +149,7 @@ impl LoopRunner {
             let warning = format!(
                 "{name} cannot say what a turn costs while it runs: max_cost_usd is looked at between iterations only"
             );
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
     }
 
@@ -243,7 +243,7 @@ impl LoopRunner {
                     "iteration {} names the completion promise, but does not claim it: {doubt}",
                     self.state.iteration
                 );
-                self.queue.push_back(Input::Trouble { warning });
+                self.queue.push_back(Input::Warning { warning });
                 self.unmeant = Some(doubt.to_string());
                 false
             }
@@ -262,7 +262,7 @@ impl LoopRunner {
                 "the transcript of iteration {} is incomplete: {error}",
                 self.state.iteration
             );
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
     }
 
@@ -281,7 +281,7 @@ impl LoopRunner {
                 "{} lines of the agent's output were not understood; they are in its transcript",
                 output.not_understood
             );
-            self.queue.push_back(Input::Trouble { warning });
+            self.queue.push_back(Input::Warning { warning });
         }
         let (exit, leftovers) = exit?;
         let claimed = unheard && self.claims(&final_text);

@@ -312,7 +312,7 @@ fn reseal(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, Store
         ));
     }
     let warning = said.join("; ");
-    Ok((!said.is_empty()).then_some(Input::Trouble { warning }))
+    Ok((!said.is_empty()).then_some(Input::Warning { warning }))
 }
 
 /// Checks that a server of the loop's own could be started.

@@ -74,7 +74,7 @@ impl LoopRunner {
         match wish {
             Ok(wish) => {
                 let ticket = self.ticket(reply);
-                Some(Input::Operator { ticket, wish })
+                Some(Input::OperatorRequest { ticket, wish })
             }
             Err(reason) => {
                 let current = self.state.public();

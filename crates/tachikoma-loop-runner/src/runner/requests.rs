@@ -29,7 +29,7 @@ impl LoopRunner {
             Request::Operator { asked, reply } => self.operator_asks(asked, reply),
             Request::Set { key, value, reply } => {
                 let ticket = self.ticket(reply);
-                Some(Input::Set { ticket, key, value })
+                Some(Input::CustomSet { ticket, key, value })
             }
             Request::Note {
                 text,
@@ -46,7 +46,7 @@ impl LoopRunner {
             }
             Request::Done { reason, reply } => {
                 let ticket = self.ticket(reply);
-                Some(Input::Done { ticket, reason })
+                Some(Input::CompletionClaimed { ticket, reason })
             }
             Request::Reread { read, reply } => self.was_reread(*read, reply),
             Request::Incident(incident) => Some(Input::Incident(incident)),
@@ -95,7 +95,7 @@ impl LoopRunner {
                 }
                 let stopped = self.suspended.take()?;
                 let duration = clock::monotonic().saturating_duration_since(stopped);
-                Some(Input::StoodStill { duration })
+                Some(Input::Suspended { duration })
             }
         }
     }
@@ -112,7 +112,7 @@ impl LoopRunner {
         Some(match (hooks, command) {
             (Some(Hooks::Framing), LoopCommand::Stop(Urgency::Graceful)) => {
                 let wish = Wish::StopBehindHooks;
-                Input::Operator { ticket, wish }
+                Input::OperatorRequest { ticket, wish }
             }
             (Some(Hooks::Framing | Hooks::Beside) | None, command) => {
                 Input::Command { ticket, command }

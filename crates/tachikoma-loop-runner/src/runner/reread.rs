@@ -82,13 +82,13 @@ impl LoopRunner {
             Ok(read) => {
                 let wish = self.wish_of(read);
                 let ticket = self.ticket(reply);
-                Some(Input::Operator { ticket, wish })
+                Some(Input::OperatorRequest { ticket, wish })
             }
             Err(why) => {
                 let warning =
                     format!("the configuration was not read again, and holds as it was: {why}");
                 self.refuse(reply, warning.clone());
-                Some(Input::Trouble { warning })
+                Some(Input::Warning { warning })
             }
         }
     }

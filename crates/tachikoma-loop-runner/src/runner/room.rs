@@ -101,7 +101,7 @@ impl LoopRunner {
                 // The next backup finds it out again.
                 Arrived::Damaged { why, .. } => {
                     let warning = failed_backup(&why);
-                    Some(Input::Trouble { warning })
+                    Some(Input::Warning { warning })
                 }
                 // What cannot be journalled cannot be saved either; the desk keeps what it has to say, and no turn begins.
                 Arrived::SaveDue | Arrived::Desk(_) | Arrived::SnapshotLate => None,

@@ -82,10 +82,10 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
         | LoopEvent::RungClimbed { .. }
-        | LoopEvent::StoodStill { .. }
+        | LoopEvent::Suspended { .. }
         | LoopEvent::LeftoversEnded { .. }
-        | LoopEvent::LookRequested { .. }
-        | LoopEvent::BusySeen { .. }
+        | LoopEvent::SilenceChecked { .. }
+        | LoopEvent::AgentBusy { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::AttemptCut { .. }
         | LoopEvent::SnapshotTaken { .. }
@@ -329,7 +329,7 @@ impl LoopRunner {
                 let is_said = std::mem::replace(&mut self.saving.failed, true);
                 if !is_said && self.state.outcome().is_none() {
                     let warning = format!("the snapshot is not up to date: {}", chain(&error));
-                    self.queue.push_back(Input::Trouble { warning });
+                    self.queue.push_back(Input::Warning { warning });
                 }
             }
         }

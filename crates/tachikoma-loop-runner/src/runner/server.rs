@@ -83,7 +83,7 @@ impl LoopRunner {
         // What is elsewhere would have to be looked up first, and may take its time.
         let address = Address::parse(&url).ok()?;
         let error = TcpStream::connect_timeout(&address.loopback()?, LOOK_TIMEOUT).err()?;
-        Some(Input::Trouble {
+        Some(Input::Warning {
             warning: format!(
                 "nobody is at {address} yet ({error}), and the agent waits for up to a minute: start that server, or take \
                  it back with `--attach own`"

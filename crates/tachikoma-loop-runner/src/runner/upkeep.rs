@@ -105,7 +105,7 @@ impl Said {
 
     fn arrived(self) -> Arrived {
         match self {
-            Self::Trouble(warning) => Arrived::Input(Input::Trouble { warning }),
+            Self::Trouble(warning) => Arrived::Input(Input::Warning { warning }),
             Self::Damaged { segment, why } => Arrived::Damaged { segment, why },
         }
     }

@@ -269,11 +269,11 @@ impl Curves {
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }

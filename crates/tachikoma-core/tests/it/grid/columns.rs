@@ -73,13 +73,13 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         ..Kept::default()
     };
     for kept in [Ok(one), Err("no".to_owned())] {
-        inputs.push(Input::Kept { number, kept });
+        inputs.push(Input::AutocommitFinished { number, kept });
     }
-    inputs.push(Input::Kept {
+    inputs.push(Input::AutocommitFinished {
         number: 99,
         kept: Ok(Kept::default()),
     });
-    inputs.push(Input::Snapshot {
+    inputs.push(Input::SnapshotTaken {
         iteration: 1,
         commit: "5".to_owned(),
         uncommitted: 0,
@@ -91,7 +91,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         ScriptVerdict::Stop,
     ] {
         let answers = script(verdict);
-        inputs.push(Input::Answered { number, answers });
+        inputs.push(Input::ConditionsAnswered { number, answers });
     }
     for error in [None, Some("exit 1")] {
         let results = vec![gate("tests", error)];
@@ -106,7 +106,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         results: Vec::new(),
         tests: None,
     });
-    let wish = |wish| Input::Operator { ticket, wish };
+    let wish = |wish| Input::OperatorRequest { ticket, wish };
     inputs.extend(Choice::ALL.map(|choice| {
         let prompt = (choice == Choice::Edit).then(|| EditedPrompt {
             hash: "1f".to_owned(),
@@ -135,7 +135,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         let iteration = 1;
         inputs.push(Input::RolledBack { iteration, result });
     }
-    inputs.push(Input::Done {
+    inputs.push(Input::CompletionClaimed {
         ticket,
         reason: None,
     });
@@ -143,10 +143,10 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::Broken {
         reason: "a task panicked".to_owned(),
     });
-    inputs.push(Input::StoodStill {
+    inputs.push(Input::Suspended {
         duration: Duration::from_secs(3600),
     });
-    inputs.push(Input::Set {
+    inputs.push(Input::CustomSet {
         ticket,
         key: "k".to_owned(),
         value: serde_json::json!(1),
@@ -157,7 +157,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         tell: false,
         operator: false,
     });
-    inputs.push(Input::Trouble {
+    inputs.push(Input::Warning {
         warning: "disk".to_owned(),
     });
     inputs.push(Input::DiskWasFull {

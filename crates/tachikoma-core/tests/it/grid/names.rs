@@ -36,23 +36,25 @@ pub fn name(column: &Column) -> String {
             };
             format!("{point} {how}")
         }
-        Input::Kept { number: 99, .. } => "other kept".to_owned(),
-        Input::Kept { kept: Ok(_), .. } => "kept".to_owned(),
-        Input::Kept { kept: Err(_), .. } => "not kept".to_owned(),
-        Input::Snapshot { .. } => "snapshot".to_owned(),
-        Input::Answered { answers, .. } => match answers.scripts.first().map(|it| &it.verdict) {
-            Some(ScriptVerdict::Claim) => "script claims".to_owned(),
-            Some(ScriptVerdict::Stop) => "script stops".to_owned(),
-            Some(ScriptVerdict::GoOn | ScriptVerdict::Unclear { .. }) | None => {
-                "answered".to_owned()
+        Input::AutocommitFinished { number: 99, .. } => "other kept".to_owned(),
+        Input::AutocommitFinished { kept: Ok(_), .. } => "kept".to_owned(),
+        Input::AutocommitFinished { kept: Err(_), .. } => "not kept".to_owned(),
+        Input::SnapshotTaken { .. } => "snapshot".to_owned(),
+        Input::ConditionsAnswered { answers, .. } => {
+            match answers.scripts.first().map(|it| &it.verdict) {
+                Some(ScriptVerdict::Claim) => "script claims".to_owned(),
+                Some(ScriptVerdict::Stop) => "script stops".to_owned(),
+                Some(ScriptVerdict::GoOn | ScriptVerdict::Unclear { .. }) | None => {
+                    "answered".to_owned()
+                }
             }
-        },
+        }
         Input::GatesRan { number: 99, .. } => "other gates".to_owned(),
         Input::GatesRan { results, .. } => {
             let failed = results.iter().any(|gate| !gate.passed());
             format!("gates {}", if failed { "failed" } else { "passed" })
         }
-        Input::Operator { wish, .. } => match wish {
+        Input::OperatorRequest { wish, .. } => match wish {
             Wish::Answer { id: Some(99), .. } => "stale answer".to_owned(),
             Wish::Answer { choice, .. } => format!("answer {choice}"),
             Wish::Hold { writing: true, .. } => "hold".to_owned(),
@@ -65,13 +67,13 @@ pub fn name(column: &Column) -> String {
         },
         Input::RolledBack { result: Ok(_), .. } => "rolled back".to_owned(),
         Input::RolledBack { result: Err(_), .. } => "not rolled back".to_owned(),
-        Input::Done { .. } => "done".to_owned(),
+        Input::CompletionClaimed { .. } => "done".to_owned(),
         Input::Note { .. } => "note".to_owned(),
         Input::Decline { .. } => "decline".to_owned(),
         Input::Broken { .. } => "broken".to_owned(),
-        Input::StoodStill { .. } => "stood still".to_owned(),
-        Input::Set { .. } => "set".to_owned(),
-        Input::Trouble { .. } => "trouble".to_owned(),
+        Input::Suspended { .. } => "stood still".to_owned(),
+        Input::CustomSet { .. } => "set".to_owned(),
+        Input::Warning { .. } => "trouble".to_owned(),
         Input::DiskWasFull { .. } => "disk was full".to_owned(),
         Input::Incident(_) => "incident".to_owned(),
         Input::Repaired { .. } => "repaired".to_owned(),

@@ -12,7 +12,7 @@ impl Play {
 
     pub fn wish(&mut self, name: &str, wish: Wish) -> &mut Self {
         let ticket = Ticket(1);
-        self.input(name, Input::Operator { ticket, wish })
+        self.input(name, Input::OperatorRequest { ticket, wish })
     }
 
     /// The operator answers the question that is open.

@@ -197,7 +197,7 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     paused.crash().seconds(9_000).resume().launched().hush();
     let duration = Duration::from_secs(5_000);
     paused.seconds(5_010);
-    paused.input("stood still", Input::StoodStill { duration });
+    paused.input("stood still", Input::Suspended { duration });
     paused.sleep();
     insta::assert_snapshot!(paused.told(), @"
     23030.0 stood still: StoodStill(5000000 ms)
@@ -320,7 +320,7 @@ fn time_in_which_nobody_ran_the_loop_does_not_count() {
     play.seconds(20).tool("a").seconds(9_000).crash().hush();
     let warning = "somebody left something behind".to_owned();
     play.seconds(5).launched().seconds(5);
-    play.input("trouble", Input::Trouble { warning });
+    play.input("trouble", Input::Warning { warning });
     let left = out_of_time(&play.policy, &play.state).expect("a deadline");
     let since = play.state.time;
     assert_eq!(

@@ -289,7 +289,10 @@ fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped()
     let late = play.state.kept.number;
     play.sleep().launched().exited(0);
     let kept = Ok(Kept::default());
-    play.input("late", tachikoma_core::Input::Kept { number: late, kept });
+    play.input(
+        "late",
+        tachikoma_core::Input::AutocommitFinished { number: late, kept },
+    );
     insta::assert_snapshot!(play.told(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     360.0 wake: KeepGivenUp(iteration: it did not end in time), IterationStarted(2 attempt 1) ! call off ! launch

@@ -174,7 +174,7 @@ fn time_never_falls_even_if_the_clock_does() {
         &play.policy,
         &mut play.state,
         early,
-        Input::Trouble { warning },
+        Input::Warning { warning },
     );
     assert_eq!(step.records[0].time, before);
 }

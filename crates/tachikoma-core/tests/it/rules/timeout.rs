@@ -304,7 +304,7 @@ fn time_in_which_everything_stood_still_counts_against_no_timeout() {
     let before = patience(&play.state, &play.policy).unwrap();
     let duration = Duration::from_secs(5000);
     play.seconds(5000)
-        .input("stood still", Input::StoodStill { duration })
+        .input("stood still", Input::Suspended { duration })
         .wake();
     assert_eq!(patience(&play.state, &play.policy), Some(before));
     play.tool_ended("a").resulted(true).exited(0);
@@ -323,7 +323,7 @@ fn a_wait_ends_when_it_was_said_to_end_although_everything_stood_still() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().seconds(60);
     let duration = Duration::from_secs(60);
-    play.input("stood still", Input::StoodStill { duration })
+    play.input("stood still", Input::Suspended { duration })
         .wake();
     insta::assert_snapshot!(play.told(), @"
     60.0 stood still: -

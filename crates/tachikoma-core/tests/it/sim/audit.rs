@@ -193,10 +193,10 @@ impl Audit {
             | LoopEvent::OutputSeen
             | LoopEvent::ToolDenied(_)
             | LoopEvent::ToolStarted { .. } => self.heard = self.time,
-            LoopEvent::StoodStill { duration_ms } => {
+            LoopEvent::Suspended { duration_ms } => {
                 self.heard = self.heard.after(Duration::from_millis(*duration_ms));
             }
-            LoopEvent::LookRequested { .. } | LoopEvent::BusySeen { .. } => {
+            LoopEvent::SilenceChecked { .. } | LoopEvent::AgentBusy { .. } => {
                 assert!(self.open.is_some(), "only an agent at work is looked at");
                 // A look takes its time, and output is recorded in steps.
                 let slack = timeout::output_step(policy) + Duration::from_secs(20);

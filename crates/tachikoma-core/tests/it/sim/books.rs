@@ -174,13 +174,13 @@ impl Books {
             | LoopEvent::Noted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }

@@ -93,11 +93,11 @@ impl Forward {
             | LoopEvent::Noted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }

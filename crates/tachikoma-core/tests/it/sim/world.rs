@@ -190,26 +190,26 @@ impl World {
             Input::HooksRan { point, .. } => !self.state.rebooting().is_some_and(
                 |reboot| matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if p == point),
             ),
-            Input::Answered { number, .. } | Input::GatesRan { number, .. } => {
+            Input::ConditionsAnswered { number, .. } | Input::GatesRan { number, .. } => {
                 self.state.check().is_none() || *number != self.state.completion.number
             }
-            Input::Kept { number, .. } => {
+            Input::AutocommitFinished { number, .. } => {
                 self.state.keep().is_none() || *number != self.state.kept.number
             }
             Input::RolledBack { .. } => self.state.operator.rolling_back.is_none(),
             Input::Start { .. }
-            | Input::Snapshot { .. }
+            | Input::SnapshotTaken { .. }
             | Input::Wake
             | Input::Command { .. }
-            | Input::Operator { .. }
+            | Input::OperatorRequest { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
-            | Input::StoodStill { .. }
-            | Input::Set { .. }
+            | Input::Suspended { .. }
+            | Input::CustomSet { .. }
             | Input::Note { .. }
-            | Input::Done { .. }
-            | Input::Trouble { .. }
+            | Input::CompletionClaimed { .. }
+            | Input::Warning { .. }
             | Input::DiskWasFull { .. }
             | Input::Incident(_)
             | Input::Repaired { .. } => false,
@@ -424,11 +424,11 @@ impl World {
                 agent: true,
                 gone: false,
             }),
-            4..6 => Input::Done {
+            4..6 => Input::CompletionClaimed {
                 ticket: Ticket(self.tickets),
                 reason: None,
             },
-            0 => Input::Trouble { warning: text },
+            0 => Input::Warning { warning: text },
             3 => Input::Note {
                 ticket: Ticket(self.tickets),
                 text,

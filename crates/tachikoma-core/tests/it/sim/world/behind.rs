@@ -34,7 +34,7 @@ impl World {
         }
         let commit = self.dice.below(4).to_string();
         let uncommitted = self.files;
-        let input = Input::Snapshot {
+        let input = Input::SnapshotTaken {
             iteration,
             commit,
             uncommitted,
@@ -76,14 +76,13 @@ impl World {
         if let Ok(kept) = &kept {
             self.files = kept.uncommitted;
         }
-        self.schedule(self.now + after, Input::Kept { number, kept });
+        self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
     }
 
     /// Most of what is called off answers at once.
     pub(super) fn call_off_keep(&mut self) {
         let number = self.state.kept.number;
-        let under_way =
-            |input: &Input| matches!(input, Input::Kept { number: n, .. } if *n == number);
+        let under_way = |input: &Input| matches!(input, Input::AutocommitFinished { number: n, .. } if *n == number);
         self.queue.retain(|_, input| !under_way(input));
         if self.dice.one_in(3) {
             return;
@@ -94,7 +93,7 @@ impl World {
             ..Kept::default()
         });
         let after = self.dice.pick(&[1, 20, 8_000]);
-        self.schedule(self.now + after, Input::Kept { number, kept });
+        self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
     }
 
     /// The objectives are read and the scripts answer, or one of them hangs.
@@ -132,7 +131,10 @@ impl World {
         };
         let after = self.dice.pick(&[0, 100, 2_000, 50_000]);
         if !self.dice.one_in(10) {
-            self.schedule(self.now + after, Input::Answered { number, answers });
+            self.schedule(
+                self.now + after,
+                Input::ConditionsAnswered { number, answers },
+            );
         }
     }
 

@@ -57,7 +57,7 @@ impl World {
     fn wish(&mut self, coverage: &mut Coverage, wish: Wish) {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.feed(coverage, Input::Operator { ticket, wish });
+        self.feed(coverage, Input::OperatorRequest { ticket, wish });
     }
 
     /// The work tree is brought back, or cannot be, and at times it takes too long.

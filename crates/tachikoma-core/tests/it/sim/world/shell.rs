@@ -18,24 +18,24 @@ impl World {
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
             Input::Command { ticket, .. }
-            | Input::Operator { ticket, .. }
+            | Input::OperatorRequest { ticket, .. }
             | Input::Note { ticket, .. }
-            | Input::Done { ticket, .. } => Some(*ticket),
+            | Input::CompletionClaimed { ticket, .. } => Some(*ticket),
             Input::Start { .. }
             | Input::Wake
             | Input::Shutdown { .. }
             | Input::Agent { .. }
             | Input::HooksRan { .. }
             | Input::RolledBack { .. }
-            | Input::Snapshot { .. }
-            | Input::Kept { .. }
-            | Input::Answered { .. }
+            | Input::SnapshotTaken { .. }
+            | Input::AutocommitFinished { .. }
+            | Input::ConditionsAnswered { .. }
             | Input::GatesRan { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
-            | Input::StoodStill { .. }
-            | Input::Set { .. }
-            | Input::Trouble { .. }
+            | Input::Suspended { .. }
+            | Input::CustomSet { .. }
+            | Input::Warning { .. }
             | Input::DiskWasFull { .. }
             | Input::Incident(_)
             | Input::Repaired { .. } => None,
@@ -183,25 +183,25 @@ impl World {
                 let lines = agent::hand_off(&mut self.dice);
                 self.say(*generation, lines);
             }
-            Effect::Advise { generation, .. } | Effect::Tell { generation, .. } => {
+            Effect::Advise { generation, .. } | Effect::SendMessage { generation, .. } => {
                 self.is_up(*generation);
             }
             Effect::RollBack { iteration, .. } => self.roll_back(*iteration),
-            Effect::Look { generation } => {
+            Effect::SampleProcesses { generation } => {
                 self.is_up(*generation);
                 let lines = agent::look(&mut self.dice);
                 self.say(*generation, lines);
             }
             Effect::Close { generation } => self.close(*generation),
-            Effect::Open { generation, .. } => {
+            Effect::OpenSession { generation, .. } => {
                 self.begin(*generation);
                 let lines = agent::opening(&mut self.dice);
                 self.say(*generation, lines);
             }
             Effect::RunHooks { point, .. } => self.hooks(*point),
-            Effect::Keep { number, commit, .. } => self.keep(*number, commit.is_some()),
-            Effect::CallOffKeep => self.call_off_keep(),
-            Effect::Ask { number } => self.ask(*number),
+            Effect::Autocommit { number, commit, .. } => self.keep(*number, commit.is_some()),
+            Effect::CancelAutocommit => self.call_off_keep(),
+            Effect::CheckConditions { number } => self.ask(*number),
             Effect::RunGates { number, names } => self.gates(*number, names),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
             Effect::Finish => {
@@ -212,7 +212,7 @@ impl World {
                 }
                 self.queue.clear();
             }
-            Effect::Reply { .. } | Effect::OweLook => {}
+            Effect::Reply { .. } | Effect::AttributeChanges => {}
         }
     }
 
@@ -299,21 +299,21 @@ impl World {
             Input::Start { .. }
             | Input::Wake
             | Input::Command { .. }
-            | Input::Operator { .. }
+            | Input::OperatorRequest { .. }
             | Input::RolledBack { .. }
             | Input::Shutdown { .. }
             | Input::HooksRan { .. }
-            | Input::Snapshot { .. }
-            | Input::Kept { .. }
-            | Input::Answered { .. }
+            | Input::SnapshotTaken { .. }
+            | Input::AutocommitFinished { .. }
+            | Input::ConditionsAnswered { .. }
             | Input::GatesRan { .. }
-            | Input::Done { .. }
+            | Input::CompletionClaimed { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
-            | Input::StoodStill { .. }
-            | Input::Set { .. }
+            | Input::Suspended { .. }
+            | Input::CustomSet { .. }
             | Input::Note { .. }
-            | Input::Trouble { .. }
+            | Input::Warning { .. }
             | Input::DiskWasFull { .. }
             | Input::Incident(_)
             | Input::Repaired { .. } => true,
@@ -362,17 +362,17 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
             | Effect::AskCost { .. }
-            | Effect::OweLook
+            | Effect::AttributeChanges
             | Effect::Advise { .. }
-            | Effect::Tell { .. }
+            | Effect::SendMessage { .. }
             | Effect::RollBack { .. }
-            | Effect::Look { .. }
+            | Effect::SampleProcesses { .. }
             | Effect::Close { .. }
-            | Effect::Open { .. }
+            | Effect::OpenSession { .. }
             | Effect::RunHooks { .. }
-            | Effect::Keep { .. }
-            | Effect::CallOffKeep
-            | Effect::Ask { .. }
+            | Effect::Autocommit { .. }
+            | Effect::CancelAutocommit
+            | Effect::CheckConditions { .. }
             | Effect::RunGates { .. }
             | Effect::Signal { .. } => {}
         }
