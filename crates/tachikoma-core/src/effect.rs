@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::autocommit::{CommitOrder, LoopChanges};
 use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo, Ticket};
-use crate::keep::{CommitOrder, LoopChanges};
 use crate::ladder::Rung;
 use crate::loop_state::LoopState;
 use crate::reboots::RebootReason;

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult};
 use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
 use crate::denials::Denial;
@@ -11,7 +12,6 @@ use crate::exit::{Exit, Leftover};
 use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
 use crate::incident::Incident;
-use crate::keep::{Keep, KeepPurpose, Kept};
 use crate::ladder::Rung;
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::{ConversationUse, QuotaWindow};
@@ -309,9 +309,11 @@ pub enum LoopEvent {
         uncommitted: u32,
     },
     /// The work tree is looked at, and what the loop changed is committed.
-    KeepStarted(Keep),
+    #[serde(rename = "keep_started")]
+    AutocommitStarted(Autocommit),
     /// That is to end at once.
-    KeepCalledOff {
+    #[serde(rename = "keep_called_off")]
+    AutocommitCanceled {
         /// When it is given up.
         until: Timestamp,
         /// What follows it, besides the next iteration.
@@ -319,18 +321,20 @@ pub enum LoopEvent {
         then: Option<Wait>,
     },
     /// What came of it, where something did.
-    WorkKept {
+    #[serde(rename = "work_kept")]
+    AutocommitFinished {
         /// At which point of the loop.
-        purpose: KeepPurpose,
+        purpose: AutocommitPurpose,
         /// The iteration last started.
         iteration: u32,
         /// What came of it.
-        kept: Kept,
+        kept: AutocommitResult,
     },
     /// Nobody knows what came of it; the next look takes in what this one missed.
-    KeepGivenUp {
+    #[serde(rename = "keep_given_up")]
+    AutocommitGivenUp {
         /// At which point of the loop.
-        purpose: KeepPurpose,
+        purpose: AutocommitPurpose,
         /// Why.
         reason: String,
     },

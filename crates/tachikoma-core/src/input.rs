@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::autocommit::AutocommitResult;
 use crate::completion::{Answers, GateResult};
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
 use crate::hooking::{HookPoint, HookResult};
 use crate::id::{Generation, Ticket};
 use crate::incident::Incident;
-use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::ledger::{ConversationUse, QuotaWindow};
 use crate::operator::Wish;
@@ -91,7 +91,7 @@ pub enum Input {
         /// The number that the order carried. An answer that nobody waits for any more is dropped.
         number: u64,
         /// What came of it, or why nobody knows.
-        kept: Result<Kept, String>,
+        kept: Result<AutocommitResult, String>,
     },
     /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
     ConditionsAnswered {

@@ -27,6 +27,7 @@
 
 mod activity;
 mod apply;
+mod autocommit;
 mod commit_message;
 mod completion;
 mod completion_feedback;
@@ -43,7 +44,6 @@ mod hooking;
 mod id;
 mod incident;
 mod input;
-mod keep;
 mod ladder;
 mod launch;
 mod ledger;
@@ -80,6 +80,10 @@ mod wait;
 
 pub use activity::{Activity, Busy};
 pub use apply::apply;
+pub use autocommit::{
+    Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, Committed,
+    LoopChanges, PastCommit, Snapshot, TrackedWork, short_commit,
+};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use completion::{
     Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
@@ -98,10 +102,6 @@ pub use hooking::{Frames, HookKind, HookPoint, HookResult, HooksEnd, HooksStart}
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use incident::Incident;
 pub use input::{AgentEvent, Input, LoopCommand, TurnEnd, Urgency};
-pub use keep::{
-    CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, LoopChanges,
-    PastCommit, Snapshot, short_commit,
-};
 pub use ladder::{Ladder, Rung};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use ledger::{ConversationUse, Ledger, QuotaWindow, TurnSpending, microusd};

@@ -31,7 +31,7 @@ pub enum RecordedInput {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedNumbers {
     agent: Option<Generation>,
-    keep: u64,
+    autocommit: u64,
     check: u64,
 }
 
@@ -39,7 +39,7 @@ impl ExpectedNumbers {
     pub(crate) fn of(state: &State) -> Self {
         Self {
             agent: state.agent.map(|agent| agent.generation),
-            keep: state.kept.number,
+            autocommit: state.kept.number,
             check: state.completion.number,
         }
     }
@@ -301,8 +301,8 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             commit: commit.clone(),
             uncommitted: *uncommitted,
         }),
-        LoopEvent::WorkKept { kept, .. } => Some(Input::AutocommitFinished {
-            number: before.keep,
+        LoopEvent::AutocommitFinished { kept, .. } => Some(Input::AutocommitFinished {
+            number: before.autocommit,
             kept: Ok(kept.clone()),
         }),
         LoopEvent::HooksRan(end) => Some(Input::HooksRan {

@@ -6,12 +6,12 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 mod agent_event;
+mod autocommit;
 mod check;
 mod command;
 mod ending;
 mod handoff;
 mod hooks;
-mod keep;
 mod operator;
 mod reading;
 mod reboot;
@@ -23,11 +23,11 @@ mod turn_end;
 use std::time::Duration;
 
 use crate::apply::apply;
+use crate::autocommit::Autocommit;
 use crate::effect::{Answer, Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::Input;
-use crate::keep::Keep;
 use crate::outcome::Outcome;
 use crate::phase::{Phase, Work};
 use crate::policy::budget::out_of_time;
@@ -134,7 +134,7 @@ impl Turn<'_> {
             Phase::Working { work } => Some(work),
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -164,7 +164,7 @@ impl Turn<'_> {
     fn stood_still(&mut self, duration: Duration) {
         match self.state.phase {
             Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => {
@@ -180,7 +180,7 @@ impl Turn<'_> {
     fn wake(&mut self) {
         let over = out_of_time(self.policy, self.state);
         if over.is_some_and(|moment| moment <= self.now) {
-            self.look_at_budgets();
+            self.check_budgets();
         }
         match &self.state.phase {
             Phase::Waiting { wait } if wait.until <= self.now => {
@@ -194,9 +194,9 @@ impl Turn<'_> {
                 let work = (**work).clone();
                 self.overdue(&work);
             }
-            Phase::Keeping {
-                keep:
-                    Keep {
+            Phase::Autocommitting {
+                autocommit:
+                    Autocommit {
                         closing: Some(ladder),
                         ..
                     },
@@ -206,9 +206,11 @@ impl Turn<'_> {
                     self.closing_overdue(ladder);
                 }
             }
-            Phase::Keeping { keep } if keep.until.is_some_and(|until| until <= self.now) => {
-                let keep = keep.clone();
-                self.keep_overdue(keep);
+            Phase::Autocommitting { autocommit }
+                if autocommit.until.is_some_and(|until| until <= self.now) =>
+            {
+                let autocommit = autocommit.clone();
+                self.autocommit_overdue(autocommit);
             }
             Phase::Checking { check } if check.until.is_some_and(|until| until <= self.now) => {
                 let check = check.clone();
@@ -224,7 +226,7 @@ impl Turn<'_> {
                 self.reboot_overdue(reboot);
             }
             Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }

@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(policy.max_iterations, 7);
         assert!(policy.agent.persistent, "{policy:?}");
         let repository =
-            |policy: &tachikoma_core::Policy| policy.keep.map(|rules| rules.repository);
+            |policy: &tachikoma_core::Policy| policy.autocommit.map(|rules| rules.repository);
         assert_eq!(repository(policy), Some(false));
         let inside = rules(&recorded, Some(true), &[]).unwrap().rules.policy;
         assert_eq!(repository(&inside), Some(true));

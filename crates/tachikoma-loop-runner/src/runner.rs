@@ -296,7 +296,7 @@ impl LoopRunner {
             since,
             containment,
             follows_until: self.lock.was_alive().map(clock::timestamp_of),
-            repository: self.policy.keep.map(|rules| rules.repository),
+            repository: self.policy.autocommit.map(|rules| rules.repository),
         };
         for record in std::mem::take(&mut self.warned) {
             self.publish(record);

@@ -128,7 +128,7 @@ fn note_end(reach: &Reach, explained: &Explained, live: bool) {
         let doing = match &state.phase {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),
             Phase::Waiting { .. } => format!("in a wait after iteration {}", state.iteration),
-            Phase::Keeping { .. } => {
+            Phase::Autocommitting { .. } => {
                 format!("while the work of iteration {} was kept", state.iteration)
             }
             Phase::Checking { .. } => {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tachikoma_core::{
-    Committed, Context, GateResult, IterationOutcome, Keep, KeepPurpose, LoopEvent, Record, Seq,
-    SessionNo, Timestamp, TurnReport,
+    Autocommit, AutocommitPurpose, Committed, Context, GateResult, IterationOutcome, LoopEvent,
+    Record, Seq, SessionNo, Timestamp, TurnReport,
 };
 use tachikoma_loop_runner::store::lock;
 
@@ -281,15 +281,15 @@ impl UnderWay {
                 self.work(|ended| ended.reason = Some(failure.to_string()));
                 before
             }
-            LoopEvent::KeepStarted(Keep {
-                purpose: KeepPurpose::Iteration,
+            LoopEvent::AutocommitStarted(Autocommit {
+                purpose: AutocommitPurpose::Iteration,
                 ..
             }) => {
                 self.work(|ended| ended.files_changed = Some(0));
                 None
             }
-            LoopEvent::KeepGivenUp {
-                purpose: KeepPurpose::Iteration,
+            LoopEvent::AutocommitGivenUp {
+                purpose: AutocommitPurpose::Iteration,
                 ..
             } => {
                 self.work(|ended| ended.files_changed = None);
@@ -304,9 +304,9 @@ impl UnderWay {
                 self.work(|ended| ended.gates_passed = Some(passed));
                 None
             }
-            LoopEvent::WorkKept { purpose, kept, .. } => {
+            LoopEvent::AutocommitFinished { purpose, kept, .. } => {
                 self.work(|ended| {
-                    if *purpose == KeepPurpose::Iteration {
+                    if *purpose == AutocommitPurpose::Iteration {
                         ended.files_changed = Some(kept.changed);
                     }
                     if kept.commit.is_some() {
@@ -315,15 +315,15 @@ impl UnderWay {
                 });
                 None
             }
-            LoopEvent::KeepStarted(Keep {
-                purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
+            LoopEvent::AutocommitStarted(Autocommit {
+                purpose: AutocommitPurpose::Checkpoint | AutocommitPurpose::End,
                 ..
             })
-            | LoopEvent::KeepGivenUp {
-                purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
+            | LoopEvent::AutocommitGivenUp {
+                purpose: AutocommitPurpose::Checkpoint | AutocommitPurpose::End,
                 ..
             }
-            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::AutocommitCanceled { .. }
             | LoopEvent::SnapshotTaken { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }

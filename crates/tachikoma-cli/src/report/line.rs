@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Cause, Claim, Context, DENIALS_MAX, Denial, IterationOutcome, Kept, LimitedAttempt, LoopEvent,
-    LoopStats, Outcome, Record, Resumption, Stop, WaitReason,
+    AutocommitResult, Cause, Claim, Context, DENIALS_MAX, Denial, IterationOutcome, LimitedAttempt,
+    LoopEvent, LoopStats, Outcome, Record, Resumption, Stop, WaitReason,
 };
 
 use super::changes::changes_of;
@@ -105,10 +105,10 @@ impl Lines {
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepStarted { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::AutocommitStarted { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitFinished { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
@@ -319,8 +319,8 @@ fn lines(record: &Record) -> Vec<String> {
             reason,
             ..
         } => found::cut(*iteration, *attempt, reason.as_deref()),
-        LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
-        LoopEvent::KeepGivenUp { reason, .. } => {
+        LoopEvent::AutocommitFinished { kept, .. } => return kept_lines(kept),
+        LoopEvent::AutocommitGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))
         }
         LoopEvent::Claimed { reason } => {
@@ -386,8 +386,8 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SilenceChecked { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::SnapshotTaken { .. }
-        | LoopEvent::KeepStarted { .. }
-        | LoopEvent::KeepCalledOff { .. }
+        | LoopEvent::AutocommitStarted { .. }
+        | LoopEvent::AutocommitCanceled { .. }
         | LoopEvent::HooksStarted { .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }
@@ -408,7 +408,7 @@ fn lines(record: &Record) -> Vec<String> {
 }
 
 /// Says what was committed, or why nothing was. What only changed is not worth a line.
-fn kept_lines(kept: &Kept) -> Vec<String> {
+fn kept_lines(kept: &AutocommitResult) -> Vec<String> {
     let committed = kept.commit.as_ref();
     let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
     let error = kept.error.as_deref();

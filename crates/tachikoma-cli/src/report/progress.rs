@@ -101,7 +101,7 @@ impl Screen {
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
             // The question itself stands there.
             LoopEvent::Operator(OperatorEvent::Asked(_)) => self.doing = None,
-            LoopEvent::KeepStarted(keep) => {
+            LoopEvent::AutocommitStarted(keep) => {
                 let since = Instant::now();
                 if keep.commit.is_some() {
                     self.doing = Some(Doing::Committing { since });
@@ -160,9 +160,9 @@ impl Screen {
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitFinished { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }

@@ -85,10 +85,10 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::RebootFailed { .. }
         | LoopEvent::RebootVerified { .. }
         | LoopEvent::SnapshotTaken { .. }
-        | LoopEvent::KeepStarted { .. }
-        | LoopEvent::KeepCalledOff { .. }
-        | LoopEvent::WorkKept { .. }
-        | LoopEvent::KeepGivenUp { .. }
+        | LoopEvent::AutocommitStarted { .. }
+        | LoopEvent::AutocommitCanceled { .. }
+        | LoopEvent::AutocommitFinished { .. }
+        | LoopEvent::AutocommitGivenUp { .. }
         | LoopEvent::Claimed { .. }
         | LoopEvent::CheckStarted { .. }
         | LoopEvent::ConditionsAnswered { .. }
@@ -108,12 +108,12 @@ pub(super) fn postpone_deadlines(state: &mut State, duration: Duration) {
         RebootStage::HandOff { until, .. } | RebootStage::Hooks { until, .. } => {
             *until = until.after(duration);
         }
-        RebootStage::Keeping { keep } => keep.postpone(duration),
+        RebootStage::Autocommitting { autocommit } => autocommit.postpone(duration),
         RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
         RebootStage::Opening { since, .. } => *since = since.after(duration),
     });
-    if let Phase::Keeping { keep } = &mut state.phase {
-        keep.postpone(duration);
+    if let Phase::Autocommitting { autocommit } = &mut state.phase {
+        autocommit.postpone(duration);
     }
     if let Phase::Hooking { hooking } = &mut state.phase {
         hooking.until = hooking.until.after(duration);

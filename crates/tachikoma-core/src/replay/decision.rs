@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::autocommit::Autocommit;
 use crate::completion::CheckStage;
 use crate::event::LoopEvent;
 use crate::hooking::HooksStart;
-use crate::keep::Keep;
 use crate::number_format::Span;
 use crate::outcome::{Outcome, Stop, Timeout};
 use crate::phase::{Cause, Phase};
@@ -154,7 +154,7 @@ impl DecisionReader {
             || matches!(
                 record.event,
                 LoopEvent::WaitStarted { .. }
-                    | LoopEvent::KeepStarted { .. }
+                    | LoopEvent::AutocommitStarted { .. }
                     | LoopEvent::CheckStarted { .. }
                     | LoopEvent::Paused { .. }
                     | LoopEvent::IterationStarted { .. }
@@ -271,7 +271,7 @@ impl DecisionReader {
             LoopEvent::Completed { outcome, .. }
             | LoopEvent::Stopped { outcome, .. }
             | LoopEvent::Error { outcome, .. }
-            | LoopEvent::KeepStarted(Keep {
+            | LoopEvent::AutocommitStarted(Autocommit {
                 outcome: Some(outcome),
                 ..
             })

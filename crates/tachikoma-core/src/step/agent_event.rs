@@ -28,7 +28,7 @@ impl Turn<'_> {
             }
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Paused { .. }
@@ -197,7 +197,7 @@ impl Turn<'_> {
                 cost_microusd: end.cost_microusd,
                 tokens: end.tokens,
             });
-            self.look_at_budgets();
+            self.check_budgets();
         }
     }
 

@@ -243,7 +243,7 @@ impl Turn<'_> {
             Phase::Hooking { hooking } if hooking.outcome.is_none() => self.refuse_claim(),
             Phase::Idle
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Ended { .. } => {}
@@ -270,7 +270,7 @@ impl Turn<'_> {
             }
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }

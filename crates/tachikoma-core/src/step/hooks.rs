@@ -106,7 +106,7 @@ impl Turn<'_> {
             Phase::Idle | Phase::Ended { .. } => return,
             Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -131,7 +131,7 @@ impl Turn<'_> {
             }
             Phase::Waiting { .. } | Phase::Paused { .. } => self.finish(stop.into()),
             // Seen through, and asked behind it.
-            Phase::Keeping { .. }
+            Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => self.stop_by_itself(stop),

@@ -112,7 +112,7 @@ impl Turn<'_> {
     }
 
     fn keep_old(&mut self) {
-        if !self.keep_checkpoint() {
+        if !self.autocommit_checkpoint() {
             self.open_new();
         }
     }
@@ -149,7 +149,7 @@ impl Turn<'_> {
                 RebootStage::Begun
                 | RebootStage::HandOff { .. }
                 | RebootStage::Hooks { .. }
-                | RebootStage::Keeping { .. }
+                | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. } => {}
             },
             AgentEvent::HandOffText { text } => self.hand_off_said(&reboot, &text),
@@ -173,7 +173,7 @@ impl Turn<'_> {
                 // A hand-off that was given up has its cost.
                 RebootStage::Begun
                 | RebootStage::Hooks { .. }
-                | RebootStage::Keeping { .. }
+                | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. }
                 | RebootStage::Opening { .. } => self.resulted_outside(&end),
             },
@@ -212,7 +212,8 @@ impl Turn<'_> {
     fn process_gone(&mut self, reboot: &Reboot, how: &str) {
         match &reboot.stage {
             // What follows finds no process to close.
-            RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Keeping { .. } => {}
+            RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Autocommitting { .. } => {
+            }
             RebootStage::HandOff { said, .. } => self.hand_off_lost(reboot, said, how),
             RebootStage::Opening { old: true, .. } => self.hand_off_over(None, how),
             RebootStage::Closing { failed: None, .. } => self.keep_old(),
@@ -242,7 +243,7 @@ impl Turn<'_> {
                 self.record(LoopEvent::Warned { warning });
                 self.reboot_completed(reboot);
             }
-            RebootStage::Keeping { keep } => self.keep_overdue(keep),
+            RebootStage::Autocommitting { autocommit } => self.autocommit_overdue(autocommit),
             RebootStage::Closing { ladder, .. } => self.closing_overdue(ladder),
             RebootStage::Opening { old: true, .. } => {
                 self.hand_off_over(None, "its conversation could not be opened again in time");

@@ -20,7 +20,7 @@ impl Turn<'_> {
         }
         self.record(LoopEvent::CallEnded { tokens });
         self.ask_cost();
-        self.look_at_budgets();
+        self.check_budgets();
     }
 
     /// Asks what the conversation has cost, where that is worth knowing and can be said.
@@ -41,7 +41,7 @@ impl Turn<'_> {
         self.record(LoopEvent::CostTold {
             conversation_microusd,
         });
-        self.look_at_budgets();
+        self.check_budgets();
     }
 
     /// Counts what attempts used that were cut, before the first call of the next one.
@@ -54,7 +54,7 @@ impl Turn<'_> {
         let is_early = ledger.turn == TurnSpending::default();
         if is_early && (told.microusd > known.microusd || told.tokens > known.tokens) {
             self.record(LoopEvent::ConversationTakenUp(told));
-            self.look_at_budgets();
+            self.check_budgets();
         }
     }
 
@@ -66,7 +66,7 @@ impl Turn<'_> {
             return;
         }
         self.record(LoopEvent::QuotaTold(quota));
-        self.look_at_budgets();
+        self.check_budgets();
     }
 
     /// The agent's final words match a pattern that ends the loop, after this iteration.
@@ -77,7 +77,7 @@ impl Turn<'_> {
     }
 
     /// Ends the turn under way if a budget is used up. Between turns it is looked at before anything is begun.
-    pub(super) fn look_at_budgets(&mut self) {
+    pub(super) fn check_budgets(&mut self) {
         let spending = Spending::of(self.state, self.now);
         let gone = budget::verdict(&self.policy.budgets, &spending);
         let Some(gone) = gone.filter(|_| self.state.stop.is_none()) else {
@@ -106,7 +106,7 @@ impl Turn<'_> {
                 | RebootStage::Hooks { .. }
                 | RebootStage::Closing { .. }
                 | RebootStage::Opening { .. } => self.end_reboot_for_budget(false),
-                RebootStage::Keeping { .. } => {}
+                RebootStage::Autocommitting { .. } => {}
             },
             // A claim that is being checked stays owed, and the next run judges it.
             // Neither is left in the middle.
@@ -125,7 +125,10 @@ impl Turn<'_> {
                 }
             }
             // Work that is being kept is seen through.
-            Phase::Keeping { .. } | Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => {}
+            Phase::Autocommitting { .. }
+            | Phase::Idle
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => {}
         }
     }
 

@@ -20,7 +20,7 @@ impl Turn<'_> {
             }
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -107,9 +107,9 @@ impl Turn<'_> {
                     (None, None) => self.proceed(then),
                 }
             }
-            Phase::Keeping { keep } => {
-                let keep = keep.clone();
-                self.resume_keep(&keep);
+            Phase::Autocommitting { autocommit } => {
+                let autocommit = autocommit.clone();
+                self.resume_autocommit(&autocommit);
             }
             Phase::Hooking { hooking } => {
                 let hooking = hooking.clone();

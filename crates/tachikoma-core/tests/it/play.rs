@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, AgentEvent, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint,
-    HookResult, Input, Kept, Launch, LoopId, Objectives, ObjectivesSeen, Policy, Problem,
-    QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
+    Activity, AgentEvent, Answers, AutocommitResult, Committed, Context, Exit, GateResult,
+    Generation, HookPoint, HookResult, Input, Launch, LoopId, Objectives, ObjectivesSeen, Policy,
+    Problem, QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
     Timestamp, TurnEnd, apply, next_deadline, step,
 };
 
@@ -320,30 +320,30 @@ impl Play {
     pub fn kept(&mut self, changed: u32, committed: u32) -> &mut Self {
         let id = format!("{:07x}", self.state.kept.number);
         let before = self.state.kept.uncommitted;
-        let kept = Kept {
+        let kept = AutocommitResult {
             changed,
             uncommitted: before + changed - committed,
             commit: (committed > 0).then_some(Committed {
                 id,
                 files: committed,
             }),
-            ..Kept::default()
+            ..AutocommitResult::default()
         };
         self.answer_keep(Ok(kept))
     }
 
     /// The work was looked at, and could not be committed.
     pub fn not_committed(&mut self, changed: u32, error: &str) -> &mut Self {
-        let kept = Kept {
+        let kept = AutocommitResult {
             changed,
             uncommitted: self.state.kept.uncommitted + changed,
             error: Some(error.to_owned()),
-            ..Kept::default()
+            ..AutocommitResult::default()
         };
         self.answer_keep(Ok(kept))
     }
 
-    pub fn answer_keep(&mut self, kept: Result<Kept, String>) -> &mut Self {
+    pub fn answer_keep(&mut self, kept: Result<AutocommitResult, String>) -> &mut Self {
         let number = self.state.kept.number;
         self.input("kept", Input::AutocommitFinished { number, kept })
     }

@@ -1,9 +1,9 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, CheckStage, Denial, Effect, HookPoint, Keep, KeepPurpose, LimitedAttempt,
-    LoopEvent, ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record, Resumption,
-    Rung, Timestamp, TurnReport, Wait, WaitReason, Work,
+    Answer, Autocommit, AutocommitPurpose, Cause, CheckStage, Denial, Effect, HookPoint,
+    LimitedAttempt, LoopEvent, ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record,
+    Resumption, Rung, Timestamp, TurnReport, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -18,9 +18,9 @@ pub fn phase(phase: &Phase) -> &'static str {
             WaitReason::Operator => "operator",
         },
         Phase::Working { work } => working(work),
-        Phase::Keeping { keep } => match keep.purpose {
-            KeepPurpose::End => "keeping the end",
-            KeepPurpose::Iteration | KeepPurpose::Checkpoint => "keeping",
+        Phase::Autocommitting { autocommit } => match autocommit.purpose {
+            AutocommitPurpose::End => "keeping the end",
+            AutocommitPurpose::Iteration | AutocommitPurpose::Checkpoint => "keeping",
         },
         Phase::Checking { check } => match &check.stage {
             CheckStage::Asking => "asking",
@@ -39,7 +39,7 @@ pub fn phase(phase: &Phase) -> &'static str {
                 ..
             } => "reboot:before",
             RebootStage::Hooks { .. } => "reboot:after",
-            RebootStage::Keeping { .. } => "reboot:keeping",
+            RebootStage::Autocommitting { .. } => "reboot:keeping",
             RebootStage::Closing { .. } => "reboot:closing",
             RebootStage::Opening { .. } => "reboot:opening",
         },
@@ -128,10 +128,10 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::StreamEnded => "StreamEnded",
         LoopEvent::AttemptCut { .. } => "AttemptCut",
         LoopEvent::SnapshotTaken { .. } => "SnapshotTaken",
-        LoopEvent::KeepStarted { .. } => "KeepStarted",
-        LoopEvent::KeepCalledOff { .. } => "KeepCalledOff",
-        LoopEvent::WorkKept { .. } => "WorkKept",
-        LoopEvent::KeepGivenUp { .. } => "KeepGivenUp",
+        LoopEvent::AutocommitStarted { .. } => "AutocommitStarted",
+        LoopEvent::AutocommitCanceled { .. } => "AutocommitCanceled",
+        LoopEvent::AutocommitFinished { .. } => "AutocommitFinished",
+        LoopEvent::AutocommitGivenUp { .. } => "AutocommitGivenUp",
         LoopEvent::Claimed { .. } => "Claimed",
         LoopEvent::CheckStarted { .. } => "CheckStarted",
         LoopEvent::ConditionsAnswered { .. } => "ConditionsAnswered",
@@ -325,7 +325,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::FileTouched { path } => path.clone(),
         LoopEvent::Noted { text, .. } | LoopEvent::HandOffWritten { text, .. } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
-        | LoopEvent::KeepCalledOff { until: limit, .. }
+        | LoopEvent::AutocommitCanceled { until: limit, .. }
         | LoopEvent::SilenceChecked { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::HooksStarted(start) => start.point.to_string(),
@@ -406,7 +406,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),
-        LoopEvent::KeepStarted(Keep {
+        LoopEvent::AutocommitStarted(Autocommit {
             purpose,
             until: limit,
             ..
@@ -414,14 +414,14 @@ pub fn fact(record: &Record) -> String {
             let limit = limit.as_ref().map_or("no limit".to_owned(), &until);
             format!("{purpose} within {limit}")
         }
-        LoopEvent::WorkKept { kept, .. } => {
+        LoopEvent::AutocommitFinished { kept, .. } => {
             let commit = kept.commit.as_ref();
             let commit = commit.map_or(String::new(), |it| format!(", {} as {}", it.files, it.id));
             let error = kept.error.as_deref().unwrap_or_default();
             let left = kept.uncommitted;
             format!("{} changed{commit}, {left} left{error}", kept.changed)
         }
-        LoopEvent::KeepGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
+        LoopEvent::AutocommitGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
         LoopEvent::Claimed { reason } => reason.clone().unwrap_or_default(),
         LoopEvent::CheckStarted { check } => {
             let limit = check.until.as_ref().map_or("no limit".to_owned(), &until);

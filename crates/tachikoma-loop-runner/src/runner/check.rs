@@ -111,7 +111,7 @@ impl LoopRunner {
             all: self.config.settings.gate.len(),
             before: Before {
                 any: progress.tests.is_some(),
-                changed: progress.untested || self.policy.keep.is_none(),
+                changed: progress.untested || self.policy.autocommit.is_none(),
                 dir,
                 vault: self.config.vault.clone(),
             },

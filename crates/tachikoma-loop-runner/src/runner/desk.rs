@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tachikoma_core::{Committed, Kept};
+use tachikoma_core::{AutocommitResult, Committed};
 use tokio::sync::mpsc;
 
 use crate::error::chain;
@@ -377,13 +377,18 @@ impl Clerk {
     }
 
     /// Looks at the work tree, and returns what is known of it then.
-    fn look(&self, work: &mut Books, whose: Whose, call_off: &CallOff) -> Result<Kept, GitError> {
+    fn look(
+        &self,
+        work: &mut Books,
+        whose: Whose,
+        call_off: &CallOff,
+    ) -> Result<AutocommitResult, GitError> {
         let ours = whose != Whose::Others;
         work.unseen |= ours;
         let survey = work.keeper.survey(whose, call_off)?;
         work.unseen &= !ours;
         self.warn(survey.warnings);
-        Ok(Kept {
+        Ok(AutocommitResult {
             changed: count(survey.changed.len()),
             files: first_names(
                 &survey.changed,
@@ -393,7 +398,7 @@ impl Clerk {
             head_moved: survey.head_moved,
             uncommitted: count(survey.uncommitted),
             withheld: count(work.keeper.withheld()),
-            ..Kept::default()
+            ..AutocommitResult::default()
         })
     }
 
@@ -404,7 +409,7 @@ impl Clerk {
         whose: Whose,
         look: &CallOff,
         call_off: &CallOff,
-    ) -> Result<Kept, String> {
+    ) -> Result<AutocommitResult, String> {
         let look = look.within(LOOK_TIMEOUT);
         let whose = match work.unseen {
             true => Whose::Loop,

@@ -163,7 +163,7 @@ fn awaited(state: &State) -> Option<HookPoint> {
             RebootStage::Hooks { point, .. } => Some(*point),
             RebootStage::Begun
             | RebootStage::HandOff { .. }
-            | RebootStage::Keeping { .. }
+            | RebootStage::Autocommitting { .. }
             | RebootStage::Closing { .. }
             | RebootStage::Opening { .. } => None,
         },
@@ -171,7 +171,7 @@ fn awaited(state: &State) -> Option<HookPoint> {
         Phase::Idle
         | Phase::Waiting { .. }
         | Phase::Working { .. }
-        | Phase::Keeping { .. }
+        | Phase::Autocommitting { .. }
         | Phase::Checking { .. }
         | Phase::Paused { .. }
         | Phase::Ended { .. } => None,

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use tachikoma_agents::Agent;
-use tachikoma_core::policy::{KeepRules, Timeouts};
+use tachikoma_core::policy::{AutocommitRules, Timeouts};
 use tachikoma_core::{
-    AgentEvent, CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept,
-    LoopChanges, Phase, Policy, Rung, State, TurnEnd,
+    AgentEvent, AutocommitResult, CommitFacts, CommitMessage, CommitOrder, Effect, Generation,
+    Input, LoopChanges, Phase, Policy, Rung, State, TurnEnd,
 };
 use tokio::time::Instant;
 
@@ -52,9 +52,9 @@ struct Deferred {
 
 impl LoopConfig {
     /// Returns how the work is kept, or looked at where there is no repository to keep it in.
-    pub(super) fn keep_rules(&self, repository: bool) -> KeepRules {
+    pub(super) fn keep_rules(&self, repository: bool) -> AutocommitRules {
         let git = &self.settings.git;
-        KeepRules {
+        AutocommitRules {
             repository,
             commit: repository && git.auto_commit,
             on_failure: git.commit_on_failure,
@@ -120,11 +120,11 @@ fn whose_are(changes: LoopChanges) -> Whose {
 }
 
 /// Adds what the repository asks for to the rules.
-pub(super) fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
+pub(super) fn set_keep_rules(policy: &mut Policy, rules: Option<AutocommitRules>) {
     // The snapshot before an iteration is no part of its launch.
     let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
     policy.timeouts.launch = Timeouts::default().launch + waits;
-    policy.keep = rules;
+    policy.autocommit = rules;
 }
 
 impl LoopRunner {
@@ -172,7 +172,7 @@ impl LoopRunner {
     }
 
     fn keeps_in_a_repository(&self) -> bool {
-        self.policy.keep.is_some_and(|rules| rules.repository)
+        self.policy.autocommit.is_some_and(|rules| rules.repository)
     }
 
     /// Returns whether something is done because of what was decided, which must not be forgotten then. A look at files is not.
@@ -183,7 +183,7 @@ impl LoopRunner {
 
     /// Goes on without a repository.
     fn close_desk(&mut self, why: &str) {
-        self.policy.keep = Some(self.config.keep_rules(false));
+        self.policy.autocommit = Some(self.config.keep_rules(false));
         let warning = format!(
             "nothing is committed, no snapshots are kept, and what an iteration changed is told by its files alone: {why}"
         );
@@ -192,7 +192,7 @@ impl LoopRunner {
 
     /// Goes on without a look at what changes.
     fn go_blind(&mut self, why: &str) {
-        self.policy.keep = None;
+        self.policy.autocommit = None;
         let warning = format!(
             "nobody knows what an iteration changes, so that no lack of progress ends the loop: {why}"
         );
@@ -204,7 +204,7 @@ impl LoopRunner {
         let keeping = &mut self.keeping;
         let iteration = turn.iteration;
         let only_look = keeping.had == Some(iteration);
-        let asked = self.policy.keep.is_some()
+        let asked = self.policy.autocommit.is_some()
             && keeping
                 .desk
                 .as_mut()
@@ -353,7 +353,7 @@ impl LoopRunner {
             Phase::Working { work } => work.ending.is_some(),
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -407,7 +407,7 @@ impl LoopRunner {
             Some(desk) => desk.keep(number, commit, whose_are(changes)),
             None => {
                 // That there is none was said.
-                let kept = Ok(Kept::default());
+                let kept = Ok(AutocommitResult::default());
                 return self
                     .queue
                     .push_back(Input::AutocommitFinished { number, kept });
@@ -459,7 +459,7 @@ fn had_snapshot(state: &State) -> Option<u32> {
         Phase::Working { work } => work.launched.is_some(),
         Phase::Idle
         | Phase::Waiting { .. }
-        | Phase::Keeping { .. }
+        | Phase::Autocommitting { .. }
         | Phase::Checking { .. }
         | Phase::Hooking { .. }
         | Phase::Rebooting { .. }

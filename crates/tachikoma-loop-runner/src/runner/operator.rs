@@ -139,7 +139,7 @@ impl LoopRunner {
         }
         let keep = self
             .policy
-            .keep
+            .autocommit
             .map(|keep| self.config.keep_rules(keep.repository));
         self.policy = self.config.policy(&self.agent);
         set_keep_rules(&mut self.policy, keep);

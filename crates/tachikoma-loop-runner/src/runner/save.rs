@@ -39,8 +39,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
         | LoopEvent::IterationLimited(_)
-        | LoopEvent::WorkKept { .. }
-        | LoopEvent::KeepGivenUp { .. }
+        | LoopEvent::AutocommitFinished { .. }
+        | LoopEvent::AutocommitGivenUp { .. }
         | LoopEvent::GatesRan { .. }
         | LoopEvent::TestsRan(_)
         | LoopEvent::ClaimRefused(_)
@@ -89,8 +89,8 @@ pub(super) fn wanted(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::StreamEnded
         | LoopEvent::AttemptCut { .. }
         | LoopEvent::SnapshotTaken { .. }
-        | LoopEvent::KeepStarted { .. }
-        | LoopEvent::KeepCalledOff { .. }
+        | LoopEvent::AutocommitStarted { .. }
+        | LoopEvent::AutocommitCanceled { .. }
         | LoopEvent::Claimed { .. }
         | LoopEvent::CheckStarted { .. }
         | LoopEvent::ConditionsAnswered { .. }
@@ -184,7 +184,7 @@ impl LoopRunner {
         match self.state.phase {
             Phase::Working { .. }
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }

@@ -277,10 +277,10 @@ impl Curves {
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepStarted { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::AutocommitStarted { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitFinished { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, AgentEvent, Choice, Context, ConversationUse, EditedPrompt, Exit, Generation,
-    HookKind, HookPoint, HookResult, Incident, Input, Kept, Launch, LoopCommand, Problem,
+    Activity, AgentEvent, AutocommitResult, Choice, Context, ConversationUse, EditedPrompt, Exit,
+    Generation, HookKind, HookPoint, HookResult, Incident, Input, Launch, LoopCommand, Problem,
     QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, Wish,
 };
 
@@ -67,17 +67,17 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         }
     }
     let number = state.kept.number;
-    let one = Kept {
+    let one = AutocommitResult {
         changed: 1,
         uncommitted: 1,
-        ..Kept::default()
+        ..AutocommitResult::default()
     };
     for kept in [Ok(one), Err("no".to_owned())] {
         inputs.push(Input::AutocommitFinished { number, kept });
     }
     inputs.push(Input::AutocommitFinished {
         number: 99,
-        kept: Ok(Kept::default()),
+        kept: Ok(AutocommitResult::default()),
     });
     inputs.push(Input::SnapshotTaken {
         iteration: 1,

@@ -200,7 +200,7 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     paused.input("stood still", Input::Suspended { duration });
     paused.sleep();
     insta::assert_snapshot!(paused.told(), @"
-    23030.0 stood still: StoodStill(5000000 ms)
+    23030.0 stood still: Suspended(5000000 ms)
     23060.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     ");
 }

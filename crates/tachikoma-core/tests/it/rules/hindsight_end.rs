@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::replay::{LaunchRules, Replay, Rules};
 use tachikoma_core::{AgentEvent, LoopId, Policy, ScriptVerdict, TurnEnd, Urgency};
@@ -154,7 +154,7 @@ fn a_stop_while_gates_run_is_explained_as_the_end_of_the_loop() {
     => the loop ended: stopped by the operator
     ");
     let mut policy = gated(&["tests"]);
-    policy.keep = Some(KeepRules {
+    policy.autocommit = Some(AutocommitRules {
         repository: true,
         commit: true,
         on_failure: false,

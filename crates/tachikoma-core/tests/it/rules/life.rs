@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::{
     Evidence, Exit, Input, IterationOutcome, IterationReport, Launch, Life, LoopEvent, LoopState,
@@ -289,14 +289,14 @@ fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() 
 
 #[test]
 fn an_iteration_is_reported_at_its_end_and_measured_when_its_work_was_looked_at() {
-    let keep = KeepRules {
+    let autocommit = AutocommitRules {
         repository: true,
         commit: true,
         on_failure: false,
         timeout: Duration::ZERO,
     };
     let ungated = Policy {
-        keep: Some(keep),
+        autocommit: Some(autocommit),
         ..stream()
     };
     let gated = Policy {

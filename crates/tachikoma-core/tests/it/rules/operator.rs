@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
+use tachikoma_core::policy::{AgentTraits, AutocommitRules, RebootRules};
 use tachikoma_core::{
     Choice, Input, LoopState, Policy, Status, Urgency, Wish, next_deadline, told,
 };
@@ -237,7 +237,7 @@ fn commands_act_while_a_question_is_open() {
 fn a_work_tree_that_is_being_brought_back_is_waited_for() {
     let rolling = || {
         let mut play = Play::new(Policy {
-            keep: Some(KeepRules {
+            autocommit: Some(AutocommitRules {
                 repository: true,
                 commit: false,
                 on_failure: false,
@@ -280,7 +280,7 @@ fn a_work_tree_that_is_being_brought_back_is_waited_for() {
     0.0 pause: PauseRequested ! ok: pauses when the work tree is brought back
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Paused(delay 5s)
     0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work tree is brought back
-    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 60s) ! survey
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 60s) ! survey
     0.0 start: Started(after crash) ! roll back to 1 again
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Asked(3: iteration 1 is over, and was rolled back? continue, skip, reboot, edit, pause, stop within 600s)
     10000.0 start: Started(after crash) ! roll back to 1 again

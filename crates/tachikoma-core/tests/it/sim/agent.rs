@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
-use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
+use tachikoma_core::policy::{
+    AgentTraits, AutocommitRules, Backoff, Graces, RebootRules, Timeouts,
+};
 use tachikoma_core::{
     Activity, AgentEvent, Context, Exit, Generation, HookKind, HookPoint, Leftover, Policy,
     Problem, QuotaWindow, Rung, Spent, Timestamp, TurnEnd,
@@ -425,7 +427,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
             tells_cost: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
-        keep: dice.one_in(2).then(|| KeepRules {
+        autocommit: dice.one_in(2).then(|| AutocommitRules {
             repository: !dice.one_in(4),
             commit: !dice.one_in(4),
             on_failure: dice.one_in(2),

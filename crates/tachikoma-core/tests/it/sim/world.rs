@@ -194,7 +194,7 @@ impl World {
                 self.state.check().is_none() || *number != self.state.completion.number
             }
             Input::AutocommitFinished { number, .. } => {
-                self.state.keep().is_none() || *number != self.state.kept.number
+                self.state.autocommit().is_none() || *number != self.state.kept.number
             }
             Input::RolledBack { .. } => self.state.operator.rolling_back.is_none(),
             Input::Start { .. }
@@ -348,7 +348,7 @@ impl World {
             return;
         };
         let Some(work) = self.work() else {
-            if self.state.keep().is_some() {
+            if self.state.autocommit().is_some() {
                 self.obey_within(kept + self.hooks_bound(urgency));
             }
             return;
@@ -379,7 +379,7 @@ impl World {
     fn keep_bound(&self, urgency: Urgency) -> Option<Duration> {
         const LOOK: Duration = Duration::from_secs(60);
         const URGENT: Duration = Duration::from_secs(5);
-        match self.policy.keep {
+        match self.policy.autocommit {
             None => Some(Duration::ZERO),
             Some(_) if urgency >= Urgency::Now => Some(URGENT),
             Some(rules) if rules.timeout.is_zero() => None,
@@ -404,13 +404,16 @@ impl World {
                 let crashed = self.state.runner.is_some();
                 assert!(
                     crashed
-                        || self.state.keep().is_some()
+                        || self.state.autocommit().is_some()
                         || self.state.hooking().is_some_and(|it| it.outcome.is_some())
                         || matches!(self.state.phase, Phase::Ended { .. }),
                     "a stop between iterations is obeyed at once"
                 );
             }
-            Phase::Idle | Phase::Working { .. } | Phase::Keeping { .. } | Phase::Ended { .. } => {}
+            Phase::Idle
+            | Phase::Working { .. }
+            | Phase::Autocommitting { .. }
+            | Phase::Ended { .. } => {}
         }
     }
 
@@ -470,7 +473,7 @@ impl World {
             Phase::Working { work } => Some(work),
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tachikoma_core::Kept;
+use tachikoma_core::AutocommitResult;
 
 use super::{Clerk, Taken, Told, Untaken, count, first_names};
 use crate::error::chain;
@@ -13,16 +13,16 @@ impl Clerk {
         &self,
         plain: &mut Plain,
         call_off: &CallOff,
-    ) -> Result<Kept, String> {
+    ) -> Result<AutocommitResult, String> {
         let looked = plain.look(call_off);
         if let Err(error @ PlainError::TooMany { .. }) = &looked {
             self.tell(Told::Blind(chain(error)));
         }
         let changed = looked.map_err(|error| chain(&error))?;
-        Ok(Kept {
+        Ok(AutocommitResult {
             changed: count(changed.len()),
             files: first_names(&changed, |path| path.as_path().to_owned(), Path::new("")),
-            ..Kept::default()
+            ..AutocommitResult::default()
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What comes back from the desk.
 
-use tachikoma_core::Kept;
+use tachikoma_core::AutocommitResult;
 
 use super::NotBack;
 use crate::error::chain;
@@ -23,7 +23,7 @@ pub(in crate::runner) enum Told {
     /// The work is kept, or not.
     Kept {
         number: u64,
-        kept: Result<Kept, String>,
+        kept: Result<AutocommitResult, String>,
     },
     /// The work tree is as it was, or not.
     RolledBack {

@@ -119,7 +119,7 @@ impl World {
                 question.is_none_or(|question| question.until.is_some())
             }
             Phase::Hooking { .. } => true,
-            Phase::Keeping { keep } => keep.until.is_some(),
+            Phase::Autocommitting { autocommit } => autocommit.until.is_some(),
             Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
                 let limited = match &reboot.stage {
@@ -128,14 +128,14 @@ impl World {
                     RebootStage::Opening { .. } => {
                         limits.renew > Duration::ZERO || limits.first_output > Duration::ZERO
                     }
-                    RebootStage::Keeping { keep } => keep.until.is_some(),
+                    RebootStage::Autocommitting { autocommit } => autocommit.until.is_some(),
                     RebootStage::HandOff { .. }
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
                 };
                 let timed = self.policy.budgets.duration > Duration::ZERO
                     && self.state.stop.is_none()
-                    && !matches!(reboot.stage, RebootStage::Keeping { .. });
+                    && !matches!(reboot.stage, RebootStage::Autocommitting { .. });
                 let limited = limited || timed;
                 let deadline = next_deadline(&self.policy, &self.state);
                 assert_eq!(deadline.is_some(), limited, "0 means no limit");
@@ -199,8 +199,8 @@ impl World {
                 self.say(*generation, lines);
             }
             Effect::RunHooks { point, .. } => self.hooks(*point),
-            Effect::Autocommit { number, commit, .. } => self.keep(*number, commit.is_some()),
-            Effect::CancelAutocommit => self.call_off_keep(),
+            Effect::Autocommit { number, commit, .. } => self.autocommit(*number, commit.is_some()),
+            Effect::CancelAutocommit => self.cancel_autocommit(),
             Effect::CheckConditions { number } => self.ask(*number),
             Effect::RunGates { number, names } => self.gates(*number, names),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
