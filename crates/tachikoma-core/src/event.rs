@@ -8,6 +8,7 @@ use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult};
 use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
 use crate::denials::Denial;
+use crate::epoch::Epoch;
 use crate::exit::{Exit, Leftover};
 use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
@@ -15,7 +16,6 @@ use crate::incident::Incident;
 use crate::ladder::Rung;
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::{ConversationUse, QuotaWindow};
-use crate::life::Life;
 use crate::limits::Limits;
 use crate::operator::OperatorEvent;
 use crate::outcome::{Failure, IterationReport, Outcome, Stop, Timeout};
@@ -47,8 +47,8 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         after_loss: bool,
         /// The life of the loop that the records from here on are part of.
-        #[serde(default, skip_serializing_if = "Life::is_unknown")]
-        life: Life,
+        #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
+        life: Epoch,
     },
     /// A runner took up the loop.
     Started {

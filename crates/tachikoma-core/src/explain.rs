@@ -3,10 +3,10 @@
 //! A fold over the journal. What is recorded as decided is explained by the state at that point; what is not recorded, because
 //! nothing came of it, is asked of the rules again.
 
-mod asked;
-mod judged;
+mod conditions;
+mod facts;
 mod operator;
-mod told;
+mod verdicts;
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@ use crate::id::{Generation, Ticket};
 use crate::incident::Incident;
 use crate::launch::{Launch, Runner};
 use crate::ledger::{ConversationUse, QuotaWindow};
-use crate::operator::Wish;
+use crate::operator::OperatorRequest;
 use crate::outcome::{Problem, Spent};
 use crate::repair::Repair;
 use crate::serde_skip::is_zero;
@@ -133,7 +133,7 @@ pub enum Input {
         /// Where the answer goes.
         ticket: Ticket,
         /// What is wanted.
-        wish: Wish,
+        wish: OperatorRequest,
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
     RolledBack {

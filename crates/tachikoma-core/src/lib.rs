@@ -35,6 +35,7 @@ mod context;
 mod copies;
 mod denials;
 mod effect;
+mod epoch;
 mod event;
 mod evidence;
 mod exit;
@@ -47,7 +48,6 @@ mod input;
 mod ladder;
 mod launch;
 mod ledger;
-mod life;
 mod limits;
 mod loop_state;
 pub mod markdown;
@@ -58,6 +58,7 @@ mod outcome;
 mod phase;
 pub mod policy;
 mod progress;
+mod prompt_preamble;
 mod reasons;
 mod reboots;
 mod record;
@@ -74,7 +75,6 @@ pub mod supervise;
 mod tests_report;
 pub mod tests_seen;
 mod time;
-mod told;
 mod turn_report;
 mod wait;
 
@@ -94,6 +94,7 @@ pub use context::Context;
 pub use copies::{Copied, Copies, CopyFailures};
 pub use denials::{DENIALS_MAX, Denial, Permitted, remedies};
 pub use effect::{Answer, Effect, Step};
+pub use epoch::Epoch;
 pub use event::LoopEvent;
 pub use evidence::Evidence;
 pub use exit::{Exit, Leftover};
@@ -105,13 +106,12 @@ pub use input::{AgentEvent, Input, LoopCommand, TurnEnd, Urgency};
 pub use ladder::{Ladder, Rung};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use ledger::{ConversationUse, Ledger, QuotaWindow, TurnSpending, microusd};
-pub use life::Life;
 pub use limits::Limits;
 pub use loop_state::LoopState;
 pub use objectives::Objectives;
 pub use operator::{
-    AnsweredBy, Choice, EditedPrompt, Operator, OperatorEvent, PUT_OFF_ITERATIONS, Question,
-    QuestionKind, RollingBack, TOLD_MAX, Wish, Words,
+    AnsweredBy, Choice, EditedPrompt, MESSAGES_MAX, Operator, OperatorEvent, OperatorRequest,
+    PUT_OFF_ITERATIONS, Question, QuestionKind, RollingBack, Words,
 };
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop, Timeout,
@@ -120,6 +120,7 @@ pub use phase::{Cause, Ending, Hooking, Phase, Reboot, RebootStage, Tool, TurnRe
 pub use policy::Policy;
 pub use policy::timeout::next_deadline;
 pub use progress::{Measured, Progress, SCORES_KEPT, Score};
+pub use prompt_preamble::prompt_preamble;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootReason, RebootResult};
 pub use record::Record;
 pub use recorded_input::RecordedInput;
@@ -137,6 +138,5 @@ pub use summary::{
 pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
-pub use told::told;
 pub use turn_report::{LimitedAttempt, TurnReport};
 pub use wait::{Wait, WaitReason};

@@ -12,7 +12,7 @@ use crate::event::LoopEvent;
 use crate::exit::Leftover;
 use crate::id::{Generation, Ticket};
 use crate::input::{AgentEvent, Input, TurnEnd};
-use crate::operator::{OperatorEvent, Wish};
+use crate::operator::{OperatorEvent, OperatorRequest};
 use crate::outcome::Failure;
 use crate::state::State;
 
@@ -321,7 +321,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             ..
         }) => Some(Input::OperatorRequest {
             ticket,
-            wish: Wish::Reload {
+            wish: OperatorRequest::Reload {
                 launch: launch.clone(),
                 later: later.clone(),
                 limits: *limits,
@@ -329,7 +329,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
         }),
         LoopEvent::Operator(OperatorEvent::Told { text, .. }) => Some(Input::OperatorRequest {
             ticket,
-            wish: Wish::Tell { text: text.clone() },
+            wish: OperatorRequest::Tell { text: text.clone() },
         }),
         LoopEvent::Warned { warning } => Some(Input::Warning {
             warning: warning.clone(),

@@ -9,11 +9,11 @@ use crate::autocommit::{Autocommit, TrackedWork};
 use crate::completion::{Check, Completion};
 use crate::copies::Copies;
 use crate::denials::Denial;
+use crate::epoch::Epoch;
 use crate::hooking::Frames;
 use crate::id::{Generation, LoopId, Seq};
 use crate::launch::{Launch, Runner};
 use crate::ledger::Ledger;
-use crate::life::Life;
 use crate::limits::Limits;
 use crate::loop_state::LoopState;
 use crate::operator::{Choice, Operator, Question, RollingBack};
@@ -37,8 +37,8 @@ pub struct State {
     /// The last record that is part of this state.
     pub seq: Seq,
     /// The life of the loop that it is part of.
-    #[serde(default, skip_serializing_if = "Life::is_unknown")]
-    pub life: Life,
+    #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
+    pub life: Epoch,
     /// When it was decided: the last activity.
     pub time: Timestamp,
     /// When the loop was first started.
@@ -166,7 +166,7 @@ impl State {
         Self {
             loop_id,
             seq: Seq(0),
-            life: Life::default(),
+            life: Epoch::default(),
             time: Timestamp::default(),
             started_at: None,
             launch: Launch::default(),

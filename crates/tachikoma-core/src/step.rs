@@ -43,7 +43,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
     let now = now.max(state.time);
     let before = ExpectedNumbers::of(state);
     let given = input.clone();
-    let mut turn = Turn {
+    let mut turn = Stepper {
         policy,
         state,
         now,
@@ -56,7 +56,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
         Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
-        Input::Suspended { duration } => turn.stood_still(duration),
+        Input::Suspended { duration } => turn.suspended(duration),
         // The one place where stale event is dropped: a late word of session 1 must not touch session 2.
         Input::Agent { generation, event } => {
             let agent = turn.state.agent;
@@ -104,14 +104,14 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
 }
 
 /// One call of [`step`] under way.
-struct Turn<'a> {
+struct Stepper<'a> {
     policy: &'a Policy,
     state: &'a mut State,
     now: Timestamp,
     step: Step,
 }
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Records a fact: the only way in which a turn changes the state.
     fn record(&mut self, event: LoopEvent) {
         let record = Record {
@@ -125,7 +125,7 @@ impl Turn<'_> {
         self.step.records.push(record);
     }
 
-    fn wish(&mut self, effect: Effect) {
+    fn emit(&mut self, effect: Effect) {
         self.step.effects.push(effect);
     }
 
@@ -157,11 +157,11 @@ impl Turn<'_> {
                 reason: refusal.to_string(),
             },
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     /// Takes the time in which nothing could happen out of every time-out that is running.
-    fn stood_still(&mut self, duration: Duration) {
+    fn suspended(&mut self, duration: Duration) {
         match self.state.phase {
             Phase::Working { .. }
             | Phase::Autocommitting { .. }

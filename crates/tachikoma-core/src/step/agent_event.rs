@@ -1,6 +1,6 @@
 //! AgentEvent about the agent, in whatever phase it comes.
 
-use super::Turn;
+use super::Stepper;
 use super::reading::TOO_LONG;
 use crate::denials::{DENIALS_MAX, Denial, remedies};
 use crate::effect::Effect;
@@ -15,7 +15,7 @@ use crate::policy::timeout;
 const TOOLS_MAX: usize = 256;
 use crate::turn_report::TurnReport;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn event(&mut self, event: AgentEvent) {
         match &self.state.phase {
             Phase::Working { work } => {
@@ -185,7 +185,7 @@ impl Turn<'_> {
             cost_microusd: 0,
             tokens: 0,
         });
-        self.wish(Effect::AttributeChanges);
+        self.emit(Effect::AttributeChanges);
     }
 
     /// A turn that was given no prompt has ended, or one that the loop had given up before.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::autocommit::{
     Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, LoopChanges,
 };
@@ -24,7 +24,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 /// person does next, and that takes milliseconds as a rule.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Keeps what an attempt did, then asks what comes next.
     pub(super) fn autocommit_iteration(
         &mut self,
@@ -104,7 +104,7 @@ impl Turn<'_> {
             outcome,
         }));
         match agent {
-            Some(agent) => self.wish(Effect::Close {
+            Some(agent) => self.emit(Effect::Close {
                 generation: agent.generation,
             }),
             None => self.order_autocommit(commit, None),
@@ -127,7 +127,7 @@ impl Turn<'_> {
             session: session.number,
             context: session.context,
         });
-        self.wish(Effect::Autocommit {
+        self.emit(Effect::Autocommit {
             number: self.state.kept.number,
             commit,
             changes,
@@ -219,7 +219,7 @@ impl Turn<'_> {
 
     pub(super) fn autocommit_overdue(&mut self, autocommit: Autocommit) {
         if !autocommit.called_off {
-            self.wish(Effect::CancelAutocommit);
+            self.emit(Effect::CancelAutocommit);
         }
         self.give_up_autocommit(autocommit, "it did not end in time");
     }
@@ -277,6 +277,6 @@ impl Turn<'_> {
         let soon = self.now.after(URGENT_TIMEOUT);
         let until = autocommit.until.map_or(soon, |until| until.min(soon));
         self.record(LoopEvent::AutocommitCanceled { until, then });
-        self.wish(Effect::CancelAutocommit);
+        self.emit(Effect::CancelAutocommit);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::completion::{
     Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptVerdict,
 };
@@ -21,7 +21,7 @@ use crate::wait::Wait;
 /// How long the opening look at the work tree may take.
 const OPENING_LOOK: Duration = Duration::from_secs(300);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Finds out what has to be known before the next iteration, then asks what comes next.
     pub(super) fn check(&mut self, then: Option<Wait>) {
         let goes_on = stop::verdict(self.policy, self.state, self.now).is_none();
@@ -91,7 +91,7 @@ impl Turn<'_> {
             check: check.clone(),
         });
         let number = self.state.completion.number;
-        self.wish(match check.stage {
+        self.emit(match check.stage {
             CheckStage::Asking => Effect::CheckConditions { number },
             CheckStage::Gates { names, .. } => Effect::RunGates { number, names },
         });
@@ -280,7 +280,7 @@ impl Turn<'_> {
                 reason: "no iteration runs whose work could be claimed to be complete".to_owned(),
             },
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     fn what_will_be_asked(&self) -> String {

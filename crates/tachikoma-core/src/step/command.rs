@@ -1,6 +1,6 @@
 //! The operator's commands, each answered in every phase.
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
@@ -23,7 +23,7 @@ const CALLED_OFF: &str = "the operator called the gates and the stop scripts off
 /// Why nobody knows how hooks went.
 const HOOKS_CALLED_OFF: &str = "the operator called them off";
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
         let answer = match command {
             LoopCommand::Pause(urgency) => self.pause(urgency),
@@ -32,7 +32,7 @@ impl Turn<'_> {
             LoopCommand::ForceReboot => self.force_reboot(),
             LoopCommand::SkipIteration => self.skip(),
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     pub(super) fn shutdown(&mut self, signal: i32, urgency: Urgency) {
@@ -400,7 +400,7 @@ impl Turn<'_> {
             let answer = self.refused(&format!(
                 "the agent has left {ITERATION_NOTES_MAX} notes in this iteration, and more are not kept; write them into a file of the work tree"
             ));
-            return self.wish(Effect::Reply { ticket, answer });
+            return self.emit(Effect::Reply { ticket, answer });
         }
         let answer = match &self.state.phase {
             Phase::Idle => self.refused("no loop runs that could take a note"),
@@ -426,7 +426,7 @@ impl Turn<'_> {
                 accepted("noted")
             }
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     pub(super) fn refused(&self, reason: &str) -> Answer {

@@ -3,7 +3,7 @@
 //! One process at a time: the conversation of the old session can be taken up again by its name, so that nothing is
 //! given up before the fresh session answers, and no two agents ever share a work tree.
 
-use super::{Turn, millis};
+use super::{Stepper, millis};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
@@ -16,7 +16,7 @@ use crate::phase::{Reboot, RebootStage};
 use crate::reboots::RebootReason;
 use crate::wait::Wait;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
         let from = self.state.session.number;
         let iteration = self.state.iteration;
@@ -56,7 +56,7 @@ impl Turn<'_> {
             then: None,
             outcome: None,
         }));
-        self.wish(Effect::RunHooks {
+        self.emit(Effect::RunHooks {
             point,
             reason: Some(reboot.reason),
         });
@@ -103,7 +103,7 @@ impl Turn<'_> {
                     until,
                     failed: None,
                 });
-                self.wish(Effect::Close {
+                self.emit(Effect::Close {
                     generation: agent.generation,
                 });
             }
@@ -129,7 +129,7 @@ impl Turn<'_> {
             session,
             generation,
         });
-        self.wish(Effect::OpenSession {
+        self.emit(Effect::OpenSession {
             generation,
             session,
             resume: None,
@@ -252,7 +252,7 @@ impl Turn<'_> {
                 let until = self.now.after(self.policy.ladder.reap);
                 let failed = Some("the fresh session did not answer in time".to_owned());
                 self.record(LoopEvent::ClosingStarted { until, failed });
-                self.wish(Effect::Signal {
+                self.emit(Effect::Signal {
                     generation,
                     rung: Rung::Kill,
                 });
@@ -272,7 +272,7 @@ impl Turn<'_> {
         };
         let until = self.now.after(grace);
         self.record(LoopEvent::RungClimbed { rung, until });
-        self.wish(Effect::Signal {
+        self.emit(Effect::Signal {
             generation: agent.generation,
             rung,
         });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use super::reading::exhausted;
 use crate::autocommit::CommitStatus;
 use crate::effect::Effect;
@@ -32,7 +32,7 @@ const CUT_ATTEMPTS_MAX: u32 = 32;
 /// A service that no request ever reached is more likely a wrong address than an outage.
 const UNREACHED_MAX: Duration = Duration::from_secs(600);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn iteration_completed(
         &mut self,
         work: &Work,
@@ -377,7 +377,7 @@ impl Turn<'_> {
         if up.is_some() {
             self.ask_cost();
         }
-        self.wish(match up {
+        self.emit(match up {
             Some(generation) => Effect::Prompt {
                 generation,
                 iteration,
@@ -415,7 +415,7 @@ impl Turn<'_> {
             | LoopState::Rebooting => LoopEvent::Error { outcome, stats },
         };
         self.record(event);
-        self.wish(Effect::Finish);
+        self.emit(Effect::Finish);
     }
 
     /// The loop itself wants its end.

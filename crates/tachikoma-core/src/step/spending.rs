@@ -1,6 +1,6 @@
 //! What is told of money, tokens and a subscription, and what follows when a budget is used up in the middle of a turn.
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::Urgency;
@@ -11,7 +11,7 @@ use crate::phase::{Cause, Phase, RebootStage};
 use crate::policy::budget::{self, Budget, Spending};
 use crate::policy::stop;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// A call of the model is over: its tokens count, and its cost is asked for.
     pub(super) fn call_ended(&mut self, tokens: u64) {
         let budgets = &self.policy.budgets;
@@ -28,7 +28,7 @@ impl Turn<'_> {
         let worth = self.policy.budgets.cost_microusd > 0 && self.policy.agent.tells_cost;
         if let Some(agent) = self.state.agent.filter(|_| worth) {
             let generation = agent.generation;
-            self.wish(Effect::AskCost { generation });
+            self.emit(Effect::AskCost { generation });
         }
     }
 
@@ -147,7 +147,7 @@ impl Turn<'_> {
     fn end_reboot_for_budget(&mut self, answering: bool) {
         let Some(reason) = self.trigger() else { return };
         if let Some(agent) = self.state.agent.filter(|_| answering) {
-            self.wish(Effect::Signal {
+            self.emit(Effect::Signal {
                 generation: agent.generation,
                 rung: Rung::Interrupt,
             });

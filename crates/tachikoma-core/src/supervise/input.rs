@@ -122,7 +122,7 @@ pub enum ServerInput {
         pid: Option<i32>,
     },
     /// Nothing could happen for a while.
-    StoodStill {
+    Suspended {
         /// For how long.
         duration: Duration,
     },

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use tachikoma_agents::{self as agents, LaunchPlan, Message, Turn};
 use tachikoma_core::{
-    AgentEvent, Effect, Generation, Input, Rung, SessionNo, TurnEnd, standing_in_the_way, told,
+    AgentEvent, Effect, Generation, Input, Rung, SessionNo, TurnEnd, prompt_preamble,
+    standing_in_the_way,
 };
 use tachikoma_fs::{check_dir, make_dir};
 
@@ -211,7 +212,7 @@ impl LoopRunner {
         let unmeant = self.unmeant.take().map(|doubt| {
             format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
         });
-        let before = unmeant.unwrap_or_default() + &told(&self.state);
+        let before = unmeant.unwrap_or_default() + &prompt_preamble(&self.state);
         let before = before + &standing_in_the_way(&self.state);
         let words = before + &self.handoff().await + &words;
         self.asked.clone_from(&words);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tachikoma_core::{
-    Answer, Choice, EditedPrompt, HookPoint, Input, Launch, LoopEvent, OperatorEvent, PromptSource,
-    Record, Wish,
+    Answer, Choice, EditedPrompt, HookPoint, Input, Launch, LoopEvent, OperatorEvent,
+    OperatorRequest, PromptSource, Record,
 };
 use tokio::sync::oneshot;
 
@@ -60,12 +60,12 @@ impl LoopRunner {
                 judged.map(drop).and_then(|()| {
                     let prompt = prompt_file.map(|path| self.keep_prompt(&path));
                     let prompt = prompt.transpose()?;
-                    Ok(Wish::Answer { id, choice, prompt })
+                    Ok(OperatorRequest::Answer { id, choice, prompt })
                 })
             }
-            Asked::Hold { id, writing } => Ok(Wish::Hold { id, writing }),
-            Asked::Attend { on } => Ok(Wish::Attend { on }),
-            Asked::Tell { text } => Ok(Wish::Tell { text }),
+            Asked::Hold { id, writing } => Ok(OperatorRequest::Hold { id, writing }),
+            Asked::Attend { on } => Ok(OperatorRequest::Attend { on }),
+            Asked::Tell { text } => Ok(OperatorRequest::Tell { text }),
             Asked::Reload => {
                 self.reread(reply);
                 return None;

@@ -1,6 +1,6 @@
 //! What others ask of the runner, as inputs of the core where it decides.
 
-use tachikoma_core::{Answer, Input, LoopCommand, Ticket, Urgency, Wish};
+use tachikoma_core::{Answer, Input, LoopCommand, OperatorRequest, Ticket, Urgency};
 use tokio::sync::oneshot;
 
 use super::LoopRunner;
@@ -111,7 +111,7 @@ impl LoopRunner {
         let ticket = self.ticket(reply);
         Some(match (hooks, command) {
             (Some(Hooks::Framing), LoopCommand::Stop(Urgency::Graceful)) => {
-                let wish = Wish::StopBehindHooks;
+                let wish = OperatorRequest::StopAfterHooks;
                 Input::OperatorRequest { ticket, wish }
             }
             (Some(Hooks::Framing | Hooks::Beside) | None, command) => {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tachikoma_core::{Answer, Input, Launch, Wish};
+use tachikoma_core::{Answer, Input, Launch, OperatorRequest};
 use tokio::sync::oneshot;
 
 use super::LoopRunner;
@@ -94,7 +94,7 @@ impl LoopRunner {
     }
 
     /// Works out what holds from now on of settings that were read again.
-    fn wish_of(&mut self, read: Reread) -> Wish {
+    fn wish_of(&mut self, read: Reread) -> OperatorRequest {
         let Reread { settings, launch } = read;
         let live = Live::of(&self.config.settings, &settings);
         let launch = Launch {
@@ -108,7 +108,7 @@ impl LoopRunner {
         config.settings = live.settings.clone();
         let limits = config.policy(&self.agent).limits();
         self.reread = Some(live.settings);
-        Wish::Reload {
+        OperatorRequest::Reload {
             launch: Box::new(launch),
             later: live.later,
             limits,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tachikoma_core::{
     Activity, AgentEvent, AutocommitResult, Choice, Context, ConversationUse, EditedPrompt, Exit,
-    Generation, HookKind, HookPoint, HookResult, Incident, Input, Launch, LoopCommand, Problem,
-    QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, Wish,
+    Generation, HookKind, HookPoint, HookResult, Incident, Input, Launch, LoopCommand,
+    OperatorRequest, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -113,20 +113,20 @@ pub fn inputs(play: &Play) -> Vec<Column> {
             bytes: 7,
         });
         let id = None;
-        wish(Wish::Answer { id, choice, prompt })
+        wish(OperatorRequest::Answer { id, choice, prompt })
     }));
-    inputs.push(wish(Wish::Answer {
+    inputs.push(wish(OperatorRequest::Answer {
         id: Some(99),
         choice: Choice::Continue,
         prompt: None,
     }));
-    inputs.extend([true, false].map(|writing| wish(Wish::Hold { id: 1, writing })));
-    inputs.extend([true, false].map(|on| wish(Wish::Attend { on })));
-    inputs.push(wish(Wish::Tell {
+    inputs.extend([true, false].map(|writing| wish(OperatorRequest::Hold { id: 1, writing })));
+    inputs.extend([true, false].map(|on| wish(OperatorRequest::Attend { on })));
+    inputs.push(wish(OperatorRequest::Tell {
         text: "look".to_owned(),
     }));
-    inputs.push(wish(Wish::StopBehindHooks));
-    inputs.push(wish(Wish::Reload {
+    inputs.push(wish(OperatorRequest::StopAfterHooks));
+    inputs.push(wish(OperatorRequest::Reload {
         launch: Box::new(Launch::default()),
         later: vec!["agent.name".to_owned()],
         limits: play.policy.limits(),

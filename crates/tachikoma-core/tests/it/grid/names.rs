@@ -1,7 +1,7 @@
 //! What the inputs of the grid are called.
 
 use tachikoma_core::policy::busy::is_busy;
-use tachikoma_core::{AgentEvent, Input, LoopCommand, ScriptVerdict, Urgency, Wish};
+use tachikoma_core::{AgentEvent, Input, LoopCommand, OperatorRequest, ScriptVerdict, Urgency};
 
 use super::columns::Column;
 
@@ -55,15 +55,15 @@ pub fn name(column: &Column) -> String {
             format!("gates {}", if failed { "failed" } else { "passed" })
         }
         Input::OperatorRequest { wish, .. } => match wish {
-            Wish::Answer { id: Some(99), .. } => "stale answer".to_owned(),
-            Wish::Answer { choice, .. } => format!("answer {choice}"),
-            Wish::Hold { writing: true, .. } => "hold".to_owned(),
-            Wish::Hold { writing: false, .. } => "let go".to_owned(),
-            Wish::Attend { on: true } => "attend on".to_owned(),
-            Wish::Attend { on: false } => "attend off".to_owned(),
-            Wish::Tell { .. } => "tell".to_owned(),
-            Wish::StopBehindHooks => "stop by a hook".to_owned(),
-            Wish::Reload { .. } => "reload".to_owned(),
+            OperatorRequest::Answer { id: Some(99), .. } => "stale answer".to_owned(),
+            OperatorRequest::Answer { choice, .. } => format!("answer {choice}"),
+            OperatorRequest::Hold { writing: true, .. } => "hold".to_owned(),
+            OperatorRequest::Hold { writing: false, .. } => "let go".to_owned(),
+            OperatorRequest::Attend { on: true } => "attend on".to_owned(),
+            OperatorRequest::Attend { on: false } => "attend off".to_owned(),
+            OperatorRequest::Tell { .. } => "tell".to_owned(),
+            OperatorRequest::StopAfterHooks => "stop by a hook".to_owned(),
+            OperatorRequest::Reload { .. } => "reload".to_owned(),
         },
         Input::RolledBack { result: Ok(_), .. } => "rolled back".to_owned(),
         Input::RolledBack { result: Err(_), .. } => "not rolled back".to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::{
-    Evidence, Exit, Input, IterationOutcome, IterationReport, Launch, Life, LoopEvent, LoopState,
+    Epoch, Evidence, Exit, Input, IterationOutcome, IterationReport, Launch, LoopEvent, LoopState,
     Measured, Policy, Record, State, Status, Timestamp, Urgency, apply, step,
 };
 
@@ -192,7 +192,7 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
             segment: 2,
             state: Box::new(play.state.clone()),
             after_loss: false,
-            life: Life::new(uuid::Uuid::from_u128(2)),
+            life: Epoch::new(uuid::Uuid::from_u128(2)),
         },
         input: None,
     };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    AgentEvent, Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, Life,
+    AgentEvent, Effect, Epoch, Generation, HookKind, HookPoint, Incident, Input, Launch,
     LoopCommand, LoopEvent, LoopId, Phase, Policy, RebootStage, Record, Repair, Runner, State,
     Ticket, Timestamp, Urgency, Work, apply, next_deadline, step,
 };
@@ -138,7 +138,7 @@ impl World {
             return self.answer(coverage);
         }
         if self.work().is_some_and(|work| !work.tools.is_empty()) && self.dice.one_in(15) {
-            return self.wish_something(coverage);
+            return self.request_something(coverage);
         }
         if next.is_none() || self.dice.one_in(10) {
             let latest = next.unwrap_or(self.now + 60_000).max(self.now);
@@ -302,7 +302,7 @@ impl World {
             return;
         }
         if self.dice.one_in(10) {
-            return self.wish_something(coverage);
+            return self.request_something(coverage);
         }
         let urgency = self
             .dice
@@ -459,7 +459,7 @@ impl World {
                 segment: 2,
                 state: Box::new(self.state.clone()),
                 after_loss: false,
-                life: Life::new(uuid::Uuid::from_u128(2)),
+                life: Epoch::new(uuid::Uuid::from_u128(2)),
             },
             input: None,
         };

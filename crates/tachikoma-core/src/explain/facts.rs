@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::asked::readings;
+use super::conditions::readings;
 use super::{Counted, Entry, Explain, Inputs, Kind, TOOLS_MAX};
 use crate::autocommit::{AutocommitResult, short_commit};
 use crate::context::Context;
