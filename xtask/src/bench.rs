@@ -80,7 +80,7 @@ const MEASURES: [(&str, Measure); 16] = [
 
 /// Runs the named measurements, or all. A missed goal is a failure only with `--strict`.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    let wish = Wish::parse(words)?;
+    let wish = OperatorRequest::parse(words)?;
     if cfg!(debug_assertions) {
         return run_optimised(root, words);
     }
@@ -117,13 +117,13 @@ fn run_optimised(root: &Path, words: &[&str]) -> Result<(), String> {
 
 /// The parsed arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wish<'a> {
+struct OperatorRequest<'a> {
     names: Vec<&'a str>,
     json: Option<&'a str>,
     strict: bool,
 }
 
-impl<'a> Wish<'a> {
+impl<'a> OperatorRequest<'a> {
     fn parse(words: &[&'a str]) -> Result<Self, String> {
         let known = MEASURES.map(|(name, _)| name);
         let mut wish = Self::default();
@@ -151,20 +151,20 @@ mod tests {
 
     #[test]
     fn arguments_are_parsed_or_rejected() {
-        assert_eq!(Wish::parse(&[]), Ok(Wish::default()));
-        let wish = Wish::parse(&["stop", "--json", "out.json", "--strict"]);
-        let expected = Wish {
+        assert_eq!(OperatorRequest::parse(&[]), Ok(OperatorRequest::default()));
+        let wish = OperatorRequest::parse(&["stop", "--json", "out.json", "--strict"]);
+        let expected = OperatorRequest {
             names: vec!["stop"],
             json: Some("out.json"),
             strict: true,
         };
         assert_eq!(wish, Ok(expected));
         assert_eq!(
-            Wish::parse(&["--json"]),
+            OperatorRequest::parse(&["--json"]),
             Err("--json needs a file".to_owned())
         );
         assert_eq!(
-            Wish::parse(&["spot"]),
+            OperatorRequest::parse(&["spot"]),
             Err("nothing called spot can be measured; there are iteration, first, record, sealed, growth, resume, memory, startup, stop, waits, interrupt, decode, replay, git, restart, cloud".to_owned())
         );
     }

@@ -89,7 +89,7 @@ const fn row(name: &'static str, soak: Soak, rounds: u32, sample: Option<u32>) -
 
 /// Runs the named soaks, or all, and stops at the first failure.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    let wish = Wish::parse(words)?;
+    let wish = OperatorRequest::parse(words)?;
     for row in SOAKS {
         let Some(rounds) = wish.rounds_of(row) else {
             continue;
@@ -153,13 +153,13 @@ fn loads(root: &Path, rounds: u32) -> Result<String, String> {
 
 /// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
-struct Wish<'a> {
+struct OperatorRequest<'a> {
     names: Vec<&'a str>,
     rounds: Option<u32>,
     sample: bool,
 }
 
-impl<'a> Wish<'a> {
+impl<'a> OperatorRequest<'a> {
     fn parse(words: &[&'a str]) -> Result<Self, String> {
         let mut wish = Self {
             names: Vec::new(),
@@ -206,18 +206,18 @@ mod tests {
 
     #[test]
     fn arguments_are_parsed_or_rejected() {
-        let wish = Wish::parse(&["--rounds", "7", "kill-guard"]);
-        let expected = Wish {
+        let wish = OperatorRequest::parse(&["--rounds", "7", "kill-guard"]);
+        let expected = OperatorRequest {
             names: vec!["kill-guard"],
             rounds: Some(7),
             sample: false,
         };
         assert_eq!(wish, Ok(expected));
         for rounds in [&["--rounds"][..], &["--rounds", "0"], &["--rounds", "x"]] {
-            let refused = Wish::parse(rounds);
+            let refused = OperatorRequest::parse(rounds);
             assert_eq!(refused, Err("--rounds needs a number".to_owned()));
         }
-        let refused = Wish::parse(&["kill"]).expect_err("nothing is called so");
+        let refused = OperatorRequest::parse(&["kill"]).expect_err("nothing is called so");
         assert!(
             refused.starts_with("no soak is called kill; there are kill-cgroup, kill-guard, "),
             "{refused}"
@@ -228,7 +228,7 @@ mod tests {
     fn a_soak_has_its_own_rounds_and_others_in_the_sample() {
         let wanted = |words: &[&str], name: &str| {
             let row = SOAKS.iter().find(|row| row.name == name);
-            Wish::parse(words)
+            OperatorRequest::parse(words)
                 .expect("the words are right")
                 .rounds_of(row.expect("it is one of them"))
         };

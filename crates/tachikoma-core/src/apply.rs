@@ -1,9 +1,10 @@
 //! Applies records to the state of a loop. The state changes nowhere else, neither live nor in a replay.
+#![warn(clippy::wildcard_enum_match_arm)]
 
+mod autocommit;
 mod clock;
 mod completion;
 mod hooks;
-mod keep;
 mod notes;
 mod operator;
 mod reboot;
@@ -181,13 +182,15 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         }
         LoopEvent::AgentExited { .. } => {
             state.agent = None;
-            if let Phase::Keeping { keep } = &mut state.phase {
-                keep.closing = None;
+            if let Phase::Autocommitting { autocommit } = &mut state.phase {
+                autocommit.closing = None;
             }
         }
         LoopEvent::OutputSeen => with_work(state, |work| work.heard(time)),
-        LoopEvent::LookRequested { until, .. } => with_work(state, |work| work.look = Some(*until)),
-        LoopEvent::BusySeen { activity } => with_work(state, |work| work.seen(*activity, time)),
+        LoopEvent::SilenceChecked { until, .. } => {
+            with_work(state, |work| work.look = Some(*until));
+        }
+        LoopEvent::AgentBusy { activity } => with_work(state, |work| work.seen(*activity, time)),
         LoopEvent::ContextMeasured {
             context,
             answering,
@@ -327,11 +330,11 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                     *ladder = next;
                 }
             });
-            if let Phase::Keeping { keep } = &mut state.phase {
-                keep.closing = Some(next);
+            if let Phase::Autocommitting { autocommit } = &mut state.phase {
+                autocommit.closing = Some(next);
             }
         }
-        LoopEvent::StoodStill { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } => {
             clock::postpone_deadlines(state, Duration::from_millis(*duration_ms));
         }
         LoopEvent::IterationCompleted {
@@ -392,15 +395,21 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             iteration,
             commit,
             uncommitted,
-        } => keep::snapshot_taken(state, *iteration, commit, *uncommitted),
-        LoopEvent::KeepStarted(keep) => keep::keep_started(state, keep.clone()),
-        LoopEvent::KeepCalledOff { until, then } => keep::keep_called_off(state, *until, *then),
-        LoopEvent::WorkKept {
+        } => autocommit::snapshot_taken(state, *iteration, commit, *uncommitted),
+        LoopEvent::AutocommitStarted(autocommit) => {
+            autocommit::autocommit_started(state, autocommit.clone());
+        }
+        LoopEvent::AutocommitCanceled { until, then } => {
+            autocommit::autocommit_canceled(state, *until, *then);
+        }
+        LoopEvent::AutocommitFinished {
             purpose,
             iteration,
             kept,
-        } => keep::work_kept(state, *purpose, *iteration, kept, time),
-        LoopEvent::KeepGivenUp { purpose, .. } => keep::keep_given_up(state, *purpose),
+        } => autocommit::autocommit_finished(state, *purpose, *iteration, kept, time),
+        LoopEvent::AutocommitGivenUp { purpose, .. } => {
+            autocommit::autocommit_given_up(state, *purpose);
+        }
         LoopEvent::Claimed { reason } => completion::claim(
             state,
             Claim::Done {
@@ -511,8 +520,8 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::Stopped { outcome, .. }
         | LoopEvent::Error { outcome, .. } => {
             // A commit without changes has no record of its own. If the agent had not ended, the work tree was not examined.
-            if let Phase::Keeping { keep } = &state.phase {
-                state.kept.checked = keep.closing.is_some();
+            if let Phase::Autocommitting { autocommit } = &state.phase {
+                state.kept.checked = autocommit.closing.is_some();
             }
             state.runner = None;
             state.agent = None;

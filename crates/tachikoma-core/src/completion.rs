@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::keep::Kept;
+use crate::autocommit::AutocommitResult;
 use crate::objectives::Objectives;
 use crate::outcome::IterationOutcome;
 use crate::time::Timestamp;
@@ -320,7 +320,7 @@ impl Completion {
         went_well && objectives.all_ticked() && ticked > before
     }
 
-    pub(crate) fn seen_in_the_tree(&mut self, kept: &Kept) {
+    pub(crate) fn seen_in_the_tree(&mut self, kept: &AutocommitResult) {
         // A commit without new changes contains files from before the attempt, such as files that gates wrote.
         if kept.changed > 0 || kept.head_moved {
             self.idle = false;

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::autocommit::{CommitOrder, LoopChanges};
 use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo, Ticket};
-use crate::keep::{CommitOrder, LoopChanges};
 use crate::ladder::Rung;
 use crate::loop_state::LoopState;
 use crate::reboots::RebootReason;
@@ -23,9 +23,9 @@ pub struct Step {
 /// An order to the shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Start the agent on an iteration, and send [`News`](crate::News) about it.
+    /// Start the agent on an iteration, and send [`AgentEvent`](crate::AgentEvent) about it.
     Launch {
-        /// The number that news about it must carry.
+        /// The number that event about it must carry.
         generation: Generation,
         /// The iteration.
         iteration: u32,
@@ -55,9 +55,9 @@ pub enum Effect {
         percent: u8,
     },
     /// Take the changes since the last look at the work tree for the loop's.
-    OweLook,
+    AttributeChanges,
     /// Tell the agent, in the middle of its turn, what the operator has to say.
-    Tell {
+    SendMessage {
         /// Which launch.
         generation: Generation,
         /// What.
@@ -71,7 +71,7 @@ pub enum Effect {
         /// Whether an earlier runner died over it, and may have done all or half of it.
         again: bool,
     },
-    /// Ask the agent what its conversation has cost so far; answered by [`News::Cost`](crate::News::Cost), in a turn or between
+    /// Ask the agent what its conversation has cost so far; answered by [`AgentEvent::Cost`](crate::AgentEvent::Cost), in a turn or between
     /// two.
     AskCost {
         /// Which launch.
@@ -94,8 +94,8 @@ pub enum Effect {
         /// Why the session is rebooted, if it is.
         reason: Option<RebootReason>,
     },
-    /// Look at the work tree, commit what the loop changed there, and answer with [`Input::Kept`](crate::Input::Kept).
-    Keep {
+    /// Look at the work tree, commit what the loop changed there, and answer with [`Input::AutocommitFinished`](crate::Input::AutocommitFinished).
+    Autocommit {
         /// The number that the answer must carry.
         number: u64,
         /// What to commit it as; none = only look.
@@ -104,9 +104,9 @@ pub enum Effect {
         changes: LoopChanges,
     },
     /// End that at once, and answer all the same.
-    CallOffKeep,
-    /// Read the objectives, ask the stop scripts, and answer with [`Input::Answered`](crate::Input::Answered).
-    Ask {
+    CancelAutocommit,
+    /// Read the objectives, ask the stop scripts, and answer with [`Input::ConditionsAnswered`](crate::Input::ConditionsAnswered).
+    CheckConditions {
         /// The number that the answer must carry.
         number: u64,
     },
@@ -124,15 +124,15 @@ pub enum Effect {
         /// How hard.
         rung: Rung,
     },
-    /// Look at all processes of this launch for a moment and answer with [`News::Looked`](crate::News::Looked).
-    Look {
+    /// Look at all processes of this launch for a moment and answer with [`AgentEvent::ProcessesSampled`](crate::AgentEvent::ProcessesSampled).
+    SampleProcesses {
         /// Which launch.
         generation: Generation,
     },
-    /// Open a fresh session, or an old conversation, without a prompt, and send [`News`](crate::News) about it: first of all
-    /// [`News::Opened`](crate::News::Opened).
-    Open {
-        /// The number that news about it must carry.
+    /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentEvent`](crate::AgentEvent) about it: first of all
+    /// [`AgentEvent::Opened`](crate::AgentEvent::Opened).
+    OpenSession {
+        /// The number that event about it must carry.
         generation: Generation,
         /// Its number.
         session: SessionNo,
@@ -148,6 +148,33 @@ pub enum Effect {
     },
     /// The loop has ended: put everything away.
     Finish,
+}
+
+impl Effect {
+    /// Returns a short name of the effect, for people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Launch { .. } => "the agent started",
+            Self::Prompt { .. } => "the agent prompted",
+            Self::Advise { .. } => "the agent asked to finish",
+            Self::AttributeChanges => "changes attributed to the loop",
+            Self::SendMessage { .. } => "a message sent to the agent",
+            Self::RollBack { .. } => "the work tree rolled back",
+            Self::AskCost { .. } => "the agent asked for its cost",
+            Self::AskHandOff { .. } => "the agent asked for its hand-off",
+            Self::Close { .. } => "the agent's input closed",
+            Self::RunHooks { .. } => "hooks run",
+            Self::Autocommit { .. } => "the work committed",
+            Self::CancelAutocommit => "the commit canceled",
+            Self::CheckConditions { .. } => "stop scripts and objectives checked",
+            Self::RunGates { .. } => "gates run",
+            Self::Signal { .. } => "the agent signaled",
+            Self::SampleProcesses { .. } => "the agent's processes sampled",
+            Self::OpenSession { .. } => "a session opened",
+            Self::Reply { .. } => "a request answered",
+            Self::Finish => "the loop ended",
+        }
+    }
 }
 
 /// The answer to a command.

@@ -4,18 +4,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult};
 use crate::completion::{Answers, Check, GateResult, Refusal};
 use crate::context::Context;
 use crate::denials::Denial;
+use crate::epoch::Epoch;
 use crate::exit::{Exit, Leftover};
 use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
 use crate::incident::Incident;
-use crate::keep::{Keep, KeepPurpose, Kept};
 use crate::ladder::Rung;
 use crate::launch::{Change, Launch, Resumption, Runner};
 use crate::ledger::{ConversationUse, QuotaWindow};
-use crate::life::Life;
 use crate::limits::Limits;
 use crate::operator::OperatorEvent;
 use crate::outcome::{Failure, IterationReport, Outcome, Stop, Timeout};
@@ -47,8 +47,8 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         after_loss: bool,
         /// The life of the loop that the records from here on are part of.
-        #[serde(default, skip_serializing_if = "Life::is_unknown")]
-        life: Life,
+        #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
+        life: Epoch,
     },
     /// A runner took up the loop.
     Started {
@@ -236,7 +236,8 @@ pub enum LoopEvent {
         until: Timestamp,
     },
     /// The whole process, or the machine, stood still; the time-outs under way are later by as much.
-    StoodStill {
+    #[serde(rename = "stood_still")]
+    Suspended {
         /// How long.
         duration_ms: u64,
     },
@@ -270,14 +271,16 @@ pub enum LoopEvent {
     /// The model's service is limited: the iteration is repeated when it is not. Neither success nor failure.
     IterationLimited(LimitedAttempt),
     /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
-    LookRequested {
+    #[serde(rename = "look_requested")]
+    SilenceChecked {
         /// Which time-out.
         timeout: Timeout,
         /// Until when the look has to be answered.
         until: Timestamp,
     },
     /// Its processes are at work, so the time-out begins anew.
-    BusySeen {
+    #[serde(rename = "busy_seen")]
+    AgentBusy {
         /// What they were seen doing.
         activity: Activity,
     },
@@ -306,9 +309,11 @@ pub enum LoopEvent {
         uncommitted: u32,
     },
     /// The work tree is looked at, and what the loop changed is committed.
-    KeepStarted(Keep),
+    #[serde(rename = "keep_started")]
+    AutocommitStarted(Autocommit),
     /// That is to end at once.
-    KeepCalledOff {
+    #[serde(rename = "keep_called_off")]
+    AutocommitCanceled {
         /// When it is given up.
         until: Timestamp,
         /// What follows it, besides the next iteration.
@@ -316,18 +321,20 @@ pub enum LoopEvent {
         then: Option<Wait>,
     },
     /// What came of it, where something did.
-    WorkKept {
+    #[serde(rename = "work_kept")]
+    AutocommitFinished {
         /// At which point of the loop.
-        purpose: KeepPurpose,
+        purpose: AutocommitPurpose,
         /// The iteration last started.
         iteration: u32,
         /// What came of it.
-        kept: Kept,
+        kept: AutocommitResult,
     },
     /// Nobody knows what came of it; the next look takes in what this one missed.
-    KeepGivenUp {
+    #[serde(rename = "keep_given_up")]
+    AutocommitGivenUp {
         /// At which point of the loop.
-        purpose: KeepPurpose,
+        purpose: AutocommitPurpose,
         /// Why.
         reason: String,
     },

@@ -3,20 +3,20 @@
 //! A fold over the journal. What is recorded as decided is explained by the state at that point; what is not recorded, because
 //! nothing came of it, is asked of the rules again.
 
-mod asked;
-mod judged;
+mod conditions;
+mod facts;
 mod operator;
-mod told;
+mod verdicts;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::apply::apply;
+use crate::autocommit::Autocommit;
 use crate::event::LoopEvent;
 use crate::hooking::HooksStart;
 use crate::id::{LoopId, Seq};
-use crate::keep::Keep;
 use crate::launch::Launch;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
@@ -202,7 +202,7 @@ impl<'a> Explain<'a> {
     pub fn finish(mut self) -> Explained {
         self.tell_untold();
         let current = std::mem::take(&mut self.current);
-        self.keep(current);
+        self.autocommit(current);
         let account = self.found;
         Explained {
             account: account.filter(|account| account.iteration > 0 || self.wanted.is_none()),
@@ -220,10 +220,10 @@ impl<'a> Explain<'a> {
         let over = std::mem::replace(&mut self.current, next);
         self.counted = Counted::default();
         self.refused = false;
-        self.keep(over);
+        self.autocommit(over);
     }
 
-    fn keep(&mut self, account: Account) {
+    fn autocommit(&mut self, account: Account) {
         if self.wanted.is_none_or(|wanted| wanted == account.iteration) {
             self.found = Some(account);
         }
@@ -262,10 +262,10 @@ impl<'a> Explain<'a> {
 fn comes_before(event: &LoopEvent) -> bool {
     matches!(
         event,
-        LoopEvent::KeepStarted { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
+        LoopEvent::AutocommitStarted { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitFinished { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
@@ -278,7 +278,7 @@ fn comes_before(event: &LoopEvent) -> bool {
             | LoopEvent::AgentExited { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::QuotaTold(_)
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::Noted { .. }
             | LoopEvent::Warned { .. }
     )
@@ -286,7 +286,7 @@ fn comes_before(event: &LoopEvent) -> bool {
 
 /// Returns how the loop ends with a record or with what the record begins: the last commit or the hooks at the end.
 fn ends_with(event: &LoopEvent) -> Option<&Outcome> {
-    if let LoopEvent::KeepStarted(Keep { outcome, .. })
+    if let LoopEvent::AutocommitStarted(Autocommit { outcome, .. })
     | LoopEvent::HooksStarted(HooksStart { outcome, .. }) = event
     {
         outcome.as_ref()

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
+use crate::autocommit::short_commit;
 use crate::completion::ObjectivesSeen;
-use crate::keep::short_commit;
 use crate::session::FailedCall;
 use crate::state::State;
 

@@ -99,7 +99,7 @@ counter! {
     SessionNo(u32)
 }
 counter! {
-    /// The number of a launch in its loop. News about a launch carries it, so that stale news can be told.
+    /// The number of a launch in its loop. AgentEvent about a launch carries it, so that stale event can be told.
     Generation(u64)
 }
 counter! {

@@ -5,22 +5,24 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::autocommit::AutocommitResult;
 use crate::completion::{Answers, GateResult};
 use crate::context::Context;
 use crate::exit::{Exit, Leftover};
 use crate::hooking::{HookPoint, HookResult};
 use crate::id::{Generation, Ticket};
 use crate::incident::Incident;
-use crate::keep::Kept;
 use crate::launch::{Launch, Runner};
 use crate::ledger::{ConversationUse, QuotaWindow};
-use crate::operator::Wish;
+use crate::operator::OperatorRequest;
 use crate::outcome::{Problem, Spent};
 use crate::repair::Repair;
+use crate::serde_skip::is_zero;
 use crate::tests_report::TestsReport;
 
-/// One piece of news.
-#[derive(Clone, Debug, PartialEq)]
+/// Something that happened outside of the core. The journal stores it with the first record that follows from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Input {
     /// A runner takes up the loop: for the first time, after its end, or after the death of an earlier runner.
     Start {
@@ -57,16 +59,16 @@ pub enum Input {
         reason: String,
     },
     /// The whole process, or the machine, stood still: that time counts against nobody's time-out.
-    StoodStill {
+    Suspended {
         /// How long.
         duration: Duration,
     },
-    /// News about one launch. Stale news, of an earlier generation, is dropped.
+    /// AgentEvent about one launch. Stale event, of an earlier generation, is dropped.
     Agent {
         /// Which launch.
         generation: Generation,
         /// What happened.
-        news: News,
+        event: AgentEvent,
     },
     /// The answer to [`Effect::RunHooks`](crate::Effect::RunHooks).
     HooksRan {
@@ -76,7 +78,7 @@ pub enum Input {
         results: Vec<HookResult>,
     },
     /// The work tree before an iteration was kept.
-    Snapshot {
+    SnapshotTaken {
         /// The iteration.
         iteration: u32,
         /// The commit that holds it.
@@ -84,15 +86,15 @@ pub enum Input {
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
     },
-    /// The answer to [`Effect::Keep`](crate::Effect::Keep).
-    Kept {
+    /// The answer to [`Effect::Autocommit`](crate::Effect::Autocommit).
+    AutocommitFinished {
         /// The number that the order carried. An answer that nobody waits for any more is dropped.
         number: u64,
         /// What came of it, or why nobody knows.
-        kept: Result<Kept, String>,
+        kept: Result<AutocommitResult, String>,
     },
-    /// The answer to [`Effect::Ask`](crate::Effect::Ask).
-    Answered {
+    /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
+    ConditionsAnswered {
         /// The number that the question carried. An answer that nobody waits for any more is dropped.
         number: u64,
         /// What objectives and scripts say.
@@ -108,7 +110,7 @@ pub enum Input {
         tests: Option<TestsReport>,
     },
     /// The agent, or the operator, says that the whole work is complete.
-    Done {
+    CompletionClaimed {
         /// Where the answer goes.
         ticket: Ticket,
         /// Why.
@@ -127,11 +129,11 @@ pub enum Input {
         operator: bool,
     },
     /// The operator answers, or wants something else than a command says.
-    Operator {
+    OperatorRequest {
         /// Where the answer goes.
         ticket: Ticket,
         /// What is wanted.
-        wish: Wish,
+        wish: OperatorRequest,
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
     RolledBack {
@@ -141,7 +143,7 @@ pub enum Input {
         result: Result<String, String>,
     },
     /// Something is to be written down for later.
-    Set {
+    CustomSet {
         /// Where the answer goes.
         ticket: Ticket,
         /// The key.
@@ -150,7 +152,7 @@ pub enum Input {
         value: serde_json::Value,
     },
     /// Something went wrong that the loop survives and a person should know.
-    Trouble {
+    Warning {
         /// What, to which object, and what to do.
         warning: String,
     },
@@ -199,35 +201,48 @@ pub enum Urgency {
 }
 
 /// The end of a turn, as the agent reports it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TurnEnd {
     /// Whether it calls the turn a success.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub success: bool,
     /// What it says went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What that means for the loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
     /// Its final text.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// Whether that text claims that the whole work is complete.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     /// The pattern of the reboot rules that the text matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
     /// Whether work in the background is announced, after which another result follows.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// The pattern of the stop conditions that the text matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_pattern: Option<String>,
     /// What the turn cost, in millionths of a dollar.
+    #[serde(skip_serializing_if = "is_zero")]
     pub cost_microusd: u64,
     /// The tokens that it used; 0 where the agent does not tell.
+    #[serde(skip_serializing_if = "is_zero")]
     pub tokens: u64,
     /// Why its conversation cannot go on, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Spent>,
 }
 
-/// News about one launch, in order; [`News::Exited`] or [`News::NotLaunched`] is the last.
-#[derive(Clone, Debug, PartialEq)]
-pub enum News {
+/// AgentEvent about one launch, in order; [`AgentEvent::Exited`] or [`AgentEvent::NotLaunched`] is the last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentEvent {
     /// The agent's process is up.
     Launched {
         /// Its process id.
@@ -241,19 +256,19 @@ pub enum News {
     /// It wrote something (coalesced by the shell).
     Output,
     /// It said something while it was asked for its hand-off; bounded by the shell.
-    Said {
+    HandOffText {
         /// What.
         text: String,
     },
-    /// A fresh session is open: its process is up and answers. The answer to [`Effect::Open`](crate::Effect::Open).
+    /// A fresh session is open: its process is up and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
     Opened,
     /// It told its own name for the conversation.
-    Named {
+    SessionNamed {
         /// The name.
         agent_id: String,
     },
     /// It reported the fill of its context.
-    Measured {
+    ContextMeasured {
         /// The reading.
         context: Context,
         /// Whether the model is in the middle of the answer that the reading belongs to.
@@ -276,14 +291,14 @@ pub enum News {
         error: Option<String>,
     },
     /// It was not permitted to call a tool.
-    Denied {
+    ToolDenied {
         /// The tool.
         tool: String,
         /// The agent's own id of the call; empty if it is unknown.
         id: String,
     },
     /// It changed a file.
-    Touched {
+    FileTouched {
         /// Which one.
         path: String,
     },
@@ -298,28 +313,33 @@ pub enum News {
         conversation_microusd: u64,
     },
     /// It took a conversation up again, which has used so much.
-    TakenUp(ConversationUse),
+    ConversationResumed(ConversationUse),
     /// It told how much of a subscription's window is used.
     Quota(QuotaWindow),
     /// It reported the final result of its turn.
-    Resulted(TurnEnd),
+    TurnEnded(TurnEnd),
     /// Its process has ended, its pipes are drained, and what it left behind is ended too.
     Exited {
         /// How it ended.
         exit: Exit,
         /// Whether its final text claims that the whole work is complete.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         claimed: bool,
         /// The pattern of the stop conditions that the text matches, where no result of its own has told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_pattern: Option<String>,
         /// What it left behind.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         leftovers: Vec<Leftover>,
         /// Its last line on standard error.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         last_words: Option<String>,
         /// What that means for the loop.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
-    /// Its processes were looked at. The answer to [`Effect::Look`](crate::Effect::Look).
-    Looked {
+    /// Its processes were looked at. The answer to [`Effect::SampleProcesses`](crate::Effect::SampleProcesses).
+    ProcessesSampled {
         /// What they did; none where that cannot be seen.
         activity: Option<Activity>,
     },

@@ -137,6 +137,9 @@ pub struct Runner {
     /// Until when the runner before it was alive, if that died and it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows_until: Option<Timestamp>,
+    /// Whether the working directory is in a git repository. `None` in journals of versions that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<bool>,
 }
 
 /// What a runner found when it took up a loop.

@@ -202,7 +202,7 @@ fn runs(phase: &Phase) -> bool {
     match phase {
         Phase::Waiting { wait } => wait.reason.is_work(),
         Phase::Working { .. }
-        | Phase::Keeping { .. }
+        | Phase::Autocommitting { .. }
         | Phase::Checking { .. }
         | Phase::Hooking { .. }
         | Phase::Rebooting { .. } => true,

@@ -1,6 +1,6 @@
 //! The pure decision core of Tachikoma.
 //!
-//! [`step`] is a function from news ([`Input`]) to facts ([`Record`]) and wishes ([`Effect`]). It does no I/O,
+//! [`step`] is a function from event ([`Input`]) to facts ([`Record`]) and wishes ([`Effect`]). It does no I/O,
 //! reads no clock and draws no lots: a shell around it tells it the time, writes the facts to disk, publishes
 //! them, and only then carries out the wishes. Everything anyone sees is a fold over the facts.
 //!
@@ -11,7 +11,7 @@
 //! let policy = Policy::default();
 //! let mut state = State::new(LoopId::from_u128(7));
 //! let now = Timestamp::from_millis(1_000);
-//! let runner = Runner { pid: 1, since: now, containment: "guard".into(), follows_until: None };
+//! let runner = Runner { pid: 1, since: now, containment: "guard".into(), follows_until: None, repository: None };
 //! let first = step(&policy, &mut state, now, Input::Start { launch: Launch::default(), runner });
 //!
 //! // Replaying the facts gives the same state, so resuming after a crash is replay.
@@ -23,14 +23,11 @@
 //! assert!(next_deadline(&policy, &state).is_some(), "a launch that never answers must be noticed");
 //! # let _ = Duration::ZERO;
 //! ```
-#![warn(
-    clippy::wildcard_enum_match_arm,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
+#![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod activity;
 mod apply;
+mod autocommit;
 mod commit_message;
 mod completion;
 mod completion_feedback;
@@ -38,6 +35,7 @@ mod context;
 mod copies;
 mod denials;
 mod effect;
+mod epoch;
 mod error_chain;
 mod event;
 mod evidence;
@@ -48,11 +46,9 @@ mod hooking;
 mod id;
 mod incident;
 mod input;
-mod keep;
 mod ladder;
 mod launch;
 mod ledger;
-mod life;
 mod limits;
 mod loop_state;
 pub mod markdown;
@@ -63,9 +59,11 @@ mod outcome;
 mod phase;
 pub mod policy;
 mod progress;
+mod prompt_preamble;
 mod reasons;
 mod reboots;
 mod record;
+mod recorded_input;
 mod repair;
 pub mod replay;
 mod serde_skip;
@@ -78,13 +76,16 @@ pub mod supervise;
 mod tests_report;
 pub mod tests_seen;
 mod time;
-mod told;
 mod turn_report;
 mod variables;
 mod wait;
 
 pub use activity::{Activity, Busy};
 pub use apply::apply;
+pub use autocommit::{
+    Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, Committed,
+    LoopChanges, PastCommit, Snapshot, TrackedWork, short_commit,
+};
 pub use commit_message::{CommitFacts, CommitMessage, CommitMessageError};
 pub use completion::{
     Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
@@ -95,6 +96,7 @@ pub use context::Context;
 pub use copies::{Copied, Copies, CopyFailures};
 pub use denials::{DENIALS_MAX, Denial, Permitted, remedies};
 pub use effect::{Answer, Effect, Step};
+pub use epoch::Epoch;
 pub use error_chain::error_chain;
 pub use event::LoopEvent;
 pub use evidence::Evidence;
@@ -103,21 +105,16 @@ pub use handoff::{LastSeen, WorkTree, checkpoint, checkpoint_now, handoff_due};
 pub use hooking::{Frames, HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use incident::Incident;
-pub use input::{Input, LoopCommand, News, TurnEnd, Urgency};
-pub use keep::{
-    CommitOrder, CommitStatus, Committed, Keep, KeepPurpose, Kept, KeptWork, LoopChanges,
-    PastCommit, Snapshot, short_commit,
-};
+pub use input::{AgentEvent, Input, LoopCommand, TurnEnd, Urgency};
 pub use ladder::{Ladder, Rung};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
 pub use ledger::{ConversationUse, Ledger, QuotaWindow, TurnSpending, microusd};
-pub use life::Life;
 pub use limits::Limits;
 pub use loop_state::LoopState;
 pub use objectives::Objectives;
 pub use operator::{
-    AnsweredBy, Choice, EditedPrompt, Operator, OperatorEvent, PUT_OFF_ITERATIONS, Question,
-    QuestionKind, RollingBack, TOLD_MAX, Wish, Words,
+    AnsweredBy, Choice, EditedPrompt, MESSAGES_MAX, Operator, OperatorEvent, OperatorRequest,
+    PUT_OFF_ITERATIONS, Question, QuestionKind, RollingBack, Words,
 };
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop, Timeout,
@@ -126,8 +123,10 @@ pub use phase::{Cause, Ending, Hooking, Phase, Reboot, RebootStage, Tool, TurnRe
 pub use policy::Policy;
 pub use policy::timeout::next_deadline;
 pub use progress::{Measured, Progress, SCORES_KEPT, Score};
+pub use prompt_preamble::prompt_preamble;
 pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootReason, RebootResult};
 pub use record::Record;
+pub use recorded_input::RecordedInput;
 pub use repair::Repair;
 pub use session::{
     Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,
@@ -142,7 +141,6 @@ pub use summary::{
 pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
-pub use told::told;
 pub use turn_report::{LimitedAttempt, TurnReport};
 pub use variables::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 pub use wait::{Wait, WaitReason};

@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 use crate::wait::Wait;
 
 /// Words to the agent that may wait at a time: more of them are a prompt, and belong there.
-pub const TOLD_MAX: usize = 20;
+pub const MESSAGES_MAX: usize = 20;
 
 /// So many iterations a reboot is put off by a no; only a context that takes no prompt any more is sooner.
 pub const PUT_OFF_ITERATIONS: u32 = 5;
@@ -212,8 +212,9 @@ pub enum OperatorEvent {
 }
 
 /// What the operator wants of a live loop, besides commands.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorRequest {
     /// To answer a question.
     Answer {
         /// Which one; none = the one that is open.
@@ -250,7 +251,7 @@ pub enum Wish {
         limits: Limits,
     },
     /// To stop, for a hook that runs: it is heard out first.
-    StopBehindHooks,
+    StopAfterHooks,
 }
 
 /// Words to the agent that wait.

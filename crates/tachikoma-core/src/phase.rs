@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::activity::{Activity, Busy};
+use crate::autocommit::Autocommit;
 use crate::completion::Check;
 use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo};
-use crate::keep::Keep;
 use crate::ladder::Ladder;
 use crate::loop_state::LoopState;
 use crate::outcome::{Outcome, Problem, Timeout};
@@ -35,9 +35,11 @@ pub enum Phase {
         work: Box<Work>,
     },
     /// Behind an iteration, or before the end.
-    Keeping {
+    #[serde(rename = "keeping")]
+    Autocommitting {
         /// What of the work, and what follows.
-        keep: Keep,
+        #[serde(rename = "keep")]
+        autocommit: Autocommit,
     },
     /// Behind an iteration, whose work is kept.
     Checking {
@@ -74,7 +76,7 @@ impl Phase {
             Self::Idle => LoopState::Idle,
             Self::Waiting { .. }
             | Self::Working { .. }
-            | Self::Keeping { .. }
+            | Self::Autocommitting { .. }
             | Self::Checking { .. }
             | Self::Hooking { .. } => LoopState::Running,
             Self::Rebooting { .. } => LoopState::Rebooting,
@@ -110,7 +112,7 @@ pub struct Hooking {
 /// An iteration under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// The launch that news must be about.
+    /// The launch that event must be about.
     pub generation: Generation,
     /// When the attempt began.
     pub started: Timestamp,
@@ -327,9 +329,11 @@ pub enum RebootStage {
         until: Timestamp,
     },
     /// The work of the old session is kept.
-    Keeping {
+    #[serde(rename = "keeping")]
+    Autocommitting {
         /// What of it.
-        keep: Keep,
+        #[serde(rename = "keep")]
+        autocommit: Autocommit,
     },
     /// A process is on its way out: that of the old session, or one that was to be the new session and is not.
     Closing {
@@ -340,7 +344,7 @@ pub enum RebootStage {
     },
     /// The fresh session is being opened, or the old one again, so that it can be asked for its hand-off.
     Opening {
-        /// The launch that news must be about.
+        /// The launch that event must be about.
         generation: Generation,
         /// Since when.
         since: Timestamp,

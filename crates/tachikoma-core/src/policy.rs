@@ -66,7 +66,7 @@ pub struct Policy {
     /// For all hooks of a point together; a point that is not there has none. Those of a reboot are with its rules.
     pub hooks: BTreeMap<HookPoint, Duration>,
     /// How the work is kept, or at least looked at; none where neither can be.
-    pub keep: Option<KeepRules>,
+    pub autocommit: Option<AutocommitRules>,
     /// Whether a later runner goes on in the conversation of an earlier one.
     pub persist_sessions: bool,
     /// Whether every iteration has a conversation of its own.
@@ -108,7 +108,7 @@ impl Default for Policy {
             max_outage: Duration::ZERO,
             reboot: RebootRules::default(),
             hooks: BTreeMap::new(),
-            keep: None,
+            autocommit: None,
             persist_sessions: true,
             fresh_each_iteration: false,
             attended: false,
@@ -131,7 +131,7 @@ impl Policy {
                 false => self.max_test_failure_streak,
             },
             // Without surveys of the work tree, progress is not measured.
-            no_progress: match self.keep {
+            no_progress: match self.autocommit {
                 Some(_) => self.max_no_progress_iterations,
                 None => 0,
             },
@@ -243,7 +243,7 @@ impl Default for Backoff {
 
 /// How the work is kept in the repository around it, where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepRules {
+pub struct AutocommitRules {
     /// Whether there is one. Without, files are only looked at, to see what an iteration changed.
     pub repository: bool,
     /// Whether what the loop changed is committed.

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::autocommit::AutocommitResult;
 use crate::completion::{Answers, ObjectivesSeen};
 use crate::evidence::Evidence;
-use crate::keep::Kept;
 use crate::serde_skip::is_zero;
 use crate::tests_report::TestsReport;
 use crate::tests_seen::RUNS_RECENT;
@@ -114,7 +114,7 @@ impl Progress {
         self.untested = true;
     }
 
-    pub(crate) fn seen_in_the_tree(&mut self, kept: &Kept) {
+    pub(crate) fn seen_in_the_tree(&mut self, kept: &AutocommitResult) {
         let evidence = &mut self.evidence;
         evidence.files = evidence.files.saturating_add(kept.changed);
         evidence.lines = evidence.lines.saturating_add(kept.lines);
@@ -200,10 +200,10 @@ mod tests {
     fn what_a_cut_attempt_did_is_its_iterations_and_not_that_of_the_next() {
         let mut known = Progress::default();
         known.attempt_started(1);
-        known.seen_in_the_tree(&Kept {
+        known.seen_in_the_tree(&AutocommitResult {
             changed: 2,
             lines: 7,
-            ..Kept::default()
+            ..AutocommitResult::default()
         });
         known.attempt_ended(false);
         known.attempt_started(2);

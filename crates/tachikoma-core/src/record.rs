@@ -1,20 +1,25 @@
-//! A fact with its place in the loop.
+//! A journaled fact: an event with its place in the loop.
 
 use serde::{Deserialize, Serialize};
 
 use crate::event::LoopEvent;
 use crate::id::{LoopId, Seq};
+use crate::recorded_input::RecordedInput;
 use crate::time::Timestamp;
 
-/// One fact with its place in the loop.
+/// One event with its place in the loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its place, from 1, without gaps.
+    /// Number of the record in its loop, from 1, without gaps.
     pub seq: Seq,
-    /// When it was decided.
+    /// When the event was decided.
     pub time: Timestamp,
-    /// The loop it belongs to.
+    /// The loop that the event belongs to.
     pub loop_id: LoopId,
     /// What happened.
     pub event: LoopEvent,
+    /// The input that [`step`](crate::step) answered with this record and the ones after it. `None` if an earlier record has it, if
+    /// the record does not come from `step`, and in journals of versions that did not record inputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<RecordedInput>,
 }

@@ -1,125 +1,111 @@
-//! A recorded loop decided again, by the rules that it had or by others.
+//! Replays a recorded loop: gives its recorded inputs to [`step`] again and compares the records. Nothing is run.
 //!
-//! The journal has the facts that a loop decided on, and its decisions. [`Replay`] works out from the records what the core
-//! was told, tells it to the core again under other rules, and compares. Nothing is run. Under the rules that were recorded
-//! every record has to come out as it was: whatever does not is counted, so that nobody has to believe the comparison.
+//! Two loops are replayed side by side. The first one follows the recorded settings and has to reproduce every record. The second
+//! one follows other settings, and the replay stops where it decides something else: from there on the agent and the operator would
+//! have done something else, too, so that the recorded inputs no longer apply.
 
 mod decision;
-mod derive;
-mod inputs;
-mod readings;
-mod shadow;
 
 use std::fmt;
+use std::mem::discriminant;
 
 use serde::Serialize;
 
+use crate::apply::apply;
+use crate::effect::{Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::{LoopId, Seq};
-use crate::launch::Launch;
-use crate::ledger::TurnSpending;
+use crate::input::{AgentEvent, Input};
+use crate::launch::{Launch, Runner};
+use crate::outcome::Outcome;
 use crate::phase::{Cause, Phase};
+use crate::policy::timeout::next_deadline;
 use crate::policy::{Policy, stop};
 use crate::reasons;
 use crate::record::Record;
+use crate::recorded_input::ExpectedNumbers;
 use crate::state::State;
-use decision::{Decision, Side, What};
-use derive::{Derivation, Found};
-use shadow::Shadow;
+use crate::step::step;
+use crate::time::Timestamp;
+use decision::{Decision, DecisionKind, DecisionReader};
 
-/// Differences that are kept; those of one kind in a row are one.
-const DIFFERENCES_MAX: usize = 1000;
-
-/// The rules of a launch, which also depend on whether there is a repository to keep the work in. That is not recorded: what is
-/// done about it tells.
+/// The rules of one launch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ByPlace {
-    /// Those where there is one.
-    pub kept: Policy,
-    /// Those where there is none.
-    pub unkept: Policy,
-    /// The patterns that end the loop; none = whichever ended it. What else would have matched is not recorded.
+pub struct Rules {
+    /// What the core decides by.
+    pub policy: Policy,
+    /// The patterns in the agent's final text that end the loop; `None` = all that ended it. The journal has no agent output, so that
+    /// other patterns cannot be matched.
     pub stop_patterns: Option<Vec<String>>,
 }
 
-impl ByPlace {
-    fn of(&self, kept: bool) -> &Policy {
-        if kept { &self.kept } else { &self.unkept }
-    }
-}
-
-impl From<Policy> for ByPlace {
+impl From<Policy> for Rules {
     fn from(policy: Policy) -> Self {
         Self {
-            kept: policy.clone(),
-            unkept: policy,
+            policy,
             stop_patterns: None,
         }
     }
 }
 
-/// The rules of a launch.
+/// The rules that a launch was run by, and the ones to replay it by.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    /// Those that were recorded.
-    pub recorded: ByPlace,
-    /// Those to decide by again.
-    pub replayed: ByPlace,
+pub struct LaunchRules {
+    /// The recorded rules.
+    pub recorded: Rules,
+    /// The rules of the replay.
+    pub replayed: Rules,
 }
 
-/// Where the decisions differ.
+/// Where the replay decides something else than the recorded loop, and stops.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// The recorded iteration.
+    /// The record at which the replay stops.
+    pub seq: Seq,
+    /// The recorded iteration; 0 before the first one.
     pub iteration: u32,
-    /// The last one in a row in which they differ in the same way.
-    pub to: u32,
-    /// What was decided.
+    /// What the recorded loop decided.
     pub recorded: String,
-    /// What would have been.
+    /// What the replay decides.
     pub replayed: String,
-    /// By which condition, and what it would have seen.
+    /// The condition that makes the difference, with its figures.
     pub by: String,
-    /// Whether something had to be guessed for it.
-    pub estimated: bool,
 }
 
-/// What a loop came to.
+/// Totals of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Sum {
+pub struct Totals {
     /// Finished iterations.
     pub iterations: u32,
     /// Completed reboots.
     pub reboots: u32,
-    /// How it ended; none where it did not.
+    /// How the loop ended; `None` if it did not end.
     pub outcome: Option<String>,
-    /// What it cost, in dollars, as far as the agent says.
+    /// Cost in dollars, as far as the agent reports it.
     pub cost_usd: f64,
-    /// Tokens that it used, as far as the agent says.
+    /// Tokens, as far as the agent reports them.
     pub tokens: u64,
     /// Time spent waiting, in milliseconds.
     pub waited_ms: u64,
 }
 
-/// A loop decided again.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replayed {
-    /// Where it differs, in order.
+    /// The difference at which the replay stopped: one at most.
     pub differences: Vec<Difference>,
-    /// Differences beyond those.
-    pub left_out: u64,
-    /// What it came to.
-    pub recorded: Sum,
-    /// What it would have come to, up to its end or to that of the record.
-    pub replayed: Sum,
-    /// Whether it would have gone on where the record ends.
+    /// Totals of the recorded loop.
+    pub recorded: Totals,
+    /// Totals of the replay, up to the difference.
+    pub replayed: Totals,
+    /// Whether the recorded loop ended where the replay goes on.
     pub goes_on: bool,
-    /// Whether some of it is guessed.
-    pub estimated: bool,
-    /// Records that do not follow from the recorded rules.
+    /// Records that the recorded rules do not reproduce.
     pub unexplained: u64,
     /// The first of them.
     pub first_unexplained: Option<Seq>,
+    /// Records whose inputs were not recorded, because an earlier version wrote them.
+    pub without_inputs: u64,
     /// Records that are lost.
     pub lost: u64,
 }
@@ -127,15 +113,15 @@ pub struct Replayed {
 /// A record that does not follow the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The record that was to come.
+    /// The number of the record that is missing.
     pub expected: Seq,
-    /// The one that did.
+    /// The number of the record in its place.
     pub found: Seq,
 }
 
 impl Gap {
-    /// Returns how many records are lost before one that may stand behind `seen`: only a new segment, which has the full
-    /// state, may leave some out.
+    /// Returns how many records are lost between `seen` and `record`: only a new segment, which has the full state, may leave some
+    /// out.
     pub(crate) fn check(seen: Option<Seq>, record: &Record) -> Result<u64, Self> {
         let (found, first) = (record.seq, Seq(1));
         let expected = seen.map_or(first, Seq::next);
@@ -151,186 +137,385 @@ impl Gap {
 impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { expected, found } = self;
-        write!(f, "record {found} stands where record {expected} ought to")
+        write!(f, "record {expected} is missing before record {found}")
     }
 }
 
 impl std::error::Error for Gap {}
 
-/// Decides a recorded loop again, record by record.
-pub struct Replay<'a> {
-    rules: Box<dyn FnMut(&Launch) -> Rules + 'a>,
-    derivation: Derivation,
-    shadow: Shadow,
-    recorded: Side,
-    /// The rules of the launch that is about to be told.
-    next_rules: Option<ByPlace>,
-    iteration: u32,
-    seen: Option<Seq>,
-    lost: u64,
-    differences: Vec<Difference>,
-    left_out: u64,
-    last: Option<(Vec<What>, Vec<What>)>,
-    estimated: bool,
-    compared: bool,
+/// A loop that is given the recorded inputs.
+struct Model {
+    rules: Rules,
+    state: State,
+    reader: DecisionReader,
 }
 
-impl<'a> Replay<'a> {
-    /// Begins before the first record; `rules` says by which rules each launch is decided.
-    #[must_use]
-    pub fn new(loop_id: LoopId, rules: impl FnMut(&Launch) -> Rules + 'a) -> Self {
-        let state = State::new(loop_id);
+impl Model {
+    fn new(state: State) -> Self {
         Self {
-            rules: Box::new(rules),
-            derivation: Derivation::new(state.clone()),
-            shadow: Shadow::new(state),
-            recorded: Side::default(),
-            next_rules: None,
-            iteration: 0,
-            seen: None,
-            lost: 0,
-            differences: Vec::new(),
-            left_out: 0,
-            last: None,
-            estimated: false,
-            compared: true,
+            rules: Rules::default(),
+            state,
+            reader: DecisionReader::default(),
         }
     }
 
-    /// Takes one record in.
+    fn next_deadline(&self) -> Option<Timestamp> {
+        next_deadline(&self.rules.policy, &self.state)
+    }
+
+    /// Takes an input in. Of a step that a crash cut short, only the first `written` records count, and none of the effects.
+    fn step(&mut self, now: Timestamp, input: Input, written: Option<usize>) -> Step {
+        let Some(written) = written else {
+            return step(&self.rules.policy, &mut self.state, now, input);
+        };
+        let mut made = step(&self.rules.policy, &mut self.state.clone(), now, input);
+        made.records.truncate(written);
+        made.effects.clear();
+        for record in &made.records {
+            apply(&mut self.state, record);
+        }
+        made
+    }
+
+    fn note(&mut self, records: &[Record]) -> Vec<Decision> {
+        let (policy, state) = (&self.rules.policy, &self.state);
+        let decided = records.iter();
+        let decided = decided.filter_map(|record| self.reader.read(policy, state, record));
+        decided.collect()
+    }
+
+    /// Returns the totals, with the outcome if the loop has ended or decided to end.
+    fn totals(&self, decided: Option<&Outcome>) -> Totals {
+        let stats = &self.state.stats;
+        let outcome = match &self.state.phase {
+            Phase::Ended { outcome } => Some(outcome),
+            _ => decided,
+        };
+        let cost = std::time::Duration::from_micros(stats.cost_microusd);
+        Totals {
+            iterations: stats.iterations,
+            reboots: stats.reboots,
+            outcome: outcome.map(ToString::to_string),
+            cost_usd: cost.as_secs_f64(),
+            tokens: stats.tokens,
+            waited_ms: u64::try_from(self.reader.waited.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Returns the rules of a launch, in a git repository or not.
+type RulesOfLaunch<'a> = Box<dyn FnMut(&Launch, Option<bool>) -> LaunchRules + 'a>;
+
+/// Replays a recorded loop, record by record.
+pub struct Replay<'a> {
+    rules: RulesOfLaunch<'a>,
+    /// The state that the records lead to.
+    state: State,
+    /// The loop by the recorded rules.
+    recorded: Model,
+    /// The loop by the rules of the replay, up to the difference.
+    replayed: Model,
+    difference: Option<Difference>,
+    /// The outcome that the replay decided on at the difference, before its last commit and hooks.
+    outcome: Option<Outcome>,
+    goes_on: bool,
+    /// The records of the step whose end is not known yet.
+    step: Vec<Record>,
+    /// The first record of a step that has fewer records than the rules lead to: the runner died in it, unless it went on.
+    cut: Option<Seq>,
+    seen: Option<Seq>,
+    lost: u64,
+    without_inputs: u64,
+    unexplained: u64,
+    first_unexplained: Option<Seq>,
+}
+
+impl<'a> Replay<'a> {
+    /// Begins before the first record. `rules` returns the rules of a launch; its second argument says whether the working directory
+    /// was in a git repository, `None` if that was not recorded.
+    #[must_use]
+    pub fn new(
+        loop_id: LoopId,
+        rules: impl FnMut(&Launch, Option<bool>) -> LaunchRules + 'a,
+    ) -> Self {
+        let state = State::new(loop_id);
+        Self {
+            rules: Box::new(rules),
+            recorded: Model::new(state.clone()),
+            replayed: Model::new(state.clone()),
+            state,
+            difference: None,
+            outcome: None,
+            goes_on: false,
+            step: Vec::new(),
+            cut: None,
+            seen: None,
+            lost: 0,
+            without_inputs: 0,
+            unexplained: 0,
+            first_unexplained: None,
+        }
+    }
+
+    /// Takes in the next record of the journal.
     ///
     /// # Errors
     /// It does not follow the one before it.
     pub fn take(&mut self, record: Record) -> Result<(), Gap> {
-        self.lost += Gap::check(self.seen, &record)?;
+        let lost = Gap::check(self.seen, &record)?;
+        let first = self.seen.is_none();
         self.seen = Some(record.seq);
-        self.derivation.push(record);
-        self.advance(false);
+        self.lost += lost;
+        if let LoopEvent::SegmentOpened { .. } = &record.event {
+            self.finish_step();
+            self.open_segment(&record, first || lost > 0);
+        } else if record.input.is_some() {
+            self.finish_step();
+            self.step.push(record);
+        } else if self.step.is_empty() || matches!(record.event, LoopEvent::Started { .. }) {
+            self.finish_step();
+            self.take_without_input(&record);
+        } else {
+            self.step.push(record);
+        }
         Ok(())
     }
 
-    /// Returns what came of it.
+    /// Returns the result after the last record.
     #[must_use]
     pub fn finish(mut self) -> Replayed {
-        self.advance(true);
-        self.compare();
-        let state = &self.derivation.state;
-        let recorded = sum(state, &self.recorded, TurnSpending::default());
-        let replayed = sum(&self.shadow.state, &self.shadow.side, self.shadow.owed);
-        let goes_on = recorded.outcome.is_some() && replayed.outcome.is_none();
+        self.finish_step();
         Replayed {
-            differences: self.differences,
-            left_out: self.left_out,
-            recorded,
-            replayed,
-            goes_on,
-            estimated: self.estimated,
-            unexplained: self.derivation.unexplained,
-            first_unexplained: self.derivation.first_unexplained.map(|record| record.seq),
+            recorded: self.recorded.totals(None),
+            replayed: self.replayed.totals(self.outcome.as_ref()),
+            differences: self.difference.into_iter().collect(),
+            goes_on: self.goes_on,
+            unexplained: self.unexplained,
+            first_unexplained: self.first_unexplained,
+            without_inputs: self.without_inputs,
             lost: self.lost,
         }
     }
 
-    fn advance(&mut self, at_end: bool) {
-        loop {
-            let (rules, next_rules) = (&mut self.rules, &mut self.next_rules);
-            let mut of_launch = |launch: &Launch| {
-                let Rules { recorded, replayed } = rules(launch);
-                *next_rules = Some(replayed);
-                recorded
-            };
-            match self.derivation.next(at_end, &mut of_launch) {
-                None => return,
-                Some(Found::Begun) => {
-                    let state = &self.derivation.state;
-                    if state.started_at.is_some() {
-                        let rules = of_launch(&state.launch);
-                        self.derivation.set_rules(rules);
-                    }
-                    if let Some(rules) = self.next_rules.take() {
-                        self.shadow.set_rules(rules);
-                    }
-                    if !self.shadow.over {
-                        self.shadow.begin(&self.derivation.state);
-                    }
-                }
-                Some(Found::Taken(taken)) => {
-                    let started = |r: &Record| {
-                        matches!(r.event, LoopEvent::Started { .. }) || r.event.reloaded().is_some()
-                    };
-                    if taken.records.first().is_some_and(started)
-                        && let Some(rules) = self.next_rules.take()
-                    {
-                        self.shadow.set_rules(rules);
-                    }
-                    let (policy, state) = (self.derivation.policy(), &self.derivation.state);
-                    for record in &taken.records {
-                        self.recorded.take(policy, state, record);
-                    }
-                    self.shadow.take(&taken, state);
-                    for record in &taken.records {
-                        if let LoopEvent::IterationStarted { iteration, .. } = &record.event {
-                            let iteration = *iteration;
-                            self.compare();
-                            self.iteration = iteration;
-                        }
-                    }
+    /// A segment has the full state. The models only need it where the journal begins, or goes on after a loss.
+    fn open_segment(&mut self, record: &Record, begins: bool) {
+        apply(&mut self.state, record);
+        apply(&mut self.recorded.state, record);
+        if begins {
+            let launch = self.state.launch.clone();
+            let repository = self.state.runner.as_ref().and_then(|it| it.repository);
+            if self.state.started_at.is_some() {
+                self.set_rules(&launch, repository);
+            }
+            self.follow_records();
+        }
+    }
+
+    fn set_rules(&mut self, launch: &Launch, repository: Option<bool>) {
+        let LaunchRules { recorded, replayed } = (self.rules)(launch, repository);
+        self.recorded.rules = recorded;
+        self.replayed.rules = replayed;
+    }
+
+    /// Continues the models from the state that the records lead to.
+    fn follow_records(&mut self) {
+        self.recorded.state.clone_from(&self.state);
+        if self.difference.is_none() {
+            self.replayed.state.clone_from(&self.state);
+        }
+    }
+
+    /// Takes in a record of a version that did not record inputs.
+    fn take_without_input(&mut self, record: &Record) {
+        self.without_inputs += 1;
+        self.cut = None;
+        apply(&mut self.state, record);
+        self.recorded.state.clone_from(&self.state);
+        self.recorded.note(std::slice::from_ref(record));
+        if let LoopEvent::Started { launch, runner, .. } = &record.event {
+            self.set_rules(launch, runner.repository);
+        }
+        if self.difference.is_none() {
+            self.replayed.state.clone_from(&self.state);
+            self.replayed.note(std::slice::from_ref(record));
+        }
+    }
+
+    /// Replays the step whose records are complete now.
+    fn finish_step(&mut self) {
+        let records = std::mem::take(&mut self.step);
+        let Some(first) = records.first() else { return };
+        let events: Vec<&LoopEvent> = records.iter().map(|record| &record.event).collect();
+        let before = ExpectedNumbers::of(&self.state);
+        let input = first.input.as_ref();
+        let input = input.and_then(|input| input.restore(before, &events));
+        if let LoopEvent::Started { launch, runner, .. } = &first.event {
+            self.set_rules(launch, runner.repository);
+        }
+        self.judge_cut(input.as_ref());
+        for record in &records {
+            apply(&mut self.state, record);
+        }
+        match input {
+            Some(input) => self.replay_step(&records, input),
+            // A crash cut the step short before the event that has the input.
+            None => {
+                self.cut = Some(first.seq);
+                self.follow_records();
+            }
+        }
+        if let Some(launch) = records.iter().find_map(|record| record.event.reloaded()) {
+            let runner: Option<&Runner> = self.state.runner.as_ref();
+            let repository = runner.and_then(|runner| runner.repository);
+            self.set_rules(launch, repository);
+        }
+    }
+
+    /// Only the death of its runner cuts a step short. What other programs add to the journal before the next runner starts proves
+    /// nothing.
+    fn judge_cut(&mut self, next: Option<&Input>) {
+        match next {
+            Some(Input::Start { .. } | Input::Decline { .. }) => self.cut = None,
+            Some(
+                Input::Warning { .. }
+                | Input::Repaired { .. }
+                | Input::Note { .. }
+                | Input::CustomSet { .. }
+                | Input::Incident(_),
+            ) => {}
+            _ => {
+                if let Some(seq) = self.cut.take() {
+                    self.cannot_explain(seq);
                 }
             }
         }
     }
 
-    /// Compares what was decided since an iteration began.
-    fn compare(&mut self) {
-        let recorded = std::mem::take(&mut self.recorded.decisions);
-        let replayed = std::mem::take(&mut self.shadow.side.decisions);
-        let estimated = std::mem::take(&mut self.shadow.guessed);
-        let assumed = std::mem::take(&mut self.shadow.assumed);
-        if !self.compared {
-            return;
-        }
-        // What the record says after its end is of no concern to a loop that has ended.
-        self.compared = !self.shadow.over;
-        self.estimated |= estimated;
-        let what = |decisions: &[Decision]| -> Vec<What> {
-            decisions.iter().map(|d| d.what.clone()).collect()
-        };
-        let both = (what(&recorded), what(&replayed));
-        if both.0 == both.1 {
-            self.last = None;
-            return;
-        }
-        let again = self.last.as_ref() == Some(&both);
-        if again && let Some(last) = self.differences.last_mut() {
-            last.to = self.iteration;
-            last.estimated |= estimated;
-            return;
-        }
-        if self.differences.len() >= DIFFERENCES_MAX {
-            self.left_out += 1;
-            return;
-        }
-        self.differences.push(Difference {
-            iteration: self.iteration,
-            to: self.iteration,
-            recorded: words(&both.0),
-            replayed: words(&both.1),
-            by: because(self.by(&recorded, &replayed), &assumed),
-            estimated,
-        });
-        self.last = Some(both);
+    fn cannot_explain(&mut self, seq: Seq) {
+        self.unexplained += 1;
+        self.first_unexplained.get_or_insert(seq);
     }
 
-    /// Says which condition makes the difference, at the first decision that is not the same.
-    fn by(&self, recorded: &[Decision], replayed: &[Decision]) -> String {
+    fn replay_step(&mut self, records: &[Record], input: Input) {
+        let Some(Record { seq, time, .. }) = records.first() else {
+            return;
+        };
+        let (seq, now, iteration) = (*seq, *time, self.recorded.state.iteration);
+        if self.difference.is_none() {
+            self.wake_earlier(seq, now, iteration, &input);
+        }
+        let made = self.recorded.step(now, input.clone(), None);
+        let same = made.records.iter().zip(records);
+        let same = same.take_while(|(made, record)| is_same(made, record));
+        let same = same.count();
+        let is_cut = same == records.len() && same < made.records.len();
+        if same < records.len() {
+            self.cannot_explain(seq);
+        } else if is_cut {
+            self.cut = Some(seq);
+        }
+        if same < records.len() || is_cut {
+            self.recorded.state.clone_from(&self.state);
+        }
+        let decided = self.recorded.note(records);
+        if self.difference.is_some() {
+            return;
+        }
+        let input = self.known_patterns(input);
+        let written = is_cut.then_some(records.len());
+        let other = self.replayed.step(now, input, written);
+        let other_decided = self.replayed.note(&other.records);
+        let effects = if is_cut { &[][..] } else { &made.effects };
+        self.compare(
+            seq,
+            iteration,
+            (&decided, effects),
+            (&other_decided, &other.effects),
+        );
+    }
+
+    /// Wakes the replay at a deadline of its own that comes before the input and before every deadline of the recorded loop.
+    fn wake_earlier(&mut self, seq: Seq, now: Timestamp, iteration: u32, input: &Input) {
+        // No runner was there, or the machine was suspended.
+        if matches!(input, Input::Start { .. } | Input::Suspended { .. }) {
+            return;
+        }
+        let theirs = self.recorded.next_deadline();
+        let due = self.replayed.next_deadline();
+        let due = due.filter(|due| *due < now && theirs.is_none_or(|theirs| *due < theirs));
+        if let Some(due) = due {
+            let made = self.replayed.step(due, Input::Wake, None);
+            let decided = self.replayed.note(&made.records);
+            self.compare(seq, iteration, (&[], &[]), (&decided, &made.effects));
+        }
+    }
+
+    /// A stop pattern that the rules of the replay do not have matches nothing.
+    fn known_patterns(&self, mut input: Input) -> Input {
+        if let Input::Agent { event, .. } = &mut input {
+            let pattern = match event {
+                AgentEvent::TurnEnded(end) => &mut end.stop_pattern,
+                AgentEvent::Exited { stop_pattern, .. } => stop_pattern,
+                _ => return input,
+            };
+            let known = self.replayed.rules.stop_patterns.as_ref();
+            let known = |pattern: &String| known.is_none_or(|known| known.contains(pattern));
+            *pattern = pattern.take().filter(known);
+        }
+        input
+    }
+
+    /// Stops the replay if the two loops decided or ordered different things in a step.
+    fn compare(
+        &mut self,
+        seq: Seq,
+        iteration: u32,
+        recorded: (&[Decision], &[Effect]),
+        replayed: (&[Decision], &[Effect]),
+    ) {
+        let kinds = |decisions: &[Decision]| -> Vec<DecisionKind> {
+            decisions.iter().map(|it| it.kind.clone()).collect()
+        };
+        let (decided, other) = (kinds(recorded.0), kinds(replayed.0));
+        let (orders, other_orders) = (orders(recorded.1), orders(replayed.1));
+        let same_phase =
+            discriminant(&self.recorded.state.phase) == discriminant(&self.replayed.state.phase);
+        if decided == other && orders == other_orders && (same_phase || self.cut.is_some()) {
+            return;
+        }
+        let words = |kinds: &[DecisionKind], orders: &[&Effect], same: bool| match (kinds, orders) {
+            ([], [first, ..]) if same => first.name().to_owned(),
+            _ => decision::words(kinds),
+        };
+        let same = decided == other;
+        self.difference = Some(Difference {
+            seq,
+            iteration,
+            recorded: words(&decided, &orders, same),
+            replayed: words(&other, &other_orders, same),
+            by: self.reason(recorded.0, replayed.0),
+        });
+        let outcome = |kinds: &[DecisionKind]| {
+            kinds.iter().find_map(|kind| match kind {
+                DecisionKind::Ended { outcome } => Some(outcome.clone()),
+                _ => None,
+            })
+        };
+        self.outcome = outcome(&other);
+        let ended = matches!(self.replayed.state.phase, Phase::Ended { .. });
+        self.goes_on = outcome(&decided).is_some() && self.outcome.is_none() && !ended;
+    }
+
+    /// Returns which condition makes the difference, at the first decision that is not the same.
+    fn reason(&self, recorded: &[Decision], replayed: &[Decision]) -> String {
         let same = recorded.iter().zip(replayed);
-        let same = same.take_while(|(one, other)| one.what == other.what);
+        let same = same.take_while(|(one, other)| one.kind == other.kind);
         let at = same.count();
-        let missing = recorded.get(at).map(|decision| &decision.what);
+        let missing = recorded.get(at).map(|decision| &decision.kind);
         let instead = replayed.get(at);
         match (missing, instead) {
-            (Some(What::Waited { .. }) | None, Some(decision)) => decision.by.clone(),
-            (Some(_), Some(decision)) if !matches!(decision.what, What::Waited { .. }) => {
+            (Some(DecisionKind::Waited { .. }) | None, Some(decision)) => decision.by.clone(),
+            (Some(_), Some(decision)) if !matches!(decision.kind, DecisionKind::Waited { .. }) => {
                 decision.by.clone()
             }
             (Some(missing), _) => self.why_not(missing),
@@ -338,78 +523,57 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn why_not(&self, missing: &What) -> String {
-        let Shadow { policy, state, .. } = &self.shadow;
-        let unmet = || {
-            let conditions = stop::conditions(policy, state, state.time);
-            let conditions = reasons::conditions(&conditions);
-            format!("no stop condition is met: {conditions}")
-        };
+    /// Returns why the replay does not decide what the recorded loop decided.
+    fn why_not(&self, missing: &DecisionKind) -> String {
+        let (policy, state) = (&self.replayed.rules.policy, &self.replayed.state);
         match (missing, &state.session.context) {
             (
-                What::Ended { .. }
-                | What::Cut {
+                DecisionKind::Ended { .. }
+                | DecisionKind::TurnEnded {
                     cause: Cause::Interrupt,
                     ..
                 },
                 _,
-            ) => unmet(),
+            ) => {
+                let conditions = stop::conditions(policy, state, state.time);
+                let conditions = reasons::conditions(&conditions);
+                format!("no stop condition is met: {conditions}")
+            }
             (
-                What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. } | What::Advised,
+                DecisionKind::TurnEnded { .. }
+                | DecisionKind::Rebooted { .. }
+                | DecisionKind::RebootPending { .. }
+                | DecisionKind::WrapUpAdvised,
                 Some(context),
             ) => reasons::reading(policy, &state.session, context),
             (
-                What::Cut { .. } | What::Rebooted { .. } | What::Pending { .. } | What::Advised,
+                DecisionKind::TurnEnded { .. }
+                | DecisionKind::Rebooted { .. }
+                | DecisionKind::RebootPending { .. }
+                | DecisionKind::WrapUpAdvised,
                 None,
-            ) => "nothing calls for it".to_owned(),
-            (What::Futile, _) => "there was no reboot to judge, or it was worth it".to_owned(),
-            (What::Refused, _) => "no claim was refused".to_owned(),
-            (What::Gated { .. }, _) => "there are no such gates, or nothing was claimed".to_owned(),
-            (What::Fresh, _) => "the session goes on".to_owned(),
-            (What::Waited { reason, .. }, _) => format!("nothing to wait for ({reason})"),
+            ) => "no condition for it is met".to_owned(),
+            (DecisionKind::SilenceChecked { timeout, .. }, _) => timeout.to_string(),
+            (DecisionKind::FutileReboot, _) => "the reboot freed enough of the context".to_owned(),
+            (DecisionKind::ClaimRefused, _) => "the claim is accepted".to_owned(),
+            (DecisionKind::GatesRun { .. }, _) => "the gates are not needed".to_owned(),
+            (DecisionKind::FreshSession, _) => "the session goes on".to_owned(),
+            (DecisionKind::Waited { reason, .. }, _) => {
+                format!("there is no reason to wait ({reason})")
+            }
         }
     }
 }
 
-/// Says what was taken for granted behind why something was decided.
-fn because(by: String, assumed: &[String]) -> String {
-    let mut parts = vec![by];
-    parts.retain(|by| !by.is_empty());
-    for words in assumed {
-        if !parts.contains(words) {
-            parts.push(words.clone());
-        }
-    }
-    parts.join("; ")
+/// Returns the effects that something in the world depends on. Answers to requests and questions for the cost change nothing that is
+/// recorded.
+fn orders(effects: &[Effect]) -> Vec<&Effect> {
+    let decides =
+        |effect: &&Effect| !matches!(effect, Effect::Reply { .. } | Effect::AskCost { .. });
+    effects.iter().filter(decides).collect()
 }
 
-fn words(decisions: &[What]) -> String {
-    if decisions.is_empty() {
-        return "went on".to_owned();
-    }
-    let words: Vec<String> = decisions.iter().map(ToString::to_string).collect();
-    words.join(", then ")
-}
-
-fn sum(state: &State, side: &Side, owed: TurnSpending) -> Sum {
-    let cost = state.stats.cost_microusd.saturating_add(owed.cost_microusd);
-    let outcome = match &state.phase {
-        Phase::Ended { outcome } => Some(outcome.to_string()),
-        Phase::Idle
-        | Phase::Waiting { .. }
-        | Phase::Working { .. }
-        | Phase::Keeping { .. }
-        | Phase::Checking { .. }
-        | Phase::Hooking { .. }
-        | Phase::Rebooting { .. }
-        | Phase::Paused { .. } => None,
-    };
-    Sum {
-        iterations: state.stats.iterations,
-        reboots: state.stats.reboots,
-        outcome,
-        cost_usd: std::time::Duration::from_micros(cost).as_secs_f64(),
-        tokens: state.stats.tokens.saturating_add(owed.tokens),
-        waited_ms: u64::try_from(side.waited.as_millis()).unwrap_or(u64::MAX),
-    }
+/// Returns whether two records say the same, wherever they stand in the journal.
+fn is_same(one: &Record, other: &Record) -> bool {
+    one.time == other.time && one.event == other.event
 }

@@ -5,15 +5,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::autocommit::{Autocommit, TrackedWork};
 use crate::completion::{Check, Completion};
 use crate::copies::Copies;
 use crate::denials::Denial;
+use crate::epoch::Epoch;
 use crate::hooking::Frames;
 use crate::id::{Generation, LoopId, Seq};
-use crate::keep::{Keep, KeptWork};
 use crate::launch::{Launch, Runner};
 use crate::ledger::Ledger;
-use crate::life::Life;
 use crate::limits::Limits;
 use crate::loop_state::LoopState;
 use crate::operator::{Choice, Operator, Question, RollingBack};
@@ -37,8 +37,8 @@ pub struct State {
     /// The last record that is part of this state.
     pub seq: Seq,
     /// The life of the loop that it is part of.
-    #[serde(default, skip_serializing_if = "Life::is_unknown")]
-    pub life: Life,
+    #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
+    pub life: Epoch,
     /// When it was decided: the last activity.
     pub time: Timestamp,
     /// When the loop was first started.
@@ -110,7 +110,7 @@ pub struct State {
     pub checkpoint: Checkpoint,
     /// What is known of the work in the repository.
     #[serde(default)]
-    pub kept: KeptWork,
+    pub kept: TrackedWork,
     /// What the agent and the operator noted for the sessions to come, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
@@ -166,7 +166,7 @@ impl State {
         Self {
             loop_id,
             seq: Seq(0),
-            life: Life::default(),
+            life: Epoch::default(),
             time: Timestamp::default(),
             started_at: None,
             launch: Launch::default(),
@@ -196,7 +196,7 @@ impl State {
             agent: None,
             reboots: RebootBook::default(),
             checkpoint: Checkpoint::default(),
-            kept: KeptWork::default(),
+            kept: TrackedWork::default(),
             notes: Vec::new(),
             ledger: Ledger::default(),
             operator: Operator::default(),
@@ -243,9 +243,11 @@ impl State {
     #[must_use]
     pub fn pending_end(&self) -> Option<Outcome> {
         let stop = self.stop.clone().map(Outcome::from);
-        let keep = self.keep().and_then(|keep| keep.outcome.clone());
+        let autocommit = self
+            .autocommit()
+            .and_then(|autocommit| autocommit.outcome.clone());
         let hooking = self.hooking().and_then(|hooking| hooking.outcome.clone());
-        stop.or(keep).or(hooking)
+        stop.or(autocommit).or(hooking)
     }
 
     /// Returns how the loop ended, if it has.
@@ -256,7 +258,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -286,7 +288,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
@@ -302,7 +304,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. }
@@ -312,11 +314,11 @@ impl State {
 
     /// Returns what is being kept at the moment.
     #[must_use]
-    pub fn keep(&self) -> Option<&Keep> {
+    pub fn autocommit(&self) -> Option<&Autocommit> {
         match &self.phase {
-            Phase::Keeping { keep } => Some(keep),
+            Phase::Autocommitting { autocommit } => Some(autocommit),
             Phase::Rebooting { reboot } => match &reboot.stage {
-                RebootStage::Keeping { keep } => Some(keep),
+                RebootStage::Autocommitting { autocommit } => Some(autocommit),
                 RebootStage::Begun
                 | RebootStage::HandOff { .. }
                 | RebootStage::Hooks { .. }
@@ -340,7 +342,7 @@ impl State {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Paused { .. }
@@ -353,10 +355,10 @@ impl State {
     #[must_use]
     pub fn owes_a_look(&self) -> bool {
         let in_between = match &self.phase {
-            Phase::Keeping { .. } | Phase::Rebooting { .. } => true,
+            Phase::Autocommitting { .. } | Phase::Rebooting { .. } => true,
             // A runner found this phase in the journal, and its start hooks still run.
             Phase::Hooking { hooking } => hooking.over.as_deref().is_some_and(|over| {
-                matches!(over, Phase::Keeping { .. } | Phase::Rebooting { .. })
+                matches!(over, Phase::Autocommitting { .. } | Phase::Rebooting { .. })
             }),
             Phase::Idle
             | Phase::Waiting { .. }

@@ -3,14 +3,15 @@
 //! The contract with the shell: give inputs one at a time with a time that never falls; journal and sync
 //! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
 //! [`next_deadline`](crate::next_deadline) and send [`Input::Wake`].
+#![warn(clippy::wildcard_enum_match_arm)]
 
+mod agent_event;
+mod autocommit;
 mod check;
 mod command;
 mod ending;
 mod handoff;
 mod hooks;
-mod keep;
-mod news;
 mod operator;
 mod reading;
 mod reboot;
@@ -22,16 +23,17 @@ mod turn_end;
 use std::time::Duration;
 
 use crate::apply::apply;
+use crate::autocommit::Autocommit;
 use crate::effect::{Answer, Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::Ticket;
 use crate::input::Input;
-use crate::keep::Keep;
 use crate::outcome::Outcome;
 use crate::phase::{Phase, Work};
 use crate::policy::budget::out_of_time;
 use crate::policy::{Policy, custom, timeout};
 use crate::record::Record;
+use crate::recorded_input::{ExpectedNumbers, RecordedInput};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::wait::WaitReason;
@@ -39,7 +41,9 @@ use crate::wait::WaitReason;
 /// Takes one input in. Cannot fail: whatever is wrong with the input is itself a fact.
 pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) -> Step {
     let now = now.max(state.time);
-    let mut turn = Turn {
+    let before = ExpectedNumbers::of(state);
+    let given = input.clone();
+    let mut turn = Stepper {
         policy,
         state,
         now,
@@ -52,56 +56,62 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
         Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
-        Input::StoodStill { duration } => turn.stood_still(duration),
-        // The one place where stale news is dropped: a late word of session 1 must not touch session 2.
-        Input::Agent { generation, news } => {
+        Input::Suspended { duration } => turn.suspended(duration),
+        // The one place where stale event is dropped: a late word of session 1 must not touch session 2.
+        Input::Agent { generation, event } => {
             let agent = turn.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {
-                turn.news(news);
+                turn.event(event);
             }
         }
         Input::HooksRan { point, results } => turn.hooks_ran(point, results),
-        Input::Snapshot {
+        Input::SnapshotTaken {
             iteration,
             commit,
             uncommitted,
         } => turn.snapshot(iteration, commit, uncommitted),
-        Input::Kept { number, kept } => turn.kept(number, kept),
-        Input::Answered { number, answers } => turn.answered(number, answers),
+        Input::AutocommitFinished { number, kept } => turn.kept(number, kept),
+        Input::ConditionsAnswered { number, answers } => turn.answered(number, answers),
         Input::GatesRan {
             number,
             results,
             tests,
         } => turn.gates_ran(number, results, tests),
-        Input::Done { ticket, reason } => turn.done(ticket, reason),
+        Input::CompletionClaimed { ticket, reason } => turn.done(ticket, reason),
         Input::Note {
             ticket,
             text,
             tell,
             operator,
         } => turn.note(ticket, &text, tell, operator),
-        Input::Operator { ticket, wish } => turn.operator(ticket, wish),
+        Input::OperatorRequest { ticket, wish } => turn.operator(ticket, wish),
         Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
-        Input::Set { ticket, key, value } => turn.set(ticket, key, value),
-        Input::Trouble { warning } => turn.record(LoopEvent::Warned { warning }),
+        Input::CustomSet { ticket, key, value } => turn.set(ticket, key, value),
+        Input::Warning { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
         }),
         Input::Incident(incident) => turn.record(LoopEvent::Incident(incident)),
         Input::Repaired { what, how } => turn.record(LoopEvent::Repaired { what, how }),
     }
-    turn.step
+    let mut made = turn.step;
+    let events: Vec<&LoopEvent> = made.records.iter().map(|record| &record.event).collect();
+    if !events.is_empty() {
+        let input = RecordedInput::new(given, before, &events);
+        made.records[0].input = Some(input);
+    }
+    made
 }
 
 /// One call of [`step`] under way.
-struct Turn<'a> {
+struct Stepper<'a> {
     policy: &'a Policy,
     state: &'a mut State,
     now: Timestamp,
     step: Step,
 }
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Records a fact: the only way in which a turn changes the state.
     fn record(&mut self, event: LoopEvent) {
         let record = Record {
@@ -109,12 +119,13 @@ impl Turn<'_> {
             time: self.now,
             loop_id: self.state.loop_id,
             event,
+            input: None,
         };
         apply(self.state, &record);
         self.step.records.push(record);
     }
 
-    fn wish(&mut self, effect: Effect) {
+    fn emit(&mut self, effect: Effect) {
         self.step.effects.push(effect);
     }
 
@@ -123,7 +134,7 @@ impl Turn<'_> {
             Phase::Working { work } => Some(work),
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -146,18 +157,18 @@ impl Turn<'_> {
                 reason: refusal.to_string(),
             },
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     /// Takes the time in which nothing could happen out of every time-out that is running.
-    fn stood_still(&mut self, duration: Duration) {
+    fn suspended(&mut self, duration: Duration) {
         match self.state.phase {
             Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => {
-                self.record(LoopEvent::StoodStill {
+                self.record(LoopEvent::Suspended {
                     duration_ms: millis(duration),
                 });
             }
@@ -169,7 +180,7 @@ impl Turn<'_> {
     fn wake(&mut self) {
         let over = out_of_time(self.policy, self.state);
         if over.is_some_and(|moment| moment <= self.now) {
-            self.look_at_budgets();
+            self.check_budgets();
         }
         match &self.state.phase {
             Phase::Waiting { wait } if wait.until <= self.now => {
@@ -183,9 +194,9 @@ impl Turn<'_> {
                 let work = (**work).clone();
                 self.overdue(&work);
             }
-            Phase::Keeping {
-                keep:
-                    Keep {
+            Phase::Autocommitting {
+                autocommit:
+                    Autocommit {
                         closing: Some(ladder),
                         ..
                     },
@@ -195,9 +206,11 @@ impl Turn<'_> {
                     self.closing_overdue(ladder);
                 }
             }
-            Phase::Keeping { keep } if keep.until.is_some_and(|until| until <= self.now) => {
-                let keep = keep.clone();
-                self.keep_overdue(keep);
+            Phase::Autocommitting { autocommit }
+                if autocommit.until.is_some_and(|until| until <= self.now) =>
+            {
+                let autocommit = autocommit.clone();
+                self.autocommit_overdue(autocommit);
             }
             Phase::Checking { check } if check.until.is_some_and(|until| until <= self.now) => {
                 let check = check.clone();
@@ -213,7 +226,7 @@ impl Turn<'_> {
                 self.reboot_overdue(reboot);
             }
             Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::autocommit::AutocommitPurpose;
 use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
 use crate::copies::Copies;
 use crate::id::{LoopId, SessionNo};
-use crate::keep::KeepPurpose;
 use crate::launch::Runner;
 use crate::loop_state::LoopState;
 use crate::operator::{Question, Words};
@@ -197,7 +197,7 @@ pub struct GitSummary {
     /// The commit, on no branch, that holds the work tree before the iteration last started.
     pub snapshot: Option<String>,
     /// Whether work is being kept at this moment, and at which point of the loop.
-    pub keeping: Option<KeepPurpose>,
+    pub keeping: Option<AutocommitPurpose>,
 }
 
 /// What is known of whether the work is complete, as `status` prints it.
@@ -414,7 +414,10 @@ fn git(state: &State, live: bool) -> Option<GitSummary> {
         withheld: kept.withheld,
         files_changed: kept.files_changed,
         snapshot: kept.snapshot.as_ref().map(|last| last.commit.clone()),
-        keeping: state.keep().filter(|_| live).map(|keep| keep.purpose),
+        keeping: state
+            .autocommit()
+            .filter(|_| live)
+            .map(|autocommit| autocommit.purpose),
     })
 }
 
@@ -463,7 +466,7 @@ fn waiting(state: &State) -> Option<WaitSummary> {
         }),
         Phase::Idle
         | Phase::Working { .. }
-        | Phase::Keeping { .. }
+        | Phase::Autocommitting { .. }
         | Phase::Checking { .. }
         | Phase::Rebooting { .. }
         | Phase::Ended { .. } => None,

@@ -1,6 +1,6 @@
 //! How a server is kept alive: the pure part of the supervisor of `opencode serve`.
 //!
-//! As with the loop, [`step`] is a function from news ([`ServerInput`]) to facts ([`ServerRecord`]) and wishes
+//! As with the loop, [`step`] is a function from event ([`ServerInput`]) to facts ([`ServerRecord`]) and wishes
 //! ([`ServerEffect`]); facts are journalled before wishes are carried out, and deadlines are state. What to do about a dead
 //! server is one question, [`verdict`], which answers with its reason.
 

@@ -13,7 +13,7 @@ use tachikoma_agents::{
 };
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::context::hard_limit_percent;
-use tachikoma_core::policy::{KeepRules, RebootRules, Timeouts};
+use tachikoma_core::policy::{AutocommitRules, RebootRules, Timeouts};
 use tachikoma_core::{HookPoint, Launch, LoopId, Permitted, Policy, microusd};
 use tachikoma_fs::RALPH_DIR;
 
@@ -348,9 +348,9 @@ impl LoopConfig {
     }
 
     /// Returns how work is committed, or surveyed where there is no repository.
-    pub(crate) fn keep_rules(&self, repository: bool) -> KeepRules {
+    pub(crate) fn keep_rules(&self, repository: bool) -> AutocommitRules {
         let git = &self.settings.git;
-        KeepRules {
+        AutocommitRules {
             repository,
             commit: repository && git.auto_commit,
             on_failure: git.commit_on_failure,
@@ -527,10 +527,10 @@ impl LoopConfig {
 }
 
 /// Sets the rules for commits. A launch has more time then, because it waits for the snapshot before it.
-pub(crate) fn set_keep_rules(policy: &mut Policy, rules: Option<KeepRules>) {
+pub(crate) fn set_keep_rules(policy: &mut Policy, rules: Option<AutocommitRules>) {
     let waits = rules.map_or(Duration::ZERO, |_| OPENING_TIMEOUT + SNAPSHOT_TIMEOUT);
     policy.timeouts.launch = Timeouts::default().launch + waits;
-    policy.keep = rules;
+    policy.autocommit = rules;
 }
 
 /// Returns a budget in millionths of a dollar; at least one if a budget is set.

@@ -51,7 +51,7 @@ pub(crate) enum LoopRequest {
         reply: oneshot::Sender<Answer>,
     },
     Operator {
-        request: OperatorRequest,
+        request: ControlRequest,
         reply: oneshot::Sender<Answer>,
     },
     /// The settings were read again, because a caller asked for it.
@@ -75,7 +75,7 @@ pub(crate) enum LoopRequest {
 
 /// What the operator asks besides commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OperatorRequest {
+pub(crate) enum ControlRequest {
     Answer {
         id: Option<u32>,
         choice: Choice,
@@ -214,7 +214,7 @@ impl LoopHandle {
         choice: Choice,
         prompt_file: Option<PathBuf>,
     ) -> Result<Answer, Gone> {
-        let request = OperatorRequest::Answer {
+        let request = ControlRequest::Answer {
             id,
             choice,
             prompt_file,
@@ -229,7 +229,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn hold(&self, id: u32, writing: bool) -> Result<Answer, Gone> {
-        let request = OperatorRequest::Hold { id, writing };
+        let request = ControlRequest::Hold { id, writing };
         self.ask(|reply| LoopRequest::Operator { request, reply })
             .await
     }
@@ -239,7 +239,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn attend(&self, on: bool) -> Result<Answer, Gone> {
-        let request = OperatorRequest::Attend { on };
+        let request = ControlRequest::Attend { on };
         self.ask(|reply| LoopRequest::Operator { request, reply })
             .await
     }
@@ -250,7 +250,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn tell(&self, text: String) -> Result<Answer, Gone> {
-        let request = OperatorRequest::Tell { text };
+        let request = ControlRequest::Tell { text };
         self.ask(|reply| LoopRequest::Operator { request, reply })
             .await
     }
@@ -260,7 +260,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn reload(&self) -> Result<Answer, Gone> {
-        let request = OperatorRequest::Reload;
+        let request = ControlRequest::Reload;
         self.ask(|reply| LoopRequest::Operator { request, reply })
             .await
     }

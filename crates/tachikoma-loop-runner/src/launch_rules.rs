@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tachikoma_agents::{Agent, CommandAgent, PromptVia};
 use tachikoma_core::Launch;
-use tachikoma_core::replay::ByPlace;
+use tachikoma_core::replay::Rules;
 use toml::Value;
 
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
@@ -36,18 +36,23 @@ impl Setting {
 #[derive(Clone, Debug)]
 pub struct LaunchRules {
     /// The rules.
-    pub rules: ByPlace,
+    pub rules: Rules,
     /// Recorded settings that this version does not know. They were ignored.
     pub left_out: Vec<String>,
     /// Whether the settings were recorded. If not, these are the default rules.
     pub recorded: bool,
 }
 
-/// Returns the rules of a launch. The settings in `over` replace recorded ones.
+/// Returns the rules of a launch. The settings in `over` replace recorded ones. `repository` says whether the working directory was in a
+/// git repository; `None` if that was not recorded.
 ///
 /// # Errors
 /// A setting in `over` is unknown or invalid.
-pub fn rules(launch: &Launch, over: &[Setting]) -> Result<LaunchRules, SettingsError> {
+pub fn rules(
+    launch: &Launch,
+    repository: Option<bool>,
+    over: &[Setting],
+) -> Result<LaunchRules, SettingsError> {
     let mut left_out = Vec::new();
     let mut settings = launch.settings.clone().unwrap_or_default();
     // Secrets are recorded as masks, and no rule depends on them.
@@ -79,7 +84,7 @@ pub fn rules(launch: &Launch, over: &[Setting]) -> Result<LaunchRules, SettingsE
     }
     let loaded = load(&settings, &over)?;
     Ok(LaunchRules {
-        rules: by_place(loaded, launch),
+        rules: rules_of(loaded, launch, repository.unwrap_or(true)),
         left_out,
         recorded: launch.settings.is_some(),
     })
@@ -113,7 +118,7 @@ fn value(text: &str) -> Option<Value> {
 }
 
 /// Returns the rules of a runner with these settings, which never runs.
-fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
+fn rules_of(loaded: Loaded, launch: &Launch, repository: bool) -> Rules {
     let nowhere = PathBuf::new;
     let stop_patterns = Some(loaded.settings.stop_conditions.stop_on_patterns.clone());
     let config = LoopConfig {
@@ -144,9 +149,8 @@ fn by_place(loaded: Loaded, launch: &Launch) -> ByPlace {
         prompt: PromptVia::Stdin,
         env: Vec::new(),
     }));
-    ByPlace {
-        kept: config.policy_in(&agent, true),
-        unkept: config.policy_in(&agent, false),
+    Rules {
+        policy: config.policy_in(&agent, repository),
         stop_patterns,
     }
 }
@@ -183,18 +187,19 @@ mod tests {
             ("agents.claude.env.KEY", "\"***\""),
             ("notify", "[{to = \"slack\", url = \"***\"}]"),
         ]);
-        let found = rules(&recorded, &[]).unwrap();
+        let found = rules(&recorded, Some(false), &[]).unwrap();
         assert_eq!(found.left_out, Vec::<String>::new());
-        let policy = &found.rules.unkept;
+        let policy = &found.rules.policy;
         assert_eq!(policy.iteration_delay, Duration::from_secs(30));
         assert_eq!(policy.max_iterations, 7);
         assert!(policy.agent.persistent, "{policy:?}");
         let repository =
-            |policy: &tachikoma_core::Policy| policy.keep.map(|rules| rules.repository);
-        let places = [&found.rules.kept, policy].map(repository);
-        assert_eq!(places, [Some(true), Some(false)]);
+            |policy: &tachikoma_core::Policy| policy.autocommit.map(|rules| rules.repository);
+        assert_eq!(repository(policy), Some(false));
+        let inside = rules(&recorded, Some(true), &[]).unwrap().rules.policy;
+        assert_eq!(repository(&inside), Some(true));
         let over = [set("iteration_delay", "5s"), set("context_threshold", "60")];
-        let policy = rules(&recorded, &over).unwrap().rules.kept;
+        let policy = rules(&recorded, Some(false), &over).unwrap().rules.policy;
         assert_eq!(policy.iteration_delay, Duration::from_secs(5));
         assert!((policy.reboot.redline_percent - 60.0).abs() < 1e-9);
         assert_eq!(policy.max_iterations, 7);
@@ -203,10 +208,10 @@ mod tests {
     #[test]
     fn unknown_recorded_settings_are_ignored_and_named() {
         let recorded = launch(&[("of.the.future", "true"), ("max_iterations", "7")]);
-        let found = rules(&recorded, &[]).unwrap();
+        let found = rules(&recorded, Some(false), &[]).unwrap();
         assert_eq!(found.left_out, ["of.the.future"]);
-        assert_eq!(found.rules.unkept.max_iterations, 7);
-        let error = rules(&recorded, &[set("max_iteration", "3")]).unwrap_err();
+        assert_eq!(found.rules.policy.max_iterations, 7);
+        let error = rules(&recorded, Some(false), &[set("max_iteration", "3")]).unwrap_err();
         assert!(error.to_string().contains("did you mean `max_iterations`"));
     }
 
@@ -215,7 +220,7 @@ mod tests {
         let mut recorded = Launch::default();
         let file = "\"plan.md\"".to_owned();
         recorded.settings = Some([(OBJECTIVES.to_owned(), file)].into());
-        let asks = |over: &[Setting]| rules(&recorded, over).unwrap().rules.unkept;
+        let asks = |over: &[Setting]| rules(&recorded, Some(false), over).unwrap().rules.policy;
         assert!(asks(&[]).completion.objectives);
         for none in ["", "\"\"", "''"] {
             assert!(!asks(&[set(OBJECTIVES, none)]).completion.objectives);
@@ -228,7 +233,7 @@ mod tests {
             agent: "claude".to_owned(),
             ..Launch::default()
         };
-        let found = rules(&recorded, &[]).unwrap();
-        assert!(!found.recorded && found.rules.unkept.agent.persistent);
+        let found = rules(&recorded, Some(false), &[]).unwrap();
+        assert!(!found.recorded && found.rules.policy.agent.persistent);
     }
 }

@@ -55,7 +55,7 @@ pub struct Set {
 pub async fn set(premises: &Premises, key: String, value: Value) -> Result<Set, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
     let ticket = Ticket(1);
-    let input = Input::Set { ticket, key, value };
+    let input = Input::CustomSet { ticket, key, value };
     Ok(take_in(premises, loop_id, input)?)
 }
 
@@ -98,18 +98,18 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         Effect::Launch { .. }
         | Effect::Prompt { .. }
         | Effect::Advise { .. }
-        | Effect::Tell { .. }
+        | Effect::SendMessage { .. }
         | Effect::RollBack { .. }
         | Effect::AskCost { .. }
-        | Effect::OweLook
+        | Effect::AttributeChanges
         | Effect::AskHandOff { .. }
         | Effect::Close { .. }
-        | Effect::Open { .. }
+        | Effect::OpenSession { .. }
         | Effect::RunHooks { .. }
-        | Effect::Keep { .. }
-        | Effect::CallOffKeep
-        | Effect::Look { .. }
-        | Effect::Ask { .. }
+        | Effect::Autocommit { .. }
+        | Effect::CancelAutocommit
+        | Effect::SampleProcesses { .. }
+        | Effect::CheckConditions { .. }
         | Effect::RunGates { .. }
         | Effect::Signal { .. }
         | Effect::Finish => None,

@@ -252,12 +252,6 @@ impl LoopRunner {
         let containment = session
             .guard()
             .map_or("none".to_owned(), |guard| guard.containment().to_string());
-        let runner = Runner {
-            pid: std::process::id(),
-            since: actor.clock.now(),
-            containment,
-            follows_until: actor.storage.lock.was_alive().map(clock::timestamp_of),
-        };
         set_keep_rules(&mut actor.policy, Some(actor.config.keep_rules(repository)));
         let Parts {
             context,
@@ -266,8 +260,15 @@ impl LoopRunner {
             ..
         } = actor.parts();
         if !features.autocommit.start(context, queue) {
-            actor.policy.keep = None;
+            actor.policy.autocommit = None;
         }
+        let runner = Runner {
+            pid: std::process::id(),
+            since: actor.clock.now(),
+            containment,
+            follows_until: actor.storage.lock.was_alive().map(clock::timestamp_of),
+            repository: actor.policy.autocommit.map(|rules| rules.repository),
+        };
         for record in std::mem::take(&mut opening.recorded) {
             actor.publish(record);
         }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_core::{Life, LoopId, LoopState, Seq, Timestamp};
+use tachikoma_core::{Epoch, LoopId, LoopState, Seq, Timestamp};
 use tachikoma_fs::{make_dir, private, regular, sync_dir};
 
 use super::StoreError;
@@ -52,8 +52,8 @@ pub struct Manifest {
     /// The last record that is part of it.
     pub seq: Seq,
     /// The life of the loop in which that record is.
-    #[serde(default, skip_serializing_if = "Life::is_unknown")]
-    pub life: Life,
+    #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
+    pub life: Epoch,
     /// Whether it is what a restoration has replaced.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_restore: bool,

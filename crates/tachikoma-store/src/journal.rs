@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{Life, LoopEvent, LoopId, Record, Seq, State, Timestamp, apply};
+use tachikoma_core::{Epoch, LoopEvent, LoopId, Record, Seq, State, Timestamp, apply};
 use tachikoma_fs::{make_dir, private, sync_dir};
 
 use super::recover::{self, Copies, Loss};
@@ -335,7 +335,7 @@ impl Journal {
     /// Does the same, in another life of the loop: records that are given up have had the numbers that come next.
     pub fn next_segment_of(
         &mut self,
-        life: Life,
+        life: Epoch,
         state: &mut State,
         now: Timestamp,
     ) -> Result<Record, StoreError> {
@@ -383,7 +383,7 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
         after_loss: bool,
-        life: Life,
+        life: Epoch,
     ) -> Result<Record, StoreError> {
         // Of a loop that began before lives had names.
         let life = if life.is_unknown() { new_life() } else { life };
@@ -398,6 +398,7 @@ impl Journal {
                 after_loss,
                 life,
             },
+            input: None,
         };
         let of = format!("{}/{}", state.loop_id, segment_name(self.segment));
         let begun = Sealer::begin(&self.vault, of, record.time);
@@ -445,8 +446,8 @@ impl Journal {
 }
 
 /// Draws a life that no loop has had.
-pub fn new_life() -> Life {
-    Life::new(uuid::Uuid::new_v4())
+pub fn new_life() -> Epoch {
+    Epoch::new(uuid::Uuid::new_v4())
 }
 
 /// Returns the directories from a loop's own up to the working directory.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tachikoma_core::{Life, LoopEvent, Seq};
+use tachikoma_core::{Epoch, LoopEvent, Seq};
 
 use super::vault::Vault;
 use super::{journal, migrate};
@@ -17,7 +17,7 @@ pub struct Lives<'a> {
 
 /// How a segment begins.
 struct Opened {
-    life: Life,
+    life: Epoch,
     seq: Seq,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Lives<'a> {
     }
 
     /// Returns the life that the loop leads, as far as that can be read.
-    pub fn current(&self) -> Option<Life> {
+    pub fn current(&self) -> Option<Epoch> {
         let newest_first = self.segments.iter().rev();
         newest_first
             .filter_map(|(_, path)| self.opened(path))
@@ -48,7 +48,7 @@ impl<'a> Lives<'a> {
     }
 
     /// Returns how late in the loop a life is; none if the journal does not tell of it.
-    pub fn rank(&self, life: &Life) -> Option<usize> {
+    pub fn rank(&self, life: &Epoch) -> Option<usize> {
         let is_it = |(_, path): &(u32, PathBuf)| {
             self.opened(path).is_some_and(|opened| opened.life == *life)
         };
@@ -63,7 +63,7 @@ impl<'a> Lives<'a> {
     }
 
     /// Returns whether nothing speaks against what stands at a record of that life being part of the loop.
-    pub fn may_have(&self, life: &Life, seq: Seq) -> bool {
+    pub fn may_have(&self, life: &Epoch, seq: Seq) -> bool {
         for (_, path) in self.segments.iter().rev() {
             match self.opened(path) {
                 Some(opened) if opened.life == *life => return true,
@@ -77,7 +77,7 @@ impl<'a> Lives<'a> {
     }
 
     /// Returns whether what stands at a record of that life is part of the loop. `segment` is the one that it has.
-    pub fn has(&self, life: &Life, seq: Seq, segment: Option<u32>) -> bool {
+    pub fn has(&self, life: &Epoch, seq: Seq, segment: Option<u32>) -> bool {
         if life.is_unknown() {
             return segment.is_some_and(|segment| self.has_by_number(seq, segment));
         }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tachikoma_loop_runner::store::vault::Vault;
 
-use tachikoma_core::{Context, Exit, Input, News, Policy, Runner, State, Step, Timestamp, step};
+use tachikoma_core::{
+    AgentEvent, Context, Exit, Input, Policy, Runner, State, Step, Timestamp, step,
+};
 use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::store::journal::Journal;
 use tachikoma_loop_runner::store::{StoreError, loops};
@@ -54,6 +56,7 @@ impl Driven {
             since: now,
             containment: "none".to_owned(),
             follows_until: None,
+            repository: None,
         };
         let mut driven = Self {
             dir,
@@ -72,7 +75,7 @@ impl Driven {
     /// Ends the running iteration like a quiet agent, and starts the next one.
     pub fn iterate(&mut self, write: Write<'_>) -> Result<(), String> {
         let generation = self.state.generation;
-        let exited = News::Exited {
+        let exited = AgentEvent::Exited {
             exit: Exit::Code(0),
             claimed: false,
             stop_pattern: None,
@@ -80,8 +83,14 @@ impl Driven {
             last_words: None,
             problem: None,
         };
-        for news in [News::Launched { pid: PID }, exited] {
-            self.take(Input::Agent { generation, news }, write)?;
+        for news in [AgentEvent::Launched { pid: PID }, exited] {
+            self.take(
+                Input::Agent {
+                    generation,
+                    event: news,
+                },
+                write,
+            )?;
         }
         match self.state.generation == generation {
             true => Err("no iteration follows".into()),
@@ -93,9 +102,16 @@ impl Driven {
     pub fn converse(&mut self, write: Write<'_>) -> Result<(), String> {
         let generation = self.state.generation;
         let iteration = u64::from(self.state.iteration);
-        let mut tell =
-            |driven: &mut Self, news| driven.take(Input::Agent { generation, news }, write);
-        tell(self, News::Launched { pid: PID })?;
+        let mut tell = |driven: &mut Self, news| {
+            driven.take(
+                Input::Agent {
+                    generation,
+                    event: news,
+                },
+                write,
+            )
+        };
+        tell(self, AgentEvent::Launched { pid: PID })?;
         for call in 0..CALLS {
             let id = format!("toolu_{iteration}_{call}");
             let context = Context {
@@ -106,16 +122,16 @@ impl Driven {
             };
             let (name, summary) = ("Bash".to_owned(), format!("cargo test --lib {call}"));
             let answering = false;
-            tell(self, News::Measured { context, answering })?;
-            let started = News::ToolStarted {
+            tell(self, AgentEvent::ContextMeasured { context, answering })?;
+            let started = AgentEvent::ToolStarted {
                 id: id.clone(),
                 name,
                 summary,
             };
             tell(self, started)?;
-            tell(self, News::ToolEnded { id, error: None })?;
+            tell(self, AgentEvent::ToolEnded { id, error: None })?;
         }
-        let exited = News::Exited {
+        let exited = AgentEvent::Exited {
             exit: Exit::Code(0),
             claimed: false,
             stop_pattern: None,

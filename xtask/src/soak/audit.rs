@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
-use tachikoma_core::replay::{Replay, Rules};
+use tachikoma_core::replay::{LaunchRules, Replay};
 use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
 use tachikoma_loop_runner::launch_rules;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
@@ -20,12 +20,12 @@ pub const SNAPSHOT: &str = ".ralph/state.json";
 /// The number of an iteration, and of its attempt.
 pub type Attempt = (u32, u32);
 
-/// Replayed with the same inputs and policy, the loop must make the same decisions.
-fn comes_out_again(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
-    let rules = |launch: &Launch| {
-        let recorded = launch_rules::rules(launch, &[]);
+/// Checks that the recorded inputs and settings reproduce every record.
+fn check_replay(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
+    let rules = |launch: &Launch, repository| {
+        let recorded = launch_rules::rules(launch, repository, &[]);
         let recorded = recorded.map(|found| found.rules).unwrap_or_default();
-        Rules {
+        LaunchRules {
             replayed: recorded.clone(),
             recorded,
         }
@@ -37,15 +37,16 @@ fn comes_out_again(loop_id: LoopId, records: &[Record]) -> Result<(), String> {
     }
     let found = replay.finish();
     match (found.first_unexplained, found.differences.first()) {
-        (None, None) => Ok(()),
         (Some(seq), _) => Err(format!(
-            "record {seq} does not follow from what is recorded before it, and {} in all",
+            "replay does not reproduce record {seq}, and {} in all",
             found.unexplained
         )),
-        (None, Some(difference)) => Err(format!(
-            "decided again, iteration {} comes to another end: {difference:?}",
-            difference.iteration
+        (None, Some(difference)) => Err(format!("replay differs: {difference:?}")),
+        (None, None) if found.without_inputs > 0 => Err(format!(
+            "{} records have no recorded input",
+            found.without_inputs
         )),
+        (None, None) => Ok(()),
     }
 }
 
@@ -80,7 +81,7 @@ impl Books {
                 found.state.seq, state.seq
             ));
         }
-        comes_out_again(loop_id, &records)?;
+        check_replay(loop_id, &records)?;
         Self::check(state, records).map(Some)
     }
 

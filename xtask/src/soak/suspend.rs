@@ -219,7 +219,7 @@ fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
     let records = printed.lines().filter_map(|line| {
         let record: Record = serde_json::from_str(line).ok()?;
         match record.event {
-            LoopEvent::StoodStill { duration_ms } => Some(Duration::from_millis(duration_ms)),
+            LoopEvent::Suspended { duration_ms } => Some(Duration::from_millis(duration_ms)),
             _ => None,
         }
     });

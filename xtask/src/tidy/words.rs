@@ -37,7 +37,7 @@ const KNOWN: [(&str, usize); 13] = [
     ("tachikoma-opencode", 78),
     ("tachikoma-process", 66),
     ("tachikoma-runtime", 6),
-    ("tachikoma-store", 146),
+    ("tachikoma-store", 180),
     ("tachikoma-test-results", 2),
 ];
 

@@ -26,8 +26,8 @@ pub fn explain(
     let live = is_live(&current);
     let mut launches = Launches::default();
     let (reach, explained) = {
-        // The location of the state does not influence a decision.
-        let rules = |launch: &_| launches.recorded(launch).unkept;
+        // The policies that are asked again do not depend on the repository.
+        let rules = |launch: &_| launches.recorded(launch, Some(false)).policy;
         let mut explain = Explain::new(current.loop_id, iteration, rules);
         let reach =
             journal_reader::read(&current.dir, &current.vault, |record| explain.take(&record))?;
@@ -129,7 +129,7 @@ fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
         let doing = match &state.phase {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),
             Phase::Waiting { .. } => format!("in a wait after iteration {}", state.iteration),
-            Phase::Keeping { .. } => {
+            Phase::Autocommitting { .. } => {
                 format!("while the work of iteration {} was kept", state.iteration)
             }
             Phase::Checking { .. } => {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tachikoma_core::{
-    Committed, Context, GateResult, IterationOutcome, Keep, KeepPurpose, LoopEvent, Record, Seq,
-    SessionNo, Timestamp, TurnReport,
+    Autocommit, AutocommitPurpose, Committed, Context, GateResult, IterationOutcome, LoopEvent,
+    Record, Seq, SessionNo, Timestamp, TurnReport,
 };
 use tachikoma_loop_runner::store::lock;
 
@@ -282,15 +282,15 @@ impl UnderWay {
                 self.work(|ended| ended.reason = Some(failure.to_string()));
                 before
             }
-            LoopEvent::KeepStarted(Keep {
-                purpose: KeepPurpose::Iteration,
+            LoopEvent::AutocommitStarted(Autocommit {
+                purpose: AutocommitPurpose::Iteration,
                 ..
             }) => {
                 self.work(|ended| ended.files_changed = Some(0));
                 None
             }
-            LoopEvent::KeepGivenUp {
-                purpose: KeepPurpose::Iteration,
+            LoopEvent::AutocommitGivenUp {
+                purpose: AutocommitPurpose::Iteration,
                 ..
             } => {
                 self.work(|ended| ended.files_changed = None);
@@ -305,9 +305,9 @@ impl UnderWay {
                 self.work(|ended| ended.gates_passed = Some(passed));
                 None
             }
-            LoopEvent::WorkKept { purpose, kept, .. } => {
+            LoopEvent::AutocommitFinished { purpose, kept, .. } => {
                 self.work(|ended| {
-                    if *purpose == KeepPurpose::Iteration {
+                    if *purpose == AutocommitPurpose::Iteration {
                         ended.files_changed = Some(kept.changed);
                     }
                     if kept.commit.is_some() {
@@ -316,15 +316,15 @@ impl UnderWay {
                 });
                 None
             }
-            LoopEvent::KeepStarted(Keep {
-                purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
+            LoopEvent::AutocommitStarted(Autocommit {
+                purpose: AutocommitPurpose::Checkpoint | AutocommitPurpose::End,
                 ..
             })
-            | LoopEvent::KeepGivenUp {
-                purpose: KeepPurpose::Checkpoint | KeepPurpose::End,
+            | LoopEvent::AutocommitGivenUp {
+                purpose: AutocommitPurpose::Checkpoint | AutocommitPurpose::End,
                 ..
             }
-            | LoopEvent::KeepCalledOff { .. }
+            | LoopEvent::AutocommitCanceled { .. }
             | LoopEvent::SnapshotTaken { .. }
             | LoopEvent::Started { .. }
             | LoopEvent::ConfigChanged { .. }
@@ -354,10 +354,10 @@ impl UnderWay {
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }

@@ -1,11 +1,11 @@
-//! `tachikoma replay`: replays recorded decisions with different settings. Only reads, and runs nothing.
+//! `tachikoma replay`: gives the recorded inputs of a loop to the core again, with other settings. Only reads, and runs nothing.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
 use tachikoma_core::Launch;
-use tachikoma_core::replay::{ByPlace, Replay, Replayed, Rules, Sum};
+use tachikoma_core::replay::{LaunchRules, Replay, Replayed, Rules, Totals};
 use tachikoma_loop_runner::journal_reader::{self, JournalRead};
 use tachikoma_loop_runner::launch_rules::{self, Setting};
 use tachikoma_loop_runner::settings::SettingsError;
@@ -19,21 +19,21 @@ use crate::report::span::span;
 use crate::sanitise::sanitise;
 use crate::workspace::Workspace;
 
-/// Limit of notes about the launches of one loop; a loop can have thousands.
+/// Notes that are printed at most; a loop may have had thousands of launches.
 const NOTES_MAX: usize = 20;
 
-/// The policies of the launches of a loop, and notes about them.
+/// Reads the rules of the launches of a loop, and collects notes about them.
 #[derive(Debug, Default)]
 pub struct Launches {
     notes: Vec<String>,
-    last: Option<Launch>,
+    last: Option<(Launch, Option<bool>)>,
 }
 
 impl Launches {
-    /// Returns the policy of a launch.
-    pub fn recorded(&mut self, launch: &Launch) -> ByPlace {
-        self.last = Some(launch.clone());
-        match launch_rules::rules(launch, &[]) {
+    /// Returns the rules by which a launch was run.
+    pub fn recorded(&mut self, launch: &Launch, repository: Option<bool>) -> Rules {
+        self.last = Some((launch.clone(), repository));
+        match launch_rules::rules(launch, repository, &[]) {
             Ok(found) => {
                 if !found.recorded {
                     self.note("an early version recorded no settings: the defaults are assumed");
@@ -47,18 +47,24 @@ impl Launches {
             }
             Err(error) => {
                 self.note(&format!("recorded settings cannot be read: {error}"));
-                ByPlace::default()
+                Rules::default()
             }
         }
     }
 
-    /// Returns the policy with which a launch is replayed.
-    fn replayed(&mut self, launch: &Launch, over: &[Setting], recorded: &ByPlace) -> ByPlace {
-        match launch_rules::rules(launch, over) {
+    /// Returns the rules by which a launch is replayed.
+    fn replayed(
+        &mut self,
+        launch: &Launch,
+        repository: Option<bool>,
+        over: &[Setting],
+        recorded: &Rules,
+    ) -> Rules {
+        match launch_rules::rules(launch, repository, over) {
             Ok(found) => found.rules,
             Err(error) => {
                 self.note(&format!(
-                    "with what a launch was given these settings do not fit; its own are taken: {error}"
+                    "the settings of `--set` do not fit those of a launch, which is replayed with its own: {error}"
                 ));
                 recorded.clone()
             }
@@ -115,15 +121,15 @@ struct Printed<'a> {
 /// Replays the loop.
 pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let over = settings(&args.set)?;
-    // Errors of the settings are reported before anything is read.
-    launch_rules::rules(&Launch::default(), &over)?;
+    // Report faults of the settings before anything is read.
+    launch_rules::rules(&Launch::default(), None, &over)?;
     let current = workspace.named_loop(args.loop_id.as_deref())?;
     let mut launches = Launches::default();
     let (reach, replayed) = {
-        let rules = |launch: &Launch| {
-            let recorded = launches.recorded(launch);
-            let replayed = launches.replayed(launch, &over, &recorded);
-            Rules { recorded, replayed }
+        let rules = |launch: &Launch, repository| {
+            let recorded = launches.recorded(launch, repository);
+            let replayed = launches.replayed(launch, repository, &over, &recorded);
+            LaunchRules { recorded, replayed }
         };
         let mut replay = Replay::new(current.loop_id, rules);
         let reach =
@@ -178,10 +184,10 @@ fn notes(
     reach: &JournalRead,
     replayed: &Replayed,
 ) -> Result<(), SettingsError> {
-    if let Some(launch) = launches.last.clone() {
-        let recorded = launch_rules::rules(&launch, &[])?.rules;
+    if let Some((launch, repository)) = launches.last.clone() {
+        let recorded = launch_rules::rules(&launch, repository, &[])?.rules;
         for setting in over {
-            let alone = launch_rules::rules(&launch, std::slice::from_ref(setting));
+            let alone = launch_rules::rules(&launch, repository, std::slice::from_ref(setting));
             if alone.is_ok_and(|alone| alone.rules == recorded) {
                 launches.note(&format!(
                     "`{}` changes nothing here: it holds already, or what it is about is not in the journal",
@@ -191,9 +197,9 @@ fn notes(
                 launches.note(&format!("`{}` decides nothing here: {why}", setting.key));
             }
         }
-        let patterns = |rules: ByPlace| rules.stop_patterns.unwrap_or_default();
+        let patterns = |rules: Rules| rules.stop_patterns.unwrap_or_default();
         let known = patterns(recorded);
-        let added = patterns(launch_rules::rules(&launch, over)?.rules);
+        let added = patterns(launch_rules::rules(&launch, repository, over)?.rules);
         for pattern in added.iter().filter(|pattern| !known.contains(pattern)) {
             launches.note(&format!(
                 "whether the pattern `{pattern}` would have matched is not known: the agent's words are not in the journal"
@@ -202,14 +208,20 @@ fn notes(
     }
     if replayed.lost > 0 {
         launches.note(&format!(
-            "{} records are lost; the replay goes on from the state behind them",
+            "{} records are lost; the replay goes on from the state after them",
             replayed.lost
+        ));
+    }
+    if replayed.without_inputs > 0 {
+        launches.note(&format!(
+            "{} records were written by an earlier version that did not record inputs: they are not replayed",
+            replayed.without_inputs
         ));
     }
     if let Some(first) = replayed.first_unexplained {
         launches.note(&format!(
-            "{} records do not follow from the recorded settings, the first is {first}: another version wrote them, or \
-             this is a bug; what is said below holds less",
+            "{} records cannot be reproduced with the recorded settings, the first is {first}: another version wrote them, or \
+             this is a bug; the result below is less reliable",
             replayed.unexplained
         ));
     }
@@ -238,47 +250,38 @@ fn text(replayed: &Replayed, set: &[String]) -> Vec<String> {
         true => "the recorded settings".to_owned(),
         false => set.join(", "),
     };
-    if replayed.differences.is_empty() {
+    let Some(difference) = replayed.differences.first() else {
         lines.push(format!("with {with} every decision is the same"));
-    } else {
-        lines.push(format!("with {with}:"));
-    }
-    for difference in &replayed.differences {
-        let which = match (difference.iteration, difference.to) {
-            (0, 0) => "before the first iteration".to_owned(),
-            (from, to) if from == to => format!("iteration {from}"),
-            (from, to) => format!("iterations {from} to {to}"),
-        };
-        let estimated = if difference.estimated {
-            " (estimated)"
-        } else {
-            ""
-        };
         lines.push(String::new());
-        lines.push(format!("{which}{estimated}"));
-        for (name, words) in [
-            ("recorded", &difference.recorded),
-            ("replayed", &difference.replayed),
-            ("because", &difference.by),
-        ] {
-            lines.push(format!("  {:<9} {}", format!("{name}:"), sanitise(words)));
-        }
+        lines.extend(table(replayed));
+        return lines;
+    };
+    lines.push(format!("with {with}:"));
+    lines.push(String::new());
+    lines.push(match difference.iteration {
+        0 => "before the first iteration".to_owned(),
+        iteration => format!("iteration {iteration}"),
+    });
+    for (name, words) in [
+        ("recorded", &difference.recorded),
+        ("replayed", &difference.replayed),
+        ("because", &difference.by),
+    ] {
+        lines.push(format!("  {:<9} {}", format!("{name}:"), sanitise(words)));
     }
-    if replayed.left_out > 0 {
-        lines.push(String::new());
-        lines.push(format!(
-            "{} differences more are left out",
-            replayed.left_out
-        ));
-    }
+    lines.push(String::new());
+    lines.push(format!(
+        "The replay stops at record {}: from here on the recorded inputs no longer apply.",
+        difference.seq
+    ));
     lines.push(String::new());
     lines.extend(table(replayed));
     lines
 }
 
 fn table(replayed: &Replayed) -> Vec<String> {
-    let waited = |sum: &Sum| span(Duration::from_millis(sum.waited_ms));
-    let cells = |sum: &Sum| {
+    let waited = |sum: &Totals| span(Duration::from_millis(sum.waited_ms));
+    let cells = |sum: &Totals| {
         [
             sum.iterations.to_string(),
             sum.reboots.to_string(),
@@ -288,23 +291,23 @@ fn table(replayed: &Replayed) -> Vec<String> {
         ]
     };
     let names = ["iterations", "reboots", "cost", "tokens", "waited"];
-    let estimated = if replayed.estimated {
-        "  (replayed: estimated)"
-    } else {
+    let stopped = if replayed.differences.is_empty() {
         ""
+    } else {
+        "  (replayed: up to there)"
     };
     let mut lines = vec![format!(
-        "{:<12} {:>14} {:>14}{estimated}",
+        "{:<12} {:>14} {:>14}{stopped}",
         "", "recorded", "replayed"
     )];
     let (recorded, again) = (cells(&replayed.recorded), cells(&replayed.replayed));
     let rows = names.iter().zip(recorded.iter().zip(&again));
     let rows = rows.map(|(name, (one, other))| format!("{name:<12} {one:>14} {other:>14}"));
     lines.extend(rows);
-    let open = if replayed.goes_on {
-        "would have gone on where the record ends"
-    } else {
-        "has not ended"
+    let open = match (replayed.goes_on, replayed.differences.is_empty()) {
+        (true, _) => "would have gone on where the recorded loop ended",
+        (false, true) => "has not ended",
+        (false, false) => "not known",
     };
     for (name, sum, open) in [
         ("recorded", &replayed.recorded, "has not ended"),

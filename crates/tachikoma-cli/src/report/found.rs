@@ -52,7 +52,7 @@ fn next(state: &State, limit: u32) -> String {
             format!("the iteration is repeated as attempt {}", state.attempt + 1)
         }
         Phase::Waiting { wait } => format!("its wait ({}) goes on", wait.reason),
-        Phase::Keeping { .. } => "what it had done is looked at again".to_owned(),
+        Phase::Autocommitting { .. } => "what it had done is looked at again".to_owned(),
         Phase::Checking { .. } => "its gates and stop scripts are run again".to_owned(),
         Phase::Hooking { hooking } => match &hooking.outcome {
             Some(_) => "what was to be its end is decided anew".to_owned(),

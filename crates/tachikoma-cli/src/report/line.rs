@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Cause, Claim, Context, DENIALS_MAX, Denial, IterationOutcome, Kept, LimitedAttempt, LoopEvent,
-    LoopStats, Outcome, Record, Resumption, Stop, WaitReason,
+    AutocommitResult, Cause, Claim, Context, DENIALS_MAX, Denial, IterationOutcome, LimitedAttempt,
+    LoopEvent, LoopStats, Outcome, Record, Resumption, Stop, WaitReason,
 };
 
 use super::changes::changes_of;
@@ -98,18 +98,18 @@ impl Lines {
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepStarted { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::AutocommitStarted { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitFinished { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
@@ -248,14 +248,14 @@ fn lines(record: &Record) -> Vec<String> {
             span(boundary_until.since(record.time))
         ),
         LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
-        LoopEvent::BusySeen { activity } => {
+        LoopEvent::AgentBusy { activity } => {
             format!("the agent is silent, but at work ({activity}): it has more time")
         }
         LoopEvent::CustomSet { key, value } => match value.is_null() {
             true => format!("`{}` is removed", sanitise(key)),
             false => format!("`{}` is set", sanitise(key)),
         },
-        LoopEvent::StoodStill { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
             format!("stood still for {stood}; no time-out counts that")
         }
@@ -320,8 +320,8 @@ fn lines(record: &Record) -> Vec<String> {
             reason,
             ..
         } => found::cut(*iteration, *attempt, reason.as_deref()),
-        LoopEvent::WorkKept { kept, .. } => return kept_lines(kept),
-        LoopEvent::KeepGivenUp { reason, .. } => {
+        LoopEvent::AutocommitFinished { kept, .. } => return kept_lines(kept),
+        LoopEvent::AutocommitGivenUp { reason, .. } => {
             format!("the work tree was not looked at: {}", sanitise(reason))
         }
         LoopEvent::Claimed { reason } => {
@@ -384,11 +384,11 @@ fn lines(record: &Record) -> Vec<String> {
         | LoopEvent::SessionNamed { .. }
         | LoopEvent::ContextMeasured { .. }
         | LoopEvent::FileTouched { .. }
-        | LoopEvent::LookRequested { .. }
+        | LoopEvent::SilenceChecked { .. }
         | LoopEvent::StreamEnded
         | LoopEvent::SnapshotTaken { .. }
-        | LoopEvent::KeepStarted { .. }
-        | LoopEvent::KeepCalledOff { .. }
+        | LoopEvent::AutocommitStarted { .. }
+        | LoopEvent::AutocommitCanceled { .. }
         | LoopEvent::HooksStarted { .. }
         | LoopEvent::ClosingStarted { .. }
         | LoopEvent::SessionOpening { .. }
@@ -409,7 +409,7 @@ fn lines(record: &Record) -> Vec<String> {
 }
 
 /// Reports a commit, or why there is none. Changes alone are not reported.
-fn kept_lines(kept: &Kept) -> Vec<String> {
+fn kept_lines(kept: &AutocommitResult) -> Vec<String> {
     let committed = kept.commit.as_ref();
     let committed = committed.map(|it| format!("committed {} as {}", files(it.files), it.short()));
     let error = kept.error.as_deref();

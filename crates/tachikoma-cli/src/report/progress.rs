@@ -101,7 +101,7 @@ impl Screen {
             LoopEvent::Paused { .. } => self.doing = Some(Doing::Paused),
             // The question itself is shown.
             LoopEvent::Operator(OperatorEvent::Asked(_)) => self.doing = None,
-            LoopEvent::KeepStarted(keep) => {
+            LoopEvent::AutocommitStarted(keep) => {
                 let since = Instant::now();
                 if keep.commit.is_some() {
                     self.doing = Some(Doing::Committing { since });
@@ -129,8 +129,8 @@ impl Screen {
             | LoopEvent::WrapUpAdvised { .. }
             | LoopEvent::ToolDenied { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::FileTouched { .. }
             | LoopEvent::Noted { .. }
@@ -153,16 +153,16 @@ impl Screen {
             | LoopEvent::StopPatternMatched { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::CustomSet { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitFinished { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::ConditionsAnswered { .. }
             | LoopEvent::GatesRan { .. }
@@ -309,6 +309,7 @@ mod tests {
                 time: Timestamp::default(),
                 loop_id: LoopId::from_u128(1),
                 event,
+                input: None,
             });
             let shown = screen.progress().unwrap_or_default();
             shown.rsplit_once(" | ").map(|(shown, _)| shown.to_owned())

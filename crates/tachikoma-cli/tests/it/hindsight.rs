@@ -34,7 +34,7 @@ pub fn comes_out_the_same(scratch: &Scratch) {
     assert_eq!(found["unexplained"], 0, "{found:#}");
     assert_eq!(found["differences"], Value::Array(Vec::new()), "{found:#}");
     assert_eq!(found["recorded"], found["replayed"], "{found:#}");
-    assert_eq!(found["estimated"], false, "{found:#}");
+    assert_eq!(found["without_inputs"], 0, "{found:#}");
     assert_eq!(found["notes"], Value::Array(Vec::new()), "{found:#}");
 }
 
@@ -211,24 +211,16 @@ fn another_redline_is_replayed() {
       replayed: waited [DURATION] (delay)
       because:  iteration_delay
 
-    iteration 2
-      recorded: the agent told to come to an end, then the turn ended for a reboot, then rebooted (redline)
-      replayed: waited [DURATION] (delay)
-      because:  context 85.5 % (171 010 of 200 000 tokens); its fill is the agent's own matter: reboot.enabled = false
+    The replay stops at record 18: from here on the recorded inputs no longer apply.
 
-    iteration 3 (estimated)
-      recorded: the turn ended for a reboot, then rebooted (redline)
-      replayed: waited [DURATION] (delay)
-      because:  context 100 % (200 000 of 200 000 tokens, estimated); its fill is the agent's own matter: reboot.enabled = false
-
-                       recorded       replayed  (replayed: estimated)
-    iterations                4              4
+                       recorded       replayed  (replayed: up to there)
+    iterations                4              1
     reboots                   2              0
-    cost                $0.3001        $0.1967
-    tokens               997090        1018056
-    waited                [DURATION]           [DURATION]
+    cost                $0.3001        $0.0392
+    tokens               997090         130020
+    waited                [DURATION]          [DURATION]
     recorded:    the work is complete
-    replayed:    the work is complete
+    replayed:    not known
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["replay", "--set", "max_iterations=1"]);
@@ -242,7 +234,9 @@ fn another_redline_is_replayed() {
       replayed: the loop ended: the limit of 1 iteration is reached
       because:  max_iterations: the limit of 1 iteration is reached
 
-                       recorded       replayed
+    The replay stops at record 18: from here on the recorded inputs no longer apply.
+
+                       recorded       replayed  (replayed: up to there)
     iterations                4              1
     reboots                   2              0
     cost                $0.3001        $0.0392
@@ -372,8 +366,8 @@ fn a_journal_that_is_cut_or_damaged_is_explained_as_far_as_it_reads() {
     lines.remove(lines.len() - 4);
     fs::write(&path, lines.join("\n") + "\n").unwrap();
     assert_snapshot!(both(), @"
-    note: record 24 stands where record 23 ought to; what follows it there is not part of this
-    note: record 24 stands where record 23 ought to; what follows it there is not part of this
+    note: record 23 is missing before record 24; what follows it there is not part of this
+    note: record 23 is missing before record 24; what follows it there is not part of this
     ");
 }
 

@@ -55,7 +55,7 @@ fn check_keys(status: &Value) {
     for (part, expected) in [
         ("waiting", &["reason", "until"][..]),
         ("outcome", &["kind", "reason"]),
-        ("runner", &["pid", "since", "containment"]),
+        ("runner", &["pid", "since", "containment", "repository"]),
         ("context", &["percent", "tokens", "window", "estimated"]),
     ] {
         if !status[part].is_null() {

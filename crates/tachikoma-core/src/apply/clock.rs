@@ -18,7 +18,7 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
             }
             state.ledger.runner_took_up(time);
         }
-        LoopEvent::StoodStill { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } => {
             state
                 .ledger
                 .stood_still(Duration::from_millis(*duration_ms));
@@ -85,10 +85,10 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::RebootFailed { .. }
         | LoopEvent::RebootVerified { .. }
         | LoopEvent::SnapshotTaken { .. }
-        | LoopEvent::KeepStarted { .. }
-        | LoopEvent::KeepCalledOff { .. }
-        | LoopEvent::WorkKept { .. }
-        | LoopEvent::KeepGivenUp { .. }
+        | LoopEvent::AutocommitStarted { .. }
+        | LoopEvent::AutocommitCanceled { .. }
+        | LoopEvent::AutocommitFinished { .. }
+        | LoopEvent::AutocommitGivenUp { .. }
         | LoopEvent::Claimed { .. }
         | LoopEvent::CheckStarted { .. }
         | LoopEvent::ConditionsAnswered { .. }
@@ -96,8 +96,8 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::TestsRan(_)
         | LoopEvent::ProgressMeasured(_)
         | LoopEvent::ClaimRefused(_)
-        | LoopEvent::LookRequested { .. }
-        | LoopEvent::BusySeen { .. } => state.ledger.count(&state.phase, time),
+        | LoopEvent::SilenceChecked { .. }
+        | LoopEvent::AgentBusy { .. } => state.ledger.count(&state.phase, time),
     }
 }
 
@@ -108,12 +108,12 @@ pub(super) fn postpone_deadlines(state: &mut State, duration: Duration) {
         RebootStage::HandOff { until, .. } | RebootStage::Hooks { until, .. } => {
             *until = until.after(duration);
         }
-        RebootStage::Keeping { keep } => keep.postpone(duration),
+        RebootStage::Autocommitting { autocommit } => autocommit.postpone(duration),
         RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
         RebootStage::Opening { since, .. } => *since = since.after(duration),
     });
-    if let Phase::Keeping { keep } = &mut state.phase {
-        keep.postpone(duration);
+    if let Phase::Autocommitting { autocommit } = &mut state.phase {
+        autocommit.postpone(duration);
     }
     if let Phase::Hooking { hooking } = &mut state.phase {
         hooking.until = hooking.until.after(duration);

@@ -220,11 +220,13 @@ pub fn verdict(budgets: &Budgets, spending: &Spending) -> Option<Usage> {
 pub fn out_of_time(policy: &Policy, state: &State) -> Option<Timestamp> {
     let looked_at = match &state.phase {
         // Work that is being kept is seen through, and the time is looked at behind it.
-        Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Keeping { .. }),
+        Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Autocommitting { .. }),
         Phase::Waiting { wait } => wait.reason.is_work(),
         Phase::Working { .. } | Phase::Checking { .. } => true,
         Phase::Hooking { hooking } => hooking.outcome.is_none(),
-        Phase::Idle | Phase::Keeping { .. } | Phase::Paused { .. } | Phase::Ended { .. } => false,
+        Phase::Idle | Phase::Autocommitting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {
+            false
+        }
     };
     let limit = policy.budgets.duration;
     let since = state.ledger.counted_to?;

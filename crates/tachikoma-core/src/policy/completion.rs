@@ -215,7 +215,7 @@ fn doubts(policy: &Policy, state: &State) -> Vec<String> {
 /// then prove.
 fn nothing_was_done(policy: &Policy, state: &State) -> Option<&'static str> {
     let looked = state.kept.files_changed.is_some();
-    let said = match (policy.agent.event_stream, policy.keep.is_some()) {
+    let said = match (policy.agent.event_stream, policy.autocommit.is_some()) {
         (true, false) => "nothing was done yet: no tool call succeeded",
         (true, true) if looked => {
             "nothing was done yet: no file was changed, no commit made and no tool call succeeded"

@@ -26,7 +26,10 @@ pub fn next_deadline(policy: &Policy, state: &State) -> Option<Timestamp> {
     let deadline = match &state.phase {
         Phase::Waiting { wait } => wait_deadline(state, *wait),
         Phase::Working { work } => work_deadline(policy, work),
-        Phase::Keeping { keep } => keep.closing.map(|ladder| ladder.until).or(keep.until),
+        Phase::Autocommitting { autocommit } => autocommit
+            .closing
+            .map(|ladder| ladder.until)
+            .or(autocommit.until),
         Phase::Checking { check } => check.until,
         Phase::Hooking { hooking } => Some(hooking.until),
         Phase::Rebooting { reboot } => self::reboot(policy, reboot),
@@ -137,7 +140,7 @@ pub fn reboot(policy: &Policy, reboot: &Reboot) -> Option<Timestamp> {
         // Decided in one step: nobody waits in it.
         RebootStage::Begun => None,
         RebootStage::HandOff { until, .. } | RebootStage::Hooks { until, .. } => Some(*until),
-        RebootStage::Keeping { keep } => keep.until,
+        RebootStage::Autocommitting { autocommit } => autocommit.until,
         RebootStage::Closing { ladder, .. } => Some(ladder.until),
         RebootStage::Opening { since, .. } => {
             let limits = [policy.timeouts.renew, policy.timeouts.first_output];

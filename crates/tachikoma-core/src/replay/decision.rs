@@ -1,12 +1,14 @@
-//! What a loop decided, as it can be compared with what another would have decided.
+//! The decisions that records contain, in a form that can be compared between two loops.
 
 use std::fmt;
 use std::time::Duration;
 
+use crate::autocommit::Autocommit;
 use crate::completion::CheckStage;
 use crate::event::LoopEvent;
+use crate::hooking::HooksStart;
 use crate::number_format::Span;
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::{Outcome, Stop, Timeout};
 use crate::phase::{Cause, Phase};
 use crate::policy::Policy;
 use crate::reasons;
@@ -16,42 +18,44 @@ use crate::state::State;
 use crate::time::Timestamp;
 use crate::wait::WaitReason;
 
-/// A decision. Two are the same when the same is done; by which numbers does not matter.
+/// A decision. Two decisions are the same if they lead to the same action, whatever the figures are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    /// The turn under way was ended; for a time-out, when counts too.
-    Cut {
+pub(super) enum DecisionKind {
+    /// The turn was ended. `after` is the age of the attempt, for timeouts only.
+    TurnEnded {
         cause: Cause,
         after: Option<Duration>,
     },
-    /// The agent was told to come to an end.
-    Advised,
-    /// A reboot is wanted and has to wait.
-    Pending { reason: Kind },
+    /// The agent was silent for as long as a timeout allows, so its processes were sampled.
+    SilenceChecked { timeout: Timeout, after: Duration },
+    /// The agent was asked to finish, because its context fills up.
+    WrapUpAdvised,
+    /// A reboot is due, and rate limits put it off.
+    RebootPending { reason: RebootKind },
     /// A reboot began.
-    Rebooted { reason: Kind },
-    /// A reboot was for nothing.
-    Futile,
+    Rebooted { reason: RebootKind },
+    /// A reboot freed too little of the context.
+    FutileReboot,
     /// A session began without a reboot.
-    Fresh,
+    FreshSession,
     /// The loop waits.
     Waited {
         reason: WaitReason,
         length: Duration,
     },
-    /// Gates had to pass.
-    Gated { names: Vec<String> },
-    /// A claim of completion was not believed.
-    Refused,
+    /// Gates were run.
+    GatesRun { names: Vec<String> },
+    /// A claim of completion was refused.
+    ClaimRefused,
     /// The loop ended.
     Ended { outcome: Outcome },
 }
 
 /// The kind of a reason for a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind(&'static str);
+pub(super) struct RebootKind(&'static str);
 
-impl Kind {
+impl RebootKind {
     fn of(reason: &RebootReason) -> Self {
         Self(match reason {
             RebootReason::Redline { .. } => "redline",
@@ -67,10 +71,10 @@ impl Kind {
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for DecisionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut { cause, after } => match cause {
+            Self::TurnEnded { cause, after } => match cause {
                 Cause::HandOver => f.write_str("the turn ended for a reboot"),
                 Cause::Skip => f.write_str("the turn skipped"),
                 Cause::Interrupt => f.write_str("the turn interrupted"),
@@ -79,11 +83,18 @@ impl fmt::Display for What {
                     write!(f, "the turn ended after {after}: {timeout}")
                 }
             },
-            Self::Advised => f.write_str("the agent told to come to an end"),
-            Self::Pending { reason } => write!(f, "a reboot pending ({})", reason.0),
+            Self::SilenceChecked { timeout, after } => {
+                write!(
+                    f,
+                    "the agent's processes sampled after {}: {timeout}",
+                    Span(*after)
+                )
+            }
+            Self::WrapUpAdvised => f.write_str("the agent asked to finish"),
+            Self::RebootPending { reason } => write!(f, "a reboot pending ({})", reason.0),
             Self::Rebooted { reason } => write!(f, "rebooted ({})", reason.0),
-            Self::Futile => f.write_str("a reboot for nothing"),
-            Self::Fresh => f.write_str("a fresh session"),
+            Self::FutileReboot => f.write_str("a futile reboot"),
+            Self::FreshSession => f.write_str("a fresh session"),
             Self::Waited { reason, length } => {
                 let reason = match reason {
                     WaitReason::Delay => "delay",
@@ -95,41 +106,39 @@ impl fmt::Display for What {
                 };
                 write!(f, "waited {} ({reason})", Span(*length))
             }
-            Self::Gated { names } => write!(f, "gates run ({})", names.join(", ")),
-            Self::Refused => f.write_str("a claim of completion refused"),
+            Self::GatesRun { names } => write!(f, "gates run ({})", names.join(", ")),
+            Self::ClaimRefused => f.write_str("a claim of completion refused"),
             Self::Ended { outcome } => write!(f, "the loop ended: {outcome}"),
         }
     }
 }
 
-/// A decision with what it was made from.
+/// A decision with its reason.
 #[derive(Clone, Debug)]
 pub(super) struct Decision {
-    pub what: What,
-    /// In words, with the setting that it goes back to.
+    pub kind: DecisionKind,
+    /// The reason, with the setting that it goes back to.
     pub by: String,
 }
 
-/// One of two loops, as its records tell.
+/// Reads the decisions of one loop from its records.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Side {
-    /// What was decided since the iteration began.
-    pub decisions: Vec<Decision>,
-    /// Time in which it waited.
+pub(super) struct DecisionReader {
+    /// Total time that the loop waited.
     pub waited: Duration,
-    /// When the last attempt was over.
-    over: Option<Timestamp>,
+    /// The outcome with which the loop is about to end, after its last commit and hooks.
+    ending: Option<Outcome>,
+    /// When the last attempt ended.
+    attempt_ended: Option<Timestamp>,
     rebooting: bool,
     waiting_since: Option<Timestamp>,
 }
 
-impl Side {
-    /// Takes a record in, with the state that its step led to.
-    pub fn take(&mut self, policy: &Policy, state: &State, record: &Record) {
+impl DecisionReader {
+    /// Returns the decision in a record, if there is one. `state` is the state after the step of the record.
+    pub fn read(&mut self, policy: &Policy, state: &State, record: &Record) -> Option<Decision> {
         self.note_time(record);
-        if let Some(decision) = self.decision(policy, state, record) {
-            self.decisions.push(decision);
-        }
+        self.decision(policy, state, record)
     }
 
     fn note_time(&mut self, record: &Record) {
@@ -139,13 +148,13 @@ impl Side {
                 | LoopEvent::IterationFailed { .. }
                 | LoopEvent::IterationLimited(_)
         ) {
-            self.over = Some(record.time);
+            self.attempt_ended = Some(record.time);
         }
         let moves_on = record.event.is_terminal()
             || matches!(
                 record.event,
                 LoopEvent::WaitStarted { .. }
-                    | LoopEvent::KeepStarted { .. }
+                    | LoopEvent::AutocommitStarted { .. }
                     | LoopEvent::CheckStarted { .. }
                     | LoopEvent::Paused { .. }
                     | LoopEvent::IterationStarted { .. }
@@ -165,7 +174,7 @@ impl Side {
             Some(key) if !words.contains(key) => format!("{key}: {words}"),
             Some(_) | None => words,
         };
-        let (what, by) = match &record.event {
+        let (kind, by) = match &record.event {
             LoopEvent::EndingRequested { cause, .. } => {
                 let by = match (cause, &state.session.context) {
                     (Cause::HandOver, Some(context)) => {
@@ -179,22 +188,28 @@ impl Side {
                 let started = timed.then(|| attempt_started(state)).flatten();
                 let after = started.map(|started| record.time.since(started));
                 let cause = *cause;
-                (What::Cut { cause, after }, by)
+                (DecisionKind::TurnEnded { cause, after }, by)
+            }
+            LoopEvent::SilenceChecked { timeout, .. } => {
+                let started = attempt_started(state)?;
+                let (timeout, after) = (*timeout, record.time.since(started));
+                let by = timeout.to_string();
+                (DecisionKind::SilenceChecked { timeout, after }, by)
             }
             LoopEvent::WrapUpAdvised { .. } => {
                 let context = state.session.context.as_ref();
                 let fill = context.map(reasons::fill).unwrap_or_default();
                 let warning = policy.reboot.warning_percent;
                 let by = format!("context.warning_percent = {warning}: {fill}");
-                (What::Advised, by)
+                (DecisionKind::WrapUpAdvised, by)
             }
             LoopEvent::RebootRequested {
                 reason,
                 not_before: Some(_),
             } => {
                 let rate = reasons::rate(&policy.reboot, &state.reboots, record.time);
-                let reason = Kind::of(reason);
-                (What::Pending { reason }, rate)
+                let reason = RebootKind::of(reason);
+                (DecisionKind::RebootPending { reason }, rate)
             }
             LoopEvent::RebootStarted { reason, .. } => {
                 self.rebooting = true;
@@ -202,8 +217,8 @@ impl Side {
                     reasons::reboot_key(reason),
                     reasons::reboot(policy, state, reason),
                 );
-                let reason = Kind::of(reason);
-                (What::Rebooted { reason }, by)
+                let reason = RebootKind::of(reason);
+                (DecisionKind::Rebooted { reason }, by)
             }
             LoopEvent::RebootCompleted { .. } | LoopEvent::RebootFailed { .. } => {
                 self.rebooting = false;
@@ -211,7 +226,7 @@ impl Side {
             }
             LoopEvent::RebootVerified {
                 futile: Some(why), ..
-            } => (What::Futile, why.clone()),
+            } => (DecisionKind::FutileReboot, why.clone()),
             LoopEvent::SessionStarted { session, .. } if !self.rebooting && session.0 > 1 => {
                 let fresh = policy.fresh_each_iteration;
                 let by = if fresh {
@@ -219,18 +234,18 @@ impl Side {
                 } else {
                     "the conversation could not go on".to_owned()
                 };
-                (What::Fresh, by)
+                (DecisionKind::FreshSession, by)
             }
             LoopEvent::WaitStarted { wait } => {
-                // Keeping the work takes part of it.
-                let over = self.over.unwrap_or(record.time);
-                let length = wait.until.since(over);
+                // The wait counts from the end of the attempt: the autocommit takes part of it.
+                let ended = self.attempt_ended.unwrap_or(record.time);
+                let length = wait.until.since(ended);
                 let reason = wait.reason;
                 let by = match reasons::wait_key(wait) {
                     Some("iteration_delay") => "iteration_delay".to_owned(),
-                    key => by_key(key, reasons::wait(policy, state, wait, over)),
+                    key => by_key(key, reasons::wait(policy, state, wait, ended)),
                 };
-                (What::Waited { reason, length }, by)
+                (DecisionKind::Waited { reason, length }, by)
             }
             LoopEvent::CheckStarted { check } => match &check.stage {
                 CheckStage::Asking => return None,
@@ -240,90 +255,45 @@ impl Side {
                         false if state.iteration == 0 => {
                             "all gates run once before the first iteration".to_owned()
                         }
-                        false => "they run behind every iteration that went well".to_owned(),
+                        false => "they run after every successful iteration".to_owned(),
                     };
                     let names = names.clone();
-                    (What::Gated { names }, by)
+                    (DecisionKind::GatesRun { names }, by)
                 }
             },
-            LoopEvent::ClaimRefused(refusal) => (What::Refused, refusal.reasons.join("; ")),
+            LoopEvent::ClaimRefused(refusal) => {
+                (DecisionKind::ClaimRefused, refusal.reasons.join("; "))
+            }
+            LoopEvent::IterationStarted { .. } => {
+                self.ending = None;
+                return None;
+            }
             LoopEvent::Completed { outcome, .. }
             | LoopEvent::Stopped { outcome, .. }
-            | LoopEvent::Error { outcome, .. } => {
+            | LoopEvent::Error { outcome, .. }
+            | LoopEvent::AutocommitStarted(Autocommit {
+                outcome: Some(outcome),
+                ..
+            })
+            | LoopEvent::HooksStarted(HooksStart {
+                outcome: Some(outcome),
+                ..
+            }) => {
+                let known = self.ending.replace(outcome.clone());
+                if known.as_ref() == Some(outcome) {
+                    return None;
+                }
                 let by = by_key(reasons::end_key(outcome), outcome.to_string());
                 let outcome = outcome.clone();
-                (What::Ended { outcome }, by)
+                (DecisionKind::Ended { outcome }, by)
             }
-            LoopEvent::SegmentOpened { .. }
-            | LoopEvent::TestsRan(_)
-            | LoopEvent::ProgressMeasured(_)
-            | LoopEvent::Started { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::Operator(_)
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Paused { .. }
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::SessionStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::IterationStarted { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::ContextMeasured { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted(_)
-            | LoopEvent::CallEnded { .. }
-            | LoopEvent::CostTold { .. }
-            | LoopEvent::WorkedOutside { .. }
-            | LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::QuotaTold(_)
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::ConditionsAnswered { .. }
-            | LoopEvent::GatesRan { .. }
-            | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::Noted { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationCompleted { .. }
-            | LoopEvent::IterationFailed { .. }
-            | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
-            | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepStarted { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. } => return None,
+            _ => return None,
         };
-        Some(Decision { what, by })
+        Some(Decision { kind, by })
     }
 }
 
-/// Says why a loop ends a turn of its own accord.
+/// Returns the reason if the loop itself ends the turn, and not the operator.
 fn by_itself(stop: Option<&Stop>) -> String {
     match stop {
         Some(
@@ -339,13 +309,15 @@ fn by_itself(stop: Option<&Stop>) -> String {
 fn attempt_started(state: &State) -> Option<Timestamp> {
     match &state.phase {
         Phase::Working { work } => Some(work.started),
-        Phase::Idle
-        | Phase::Waiting { .. }
-        | Phase::Keeping { .. }
-        | Phase::Checking { .. }
-        | Phase::Hooking { .. }
-        | Phase::Rebooting { .. }
-        | Phase::Paused { .. }
-        | Phase::Ended { .. } => None,
+        _ => None,
     }
+}
+
+/// Returns the decisions of a step in words.
+pub(super) fn words(decisions: &[DecisionKind]) -> String {
+    if decisions.is_empty() {
+        return "went on".to_owned();
+    }
+    let words: Vec<String> = decisions.iter().map(ToString::to_string).collect();
+    words.join(", then ")
 }

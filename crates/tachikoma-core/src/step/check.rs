@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::completion::{
     Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptVerdict,
 };
@@ -21,7 +21,7 @@ use crate::wait::Wait;
 /// How long the opening look at the work tree may take.
 const OPENING_LOOK: Duration = Duration::from_secs(300);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Finds out what has to be known before the next iteration, then asks what comes next.
     pub(super) fn check(&mut self, then: Option<Wait>) {
         let goes_on = stop::verdict(self.policy, self.state, self.now).is_none();
@@ -91,8 +91,8 @@ impl Turn<'_> {
             check: check.clone(),
         });
         let number = self.state.completion.number;
-        self.wish(match check.stage {
-            CheckStage::Asking => Effect::Ask { number },
+        self.emit(match check.stage {
+            CheckStage::Asking => Effect::CheckConditions { number },
             CheckStage::Gates { names, .. } => Effect::RunGates { number, names },
         });
     }
@@ -137,7 +137,7 @@ impl Turn<'_> {
         self.check(check.then);
     }
 
-    /// Says what somebody who wrote the objectives may not have meant, when it is news.
+    /// Says what somebody who wrote the objectives may not have meant, when it is event.
     fn odd_objectives(&self, answers: &Answers) -> Vec<String> {
         let Some(ObjectivesSeen::Read { objectives: now }) = &answers.objectives else {
             return Vec::new();
@@ -243,7 +243,7 @@ impl Turn<'_> {
             Phase::Hooking { hooking } if hooking.outcome.is_none() => self.refuse_claim(),
             Phase::Idle
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Ended { .. } => {}
@@ -270,7 +270,7 @@ impl Turn<'_> {
             }
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -280,7 +280,7 @@ impl Turn<'_> {
                 reason: "no iteration runs whose work could be claimed to be complete".to_owned(),
             },
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     fn what_will_be_asked(&self) -> String {

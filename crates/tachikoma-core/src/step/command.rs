@@ -1,6 +1,6 @@
 //! The operator's commands, each answered in every phase.
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
@@ -23,7 +23,7 @@ const CALLED_OFF: &str = "the operator called the gates and the stop scripts off
 /// Why nobody knows how hooks went.
 const HOOKS_CALLED_OFF: &str = "the operator called them off";
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
         let answer = match command {
             LoopCommand::Pause(urgency) => self.pause(urgency),
@@ -32,7 +32,7 @@ impl Turn<'_> {
             LoopCommand::ForceReboot => self.force_reboot(),
             LoopCommand::SkipIteration => self.skip(),
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     pub(super) fn shutdown(&mut self, signal: i32, urgency: Urgency) {
@@ -40,7 +40,7 @@ impl Turn<'_> {
             Phase::Working { .. } => self.stop_working(Stop::Signal { signal }, urgency),
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -58,8 +58,8 @@ impl Turn<'_> {
             return self.want_stop(stop, urgency);
         }
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
-        match self.state.keep().cloned() {
-            Some(keep) => self.stop_keeping(keep, stop, urgency),
+        match self.state.autocommit().cloned() {
+            Some(autocommit) => self.stop_during_autocommit(autocommit, stop, urgency),
             // What it does to the work tree at this moment is no work that is done.
             None if urgency == Urgency::Kill => self.end(stop.into()),
             None if agent_may_work || urgency >= Urgency::Now => self.close_soon(stop, urgency),
@@ -91,7 +91,7 @@ impl Turn<'_> {
                 accepted("paused")
             }
             Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -123,11 +123,11 @@ impl Turn<'_> {
                 self.request_ending(Cause::Interrupt, urgency);
                 accepted(format!("pauses; iteration {iteration} is interrupted"))
             }
-            Phase::Keeping { keep } => {
-                let then = keep.then;
+            Phase::Autocommitting { autocommit } => {
+                let then = autocommit.then;
                 self.request_pause();
                 if urgency >= Urgency::Now {
-                    self.call_off_keep(then);
+                    self.cancel_autocommit(then);
                 }
                 accepted("pauses when the work is kept")
             }
@@ -156,7 +156,7 @@ impl Turn<'_> {
             }
             Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -167,7 +167,7 @@ impl Turn<'_> {
             }
             Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => match self.state.question() {
@@ -192,7 +192,7 @@ impl Turn<'_> {
                 ))
             }
             Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -206,7 +206,7 @@ impl Turn<'_> {
                     }
                     Phase::Idle
                     | Phase::Working { .. }
-                    | Phase::Keeping { .. }
+                    | Phase::Autocommitting { .. }
                     | Phase::Checking { .. }
                     | Phase::Rebooting { .. }
                     | Phase::Paused { .. } => "stops when the work is kept",
@@ -240,7 +240,7 @@ impl Turn<'_> {
     pub(super) fn want_stop(&mut self, stop: Stop, urgency: Urgency) {
         let urgent = urgency >= Urgency::Now;
         // Only work that is kept and hooks are waited for.
-        let waits = self.policy.keep.is_some() || !self.policy.hooks.is_empty();
+        let waits = self.policy.autocommit.is_some() || !self.policy.hooks.is_empty();
         match self.state.stop.clone() {
             None => self.record(LoopEvent::StopRequested { stop, urgent }),
             Some(stop) if urgent && !self.state.stop_urgent && waits => {
@@ -270,7 +270,7 @@ impl Turn<'_> {
                 accepted("reboots")
             }
             Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -294,7 +294,7 @@ impl Turn<'_> {
                     self.state.iteration
                 ))
             }
-            Phase::Keeping { .. } => {
+            Phase::Autocommitting { .. } => {
                 self.want_reboot_by_hand();
                 accepted("reboots when the work is kept")
             }
@@ -350,7 +350,7 @@ impl Turn<'_> {
             Phase::Paused { .. } => {
                 self.refused("the loop is paused, no iteration runs; `tachikoma resume` goes on")
             }
-            Phase::Keeping { .. } => self.skip_keep(),
+            Phase::Autocommitting { .. } => self.skip_keep(),
             Phase::Checking { .. } => {
                 self.give_up_check(CALLED_OFF, None);
                 accepted("goes on without the gates and the stop scripts")
@@ -359,7 +359,7 @@ impl Turn<'_> {
                 self.give_up_hooks(HOOKS_CALLED_OFF);
                 accepted("goes on without the hooks")
             }
-            Phase::Rebooting { .. } if self.state.keep().is_some() => self.skip_keep(),
+            Phase::Rebooting { .. } if self.state.autocommit().is_some() => self.skip_keep(),
             Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
             Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
         }
@@ -391,7 +391,7 @@ impl Turn<'_> {
     }
 
     fn skip_keep(&mut self) -> Answer {
-        self.call_off_keep(None);
+        self.cancel_autocommit(None);
         accepted("goes on without a commit; the work stays in the work tree")
     }
 
@@ -400,7 +400,7 @@ impl Turn<'_> {
             let answer = self.refused(&format!(
                 "the agent has left {ITERATION_NOTES_MAX} notes in this iteration, and more are not kept; write them into a file of the work tree"
             ));
-            return self.wish(Effect::Reply { ticket, answer });
+            return self.emit(Effect::Reply { ticket, answer });
         }
         let answer = match &self.state.phase {
             Phase::Idle => self.refused("no loop runs that could take a note"),
@@ -408,7 +408,7 @@ impl Turn<'_> {
             Phase::Ended { .. }
             | Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -426,7 +426,7 @@ impl Turn<'_> {
                 accepted("noted")
             }
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     pub(super) fn refused(&self, reason: &str) -> Answer {

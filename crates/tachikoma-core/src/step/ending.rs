@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::activity::Activity;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
@@ -15,7 +15,7 @@ use crate::policy::{busy, timeout};
 /// A look takes two seconds; a machine that needs so much longer for it shows nothing that can be judged.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Asks for the end of the iteration under way. Asking again can only make it more urgent.
     pub(super) fn request_ending(&mut self, cause: Cause, urgency: Urgency) {
         let Some(work) = self.work().cloned() else {
@@ -96,8 +96,8 @@ impl Turn<'_> {
 
     fn look(&mut self, work: &Work, timeout: Timeout) {
         let until = self.now.after(LOOK_TIMEOUT);
-        self.record(LoopEvent::LookRequested { timeout, until });
-        self.wish(Effect::Look {
+        self.record(LoopEvent::SilenceChecked { timeout, until });
+        self.emit(Effect::SampleProcesses {
             generation: work.generation,
         });
     }
@@ -110,7 +110,7 @@ impl Turn<'_> {
             return;
         }
         match activity.filter(busy::is_busy) {
-            Some(activity) => self.record(LoopEvent::BusySeen { activity }),
+            Some(activity) => self.record(LoopEvent::AgentBusy { activity }),
             None => {
                 let timeout = match work.spoke {
                     true => Timeout::Silence,
@@ -152,7 +152,7 @@ impl Turn<'_> {
             rung,
             until: self.now.after(grace),
         });
-        self.wish(Effect::Signal {
+        self.emit(Effect::Signal {
             generation: work.generation,
             rung,
         });

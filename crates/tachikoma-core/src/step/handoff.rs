@@ -1,6 +1,6 @@
 //! The hand-off of a session that is replaced: when it is asked for, and what is made of what the session says.
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::TurnEnd;
@@ -18,7 +18,7 @@ const WORDS_BYTES_MAX: usize = 16 << 10;
 /// How often a session is asked for its hand-off when its process dies over it.
 const HAND_OFF_ATTEMPTS_MAX: u32 = 2;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn ask_hand_off(&mut self) {
         let can_answer = self
             .reboot()
@@ -34,7 +34,7 @@ impl Turn<'_> {
                     session,
                     generation,
                 });
-                self.wish(Effect::Open {
+                self.emit(Effect::OpenSession {
                     generation,
                     session,
                     resume: Some(agent_id),
@@ -49,7 +49,7 @@ impl Turn<'_> {
             let until = self.now.after(self.policy.reboot.hand_off_timeout);
             self.record(LoopEvent::HandOffRequested { until });
             self.ask_cost();
-            self.wish(Effect::AskHandOff {
+            self.emit(Effect::AskHandOff {
                 generation: agent.generation,
             });
         }
@@ -189,7 +189,7 @@ impl Turn<'_> {
     /// Goes on without the hand-off that is being written.
     pub(super) fn give_up_hand_off(&mut self, why: &str) {
         if let Some(agent) = self.state.agent {
-            self.wish(Effect::Signal {
+            self.emit(Effect::Signal {
                 generation: agent.generation,
                 rung: Rung::Interrupt,
             });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
@@ -18,7 +18,7 @@ use crate::wait::Wait;
 /// For the hooks at the end of a loop that is to end at once: long enough for a message, short enough for a shutdown.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Runs the hooks of a point that frames something, if there are any; then the loop waits for them.
     pub(super) fn frame(
         &mut self,
@@ -42,7 +42,7 @@ impl Turn<'_> {
             outcome,
         }));
         let reason = None;
-        self.wish(Effect::RunHooks { point, reason });
+        self.emit(Effect::RunHooks { point, reason });
         true
     }
 
@@ -69,7 +69,7 @@ impl Turn<'_> {
         }
         // What it would do in the middle of a reboot is no work that is done.
         if let Some(agent) = agent {
-            self.wish(Effect::Signal {
+            self.emit(Effect::Signal {
                 generation: agent.generation,
                 rung: Rung::Terminate,
             });
@@ -106,7 +106,7 @@ impl Turn<'_> {
             Phase::Idle | Phase::Ended { .. } => return,
             Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -131,7 +131,7 @@ impl Turn<'_> {
             }
             Phase::Waiting { .. } | Phase::Paused { .. } => self.finish(stop.into()),
             // Seen through, and asked behind it.
-            Phase::Keeping { .. }
+            Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. } => self.stop_by_itself(stop),
@@ -287,7 +287,7 @@ impl Turn<'_> {
     pub(super) fn beside(&mut self, point: HookPoint) {
         if self.policy.hooks.contains_key(&point) {
             let reason = None;
-            self.wish(Effect::RunHooks { point, reason });
+            self.emit(Effect::RunHooks { point, reason });
         }
     }
 

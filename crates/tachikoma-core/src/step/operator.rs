@@ -3,7 +3,7 @@
 use std::mem::discriminant;
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
@@ -12,8 +12,8 @@ use crate::input::Urgency;
 use crate::launch::Launch;
 use crate::limits::Limits;
 use crate::operator::{
-    AnsweredBy, Choice, EditedPrompt, OperatorEvent, PUT_OFF_ITERATIONS, Question, QuestionKind,
-    ROLLBACK_TIMEOUT, TOLD_MAX, Wish,
+    AnsweredBy, Choice, EditedPrompt, MESSAGES_MAX, OperatorEvent, OperatorRequest,
+    PUT_OFF_ITERATIONS, Question, QuestionKind, ROLLBACK_TIMEOUT,
 };
 use crate::outcome::{Outcome, Stop};
 use crate::phase::Phase;
@@ -26,21 +26,21 @@ use crate::wait::Wait;
 /// What is said of one that nobody saw to its end.
 const ROLLBACK_CUT: &str = "the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)";
 
-impl Turn<'_> {
-    pub(super) fn operator(&mut self, ticket: Ticket, wish: Wish) {
+impl Stepper<'_> {
+    pub(super) fn operator(&mut self, ticket: Ticket, wish: OperatorRequest) {
         let answer = match wish {
-            Wish::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
-            Wish::Hold { id, writing } => self.hold(id, writing),
-            Wish::Attend { on } => self.attend(on),
-            Wish::Tell { text } => self.tell(&text),
-            Wish::Reload {
+            OperatorRequest::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
+            OperatorRequest::Hold { id, writing } => self.hold(id, writing),
+            OperatorRequest::Attend { on } => self.attend(on),
+            OperatorRequest::Tell { text } => self.tell(&text),
+            OperatorRequest::Reload {
                 launch,
                 later,
                 limits,
             } => self.reload(*launch, later, limits),
-            Wish::StopBehindHooks => self.stop_behind_hooks(),
+            OperatorRequest::StopAfterHooks => self.stop_behind_hooks(),
         };
-        self.wish(Effect::Reply { ticket, answer });
+        self.emit(Effect::Reply { ticket, answer });
     }
 
     fn record_operator(&mut self, event: OperatorEvent) {
@@ -286,7 +286,7 @@ impl Turn<'_> {
                 Some(reason) => self.begin_reboot(reason, then),
                 None => self.proceed(then),
             },
-            Choice::Rollback => self.wish(Effect::RollBack {
+            Choice::Rollback => self.emit(Effect::RollBack {
                 iteration: question.iteration,
                 again: false,
             }),
@@ -382,9 +382,9 @@ impl Turn<'_> {
                 "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes; put more into the prompt"
             ));
         }
-        if self.state.operator.words.len() >= TOLD_MAX {
+        if self.state.operator.words.len() >= MESSAGES_MAX {
             return self.refused(&format!(
-                "{TOLD_MAX} words wait for the agent already; put more into the prompt"
+                "{MESSAGES_MAX} words wait for the agent already; put more into the prompt"
             ));
         }
         let number = self.state.operator.told.saturating_add(1);
@@ -419,7 +419,7 @@ impl Turn<'_> {
         };
         let words = texts.join("\n\n");
         self.record_operator(OperatorEvent::PassedOn { through });
-        self.wish(Effect::Tell {
+        self.emit(Effect::SendMessage {
             generation: agent.generation,
             words,
         });

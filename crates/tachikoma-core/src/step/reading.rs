@@ -1,6 +1,6 @@
 //! What a reading of the context leads to: advice, a reboot, or the proof that one was worth it.
 
-use super::Turn;
+use super::Stepper;
 use crate::context::Context;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
@@ -22,7 +22,7 @@ const NEAR_REDLINE: f64 = 0.75;
 /// What to do about a context that is full from the start.
 pub(super) const TOO_LONG: &str = "the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes";
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn measured(&mut self, context: Context, answering: bool) {
         self.note_reading(context, answering);
         if self.state.session.unproven {
@@ -123,7 +123,7 @@ impl Turn<'_> {
         if let Some(agent) = self.state.agent {
             let percent = context.percent_rounded_down();
             self.record(LoopEvent::WrapUpAdvised { percent });
-            self.wish(Effect::Advise {
+            self.emit(Effect::Advise {
                 generation: agent.generation,
                 percent,
             });

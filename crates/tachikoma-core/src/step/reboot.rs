@@ -3,20 +3,20 @@
 //! One process at a time: the conversation of the old session can be taken up again by its name, so that nothing is
 //! given up before the fresh session answers, and no two agents ever share a work tree.
 
-use super::{Turn, millis};
+use super::{Stepper, millis};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
 use crate::hooking::{HookPoint, HookResult, HooksStart};
 use crate::id::SessionNo;
-use crate::input::News;
+use crate::input::AgentEvent;
 use crate::ladder::Rung;
 use crate::outcome::Stop;
 use crate::phase::{Reboot, RebootStage};
 use crate::reboots::RebootReason;
 use crate::wait::Wait;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
         let from = self.state.session.number;
         let iteration = self.state.iteration;
@@ -56,7 +56,7 @@ impl Turn<'_> {
             then: None,
             outcome: None,
         }));
-        self.wish(Effect::RunHooks {
+        self.emit(Effect::RunHooks {
             point,
             reason: Some(reboot.reason),
         });
@@ -103,7 +103,7 @@ impl Turn<'_> {
                     until,
                     failed: None,
                 });
-                self.wish(Effect::Close {
+                self.emit(Effect::Close {
                     generation: agent.generation,
                 });
             }
@@ -112,7 +112,7 @@ impl Turn<'_> {
     }
 
     fn keep_old(&mut self) {
-        if !self.keep_checkpoint() {
+        if !self.autocommit_checkpoint() {
             self.open_new();
         }
     }
@@ -129,82 +129,82 @@ impl Turn<'_> {
             session,
             generation,
         });
-        self.wish(Effect::Open {
+        self.emit(Effect::OpenSession {
             generation,
             session,
             resume: None,
         });
     }
 
-    pub(super) fn news_in_reboot(&mut self, reboot: Reboot, news: News) {
-        match news {
-            News::Launched { pid } => {
+    pub(super) fn agent_event_in_reboot(&mut self, reboot: Reboot, event: AgentEvent) {
+        match event {
+            AgentEvent::Launched { pid } => {
                 if matches!(reboot.stage, RebootStage::Opening { .. }) {
                     self.record(LoopEvent::AgentLaunched { pid });
                 }
             }
-            News::Opened => match reboot.stage {
+            AgentEvent::Opened => match reboot.stage {
                 RebootStage::Opening { old: true, .. } => self.request_hand_off(),
                 RebootStage::Opening { old: false, .. } => self.replace_session(reboot),
                 RebootStage::Begun
                 | RebootStage::HandOff { .. }
                 | RebootStage::Hooks { .. }
-                | RebootStage::Keeping { .. }
+                | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. } => {}
             },
-            News::Said { text } => self.hand_off_said(&reboot, &text),
-            News::NotLaunched { reason } => {
+            AgentEvent::HandOffText { text } => self.hand_off_said(&reboot, &text),
+            AgentEvent::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, &reason);
             }
-            News::Exited {
+            AgentEvent::Exited {
                 exit, leftovers, ..
             } => {
                 self.agent_exited(exit, leftovers);
                 self.process_gone(&reboot, &format!("it ended with {exit}"));
             }
-            News::GuardLost => {
+            AgentEvent::GuardLost => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, "the guard process was lost");
             }
-            News::Resulted(end) => match reboot.stage {
+            AgentEvent::TurnEnded(end) => match reboot.stage {
                 RebootStage::HandOff { .. } if end.more => {}
                 RebootStage::HandOff { .. } => self.hand_off_resulted(reboot, &end),
                 // A hand-off that was given up has its cost.
                 RebootStage::Begun
                 | RebootStage::Hooks { .. }
-                | RebootStage::Keeping { .. }
+                | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. }
                 | RebootStage::Opening { .. } => self.resulted_outside(&end),
             },
-            News::Measured { context, answering } => {
+            AgentEvent::ContextMeasured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     // Crossing the hard limit does not take a hand-off away that is being written: the time-out bounds it.
                     self.note_reading(context, answering);
                 }
             }
-            News::CallEnded { tokens } => {
+            AgentEvent::CallEnded { tokens } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     self.call_ended(tokens);
                 }
             }
-            News::Cost {
+            AgentEvent::Cost {
                 conversation_microusd,
             } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     self.cost_told(conversation_microusd);
                 }
             }
-            News::Quota(quota) => self.quota_told(quota),
-            News::TakenUp(_)
-            | News::Named { .. }
-            | News::Output
-            | News::ToolStarted { .. }
-            | News::ToolEnded { .. }
-            | News::Denied { .. }
-            | News::Looked { .. }
-            | News::StreamEnded
-            | News::Touched { .. } => {}
+            AgentEvent::Quota(quota) => self.quota_told(quota),
+            AgentEvent::ConversationResumed(_)
+            | AgentEvent::SessionNamed { .. }
+            | AgentEvent::Output
+            | AgentEvent::ToolStarted { .. }
+            | AgentEvent::ToolEnded { .. }
+            | AgentEvent::ToolDenied { .. }
+            | AgentEvent::ProcessesSampled { .. }
+            | AgentEvent::StreamEnded
+            | AgentEvent::FileTouched { .. } => {}
         }
     }
 
@@ -212,7 +212,8 @@ impl Turn<'_> {
     fn process_gone(&mut self, reboot: &Reboot, how: &str) {
         match &reboot.stage {
             // What follows finds no process to close.
-            RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Keeping { .. } => {}
+            RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Autocommitting { .. } => {
+            }
             RebootStage::HandOff { said, .. } => self.hand_off_lost(reboot, said, how),
             RebootStage::Opening { old: true, .. } => self.hand_off_over(None, how),
             RebootStage::Closing { failed: None, .. } => self.keep_old(),
@@ -242,7 +243,7 @@ impl Turn<'_> {
                 self.record(LoopEvent::Warned { warning });
                 self.reboot_completed(reboot);
             }
-            RebootStage::Keeping { keep } => self.keep_overdue(keep),
+            RebootStage::Autocommitting { autocommit } => self.autocommit_overdue(autocommit),
             RebootStage::Closing { ladder, .. } => self.closing_overdue(ladder),
             RebootStage::Opening { old: true, .. } => {
                 self.hand_off_over(None, "its conversation could not be opened again in time");
@@ -251,7 +252,7 @@ impl Turn<'_> {
                 let until = self.now.after(self.policy.ladder.reap);
                 let failed = Some("the fresh session did not answer in time".to_owned());
                 self.record(LoopEvent::ClosingStarted { until, failed });
-                self.wish(Effect::Signal {
+                self.emit(Effect::Signal {
                     generation,
                     rung: Rung::Kill,
                 });
@@ -271,7 +272,7 @@ impl Turn<'_> {
         };
         let until = self.now.after(grace);
         self.record(LoopEvent::RungClimbed { rung, until });
-        self.wish(Effect::Signal {
+        self.emit(Effect::Signal {
             generation: agent.generation,
             rung,
         });

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use super::reading::exhausted;
+use crate::autocommit::CommitStatus;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
 use crate::hooking::HookPoint;
-use crate::keep::CommitStatus;
 use crate::loop_state::LoopState;
 use crate::outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop,
@@ -32,7 +32,7 @@ const CUT_ATTEMPTS_MAX: u32 = 32;
 /// A service that no request ever reached is more likely a wrong address than an outage.
 const UNREACHED_MAX: Duration = Duration::from_secs(600);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn iteration_completed(
         &mut self,
         work: &Work,
@@ -67,7 +67,7 @@ impl Turn<'_> {
             | IterationOutcome::Interrupted => None,
         };
         let succeeded = outcome == IterationOutcome::Succeeded;
-        self.keep_iteration(succeeded.then_some(CommitStatus::Succeeded), then);
+        self.autocommit_iteration(succeeded.then_some(CommitStatus::Succeeded), then);
     }
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
@@ -114,7 +114,7 @@ impl Turn<'_> {
             reason: WaitReason::Backoff,
             until: self.now.after(delay),
         };
-        self.keep_iteration(Some(CommitStatus::Failed), Some(then));
+        self.autocommit_iteration(Some(CommitStatus::Failed), Some(then));
     }
 
     /// Asks for a fresh session because the conversation itself is what fails. No rate limit: there is nothing to go on with.
@@ -149,7 +149,7 @@ impl Turn<'_> {
             reason: Some(failure.cause()),
             agent_lives,
         });
-        self.keep_iteration(None, None);
+        self.autocommit_iteration(None, None);
     }
 
     /// The model's service is limited or cannot be reached: the iteration is owed, and waits until it answers.
@@ -172,7 +172,7 @@ impl Turn<'_> {
         }));
         self.beside(HookPoint::LimitWait);
         let then = self.service_wait(problem, reason);
-        self.keep_iteration(None, then);
+        self.autocommit_iteration(None, then);
     }
 
     /// Returns the wait for a service that refuses or cannot be reached; none where that ends the loop.
@@ -377,7 +377,7 @@ impl Turn<'_> {
         if up.is_some() {
             self.ask_cost();
         }
-        self.wish(match up {
+        self.emit(match up {
             Some(generation) => Effect::Prompt {
                 generation,
                 iteration,
@@ -415,7 +415,7 @@ impl Turn<'_> {
             | LoopState::Rebooting => LoopEvent::Error { outcome, stats },
         };
         self.record(event);
-        self.wish(Effect::Finish);
+        self.emit(Effect::Finish);
     }
 
     /// The loop itself wants its end.

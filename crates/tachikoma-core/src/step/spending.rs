@@ -1,6 +1,6 @@
 //! What is told of money, tokens and a subscription, and what follows when a budget is used up in the middle of a turn.
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::Urgency;
@@ -11,7 +11,7 @@ use crate::phase::{Cause, Phase, RebootStage};
 use crate::policy::budget::{self, Budget, Spending};
 use crate::policy::stop;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// A call of the model is over: its tokens count, and its cost is asked for.
     pub(super) fn call_ended(&mut self, tokens: u64) {
         let budgets = &self.policy.budgets;
@@ -20,7 +20,7 @@ impl Turn<'_> {
         }
         self.record(LoopEvent::CallEnded { tokens });
         self.ask_cost();
-        self.look_at_budgets();
+        self.check_budgets();
     }
 
     /// Asks what the conversation has cost, where that is worth knowing and can be said.
@@ -28,7 +28,7 @@ impl Turn<'_> {
         let worth = self.policy.budgets.cost_microusd > 0 && self.policy.agent.tells_cost;
         if let Some(agent) = self.state.agent.filter(|_| worth) {
             let generation = agent.generation;
-            self.wish(Effect::AskCost { generation });
+            self.emit(Effect::AskCost { generation });
         }
     }
 
@@ -41,7 +41,7 @@ impl Turn<'_> {
         self.record(LoopEvent::CostTold {
             conversation_microusd,
         });
-        self.look_at_budgets();
+        self.check_budgets();
     }
 
     /// Counts what attempts used that were cut, before the first call of the next one.
@@ -54,7 +54,7 @@ impl Turn<'_> {
         let is_early = ledger.turn == TurnSpending::default();
         if is_early && (told.microusd > known.microusd || told.tokens > known.tokens) {
             self.record(LoopEvent::ConversationTakenUp(told));
-            self.look_at_budgets();
+            self.check_budgets();
         }
     }
 
@@ -66,7 +66,7 @@ impl Turn<'_> {
             return;
         }
         self.record(LoopEvent::QuotaTold(quota));
-        self.look_at_budgets();
+        self.check_budgets();
     }
 
     /// The agent's final words match a pattern that ends the loop, after this iteration.
@@ -77,7 +77,7 @@ impl Turn<'_> {
     }
 
     /// Ends the turn under way if a budget is used up. Between turns it is looked at before anything is begun.
-    pub(super) fn look_at_budgets(&mut self) {
+    pub(super) fn check_budgets(&mut self) {
         let spending = Spending::of(self.state, self.now);
         let gone = budget::verdict(&self.policy.budgets, &spending);
         let Some(gone) = gone.filter(|_| self.state.stop.is_none()) else {
@@ -106,7 +106,7 @@ impl Turn<'_> {
                 | RebootStage::Hooks { .. }
                 | RebootStage::Closing { .. }
                 | RebootStage::Opening { .. } => self.end_reboot_for_budget(false),
-                RebootStage::Keeping { .. } => {}
+                RebootStage::Autocommitting { .. } => {}
             },
             // A claim that is being checked stays owed, and the next run judges it.
             // Neither is left in the middle.
@@ -125,7 +125,10 @@ impl Turn<'_> {
                 }
             }
             // Work that is being kept is seen through.
-            Phase::Keeping { .. } | Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => {}
+            Phase::Autocommitting { .. }
+            | Phase::Idle
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => {}
         }
     }
 
@@ -144,7 +147,7 @@ impl Turn<'_> {
     fn end_reboot_for_budget(&mut self, answering: bool) {
         let Some(reason) = self.trigger() else { return };
         if let Some(agent) = self.state.agent.filter(|_| answering) {
-            self.wish(Effect::Signal {
+            self.emit(Effect::Signal {
                 generation: agent.generation,
                 rung: Rung::Interrupt,
             });

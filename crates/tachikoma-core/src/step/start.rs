@@ -1,6 +1,6 @@
 //! A runner takes up the loop.
 
-use super::Turn;
+use super::Stepper;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 use crate::phase::Phase;
 use crate::policy::stop::{self};
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Ends the loop without seeing anything through: nothing is started, and an attempt under way is written off.
     pub(super) fn write_off(&mut self, outcome: Outcome) {
         match self.state.phase {
@@ -20,7 +20,7 @@ impl Turn<'_> {
             }
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }
@@ -39,7 +39,7 @@ impl Turn<'_> {
 
     pub(super) fn start(&mut self, mut launch: Launch, runner: Runner) {
         if self.state.startable().is_err() {
-            return self.wish(Effect::Finish);
+            return self.emit(Effect::Finish);
         }
         // Where the loop began stays where it is, whoever takes it up.
         let was_started = self.state.started_at.is_some();
@@ -100,16 +100,16 @@ impl Turn<'_> {
                 match (self.state.question().cloned(), self.state.rolling_back()) {
                     (Some(question), _) => self.resume_question(&question),
                     // Half a work tree is no ground to go on from.
-                    (None, Some(rolling)) => self.wish(Effect::RollBack {
+                    (None, Some(rolling)) => self.emit(Effect::RollBack {
                         iteration: rolling.iteration,
                         again: true,
                     }),
                     (None, None) => self.proceed(then),
                 }
             }
-            Phase::Keeping { keep } => {
-                let keep = keep.clone();
-                self.resume_keep(&keep);
+            Phase::Autocommitting { autocommit } => {
+                let autocommit = autocommit.clone();
+                self.resume_autocommit(&autocommit);
             }
             Phase::Hooking { hooking } => {
                 let hooking = hooking.clone();

@@ -1,13 +1,13 @@
 //! What becomes of an iteration when its turn, or its process, is over.
 
-use super::Turn;
+use super::Stepper;
 use crate::exit::Exit;
 use crate::outcome::{Failure, IterationOutcome, Problem, Spent};
 use crate::phase::{Cause, Work};
 use crate::policy::budget::{self, Spending};
 use crate::time::Timestamp;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// The agent reported the end of its turn, and its process waits for the next one.
     pub(super) fn turn_ended(&mut self) {
         let Some(work) = self.work().cloned() else {
@@ -76,7 +76,7 @@ impl Turn<'_> {
     }
 }
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Returns whether a turn failed by its own report with a budget used up.
     fn failed_for_budget(&self, failure: Option<&Failure>) -> bool {
         let reported = matches!(failure, Some(Failure::Reported { problem: None, .. }));

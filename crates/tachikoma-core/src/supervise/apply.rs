@@ -82,8 +82,8 @@ pub fn apply(state: &mut ServerState, record: &ServerRecord) {
             state.crashes_in_a_row = 0;
             state.crashes.clear();
         }
-        ServerEvent::StoodStill { duration_ms } => {
-            stood_still(state, Duration::from_millis(*duration_ms));
+        ServerEvent::Suspended { duration_ms } => {
+            suspended(state, Duration::from_millis(*duration_ms));
         }
         ServerEvent::Closed => state.phase = ServerPhase::Idle,
     }
@@ -129,7 +129,7 @@ fn stopped(state: &mut ServerState, end: &ServerEnd, uptime: Duration, now: Time
     state.phase = ServerPhase::Gone;
 }
 
-fn stood_still(state: &mut ServerState, duration: Duration) {
+fn suspended(state: &mut ServerState, duration: Duration) {
     match &mut state.phase {
         ServerPhase::Starting { until, .. } | ServerPhase::Ending { until, .. } => {
             *until = until.after(duration);

@@ -17,9 +17,9 @@ pub struct ServerStep {
 /// An order to the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEffect {
-    /// Start a server, and send news about it.
+    /// Start a server, and send event about it.
     Start {
-        /// The number that news about it must carry.
+        /// The number that event about it must carry.
         generation: Generation,
     },
     /// Ask it once for its health, in a new connection, and answer with [`super::ServerInput::Answered`]. An earlier question

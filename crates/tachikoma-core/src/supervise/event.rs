@@ -135,7 +135,8 @@ pub enum ServerEvent {
     /// Someone commanded otherwise: what went wrong before counts no more.
     Cleared,
     /// Nothing could happen for a while: the machine slept.
-    StoodStill {
+    #[serde(rename = "stood_still")]
+    Suspended {
         /// For how long.
         duration_ms: u64,
     },

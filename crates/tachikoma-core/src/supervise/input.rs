@@ -1,4 +1,4 @@
-//! News for the supervisor.
+//! AgentEvent for the supervisor.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub enum StartedBy {
     Service,
 }
 
-/// News.
+/// AgentEvent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerInput {
     /// A supervisor takes over.
@@ -122,7 +122,7 @@ pub enum ServerInput {
         pid: Option<i32>,
     },
     /// Nothing could happen for a while.
-    StoodStill {
+    Suspended {
         /// For how long.
         duration: Duration,
     },

@@ -27,7 +27,7 @@ pub fn step(
     input: ServerInput,
 ) -> ServerStep {
     let now = now.max(state.time);
-    let mut turn = Turn {
+    let mut turn = Stepper {
         policy,
         state,
         now,
@@ -99,13 +99,13 @@ pub fn step(
         ServerInput::Refused { request, pid } => {
             turn.record(ServerEvent::AccessRefused { request, pid });
         }
-        ServerInput::StoodStill { duration } => turn.stood_still(duration),
+        ServerInput::Suspended { duration } => turn.suspended(duration),
     }
     turn.step
 }
 
 /// One call of [`step`] under way.
-struct Turn<'a> {
+struct Stepper<'a> {
     policy: &'a ServerPolicy,
     state: &'a mut ServerState,
     now: Timestamp,
@@ -113,7 +113,7 @@ struct Turn<'a> {
     step: ServerStep,
 }
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Records a fact: the only way in which a turn changes the state.
     fn record(&mut self, event: ServerEvent) {
         let record = ServerRecord {
@@ -125,11 +125,11 @@ impl Turn<'_> {
         self.step.records.push(record);
     }
 
-    fn wish(&mut self, effect: ServerEffect) {
+    fn emit(&mut self, effect: ServerEffect) {
         self.step.effects.push(effect);
     }
 
-    /// The one place where stale news is dropped.
+    /// The one place where stale event is dropped.
     fn is_current(&self, generation: Generation) -> bool {
         self.state.generation == generation && self.state.phase.is_live()
     }
@@ -208,7 +208,7 @@ impl Turn<'_> {
         let until = self.now.after(self.policy.ready_timeout);
         self.record(ServerEvent::Started { generation, until });
         self.state.pulse = Pulse::default();
-        self.wish(ServerEffect::Start { generation });
+        self.emit(ServerEffect::Start { generation });
     }
 
     fn guard_lost(&mut self) {
@@ -292,7 +292,7 @@ impl Turn<'_> {
     fn close(&mut self) {
         self.record(ServerEvent::Closed);
         self.state.pulse = Pulse::default();
-        self.wish(ServerEffect::Finish);
+        self.emit(ServerEffect::Finish);
     }
 
     fn end(&mut self, purpose: Purpose, rung: Rung) {
@@ -305,7 +305,7 @@ impl Turn<'_> {
             until,
         });
         self.state.pulse = Pulse::default();
-        self.wish(match rung {
+        self.emit(match rung {
             Rung::Interrupt => ServerEffect::Release { generation },
             Rung::Terminate | Rung::Kill => ServerEffect::Signal { generation, rung },
         });
@@ -319,7 +319,7 @@ impl Turn<'_> {
             rung,
             until,
         });
-        self.wish(ServerEffect::Signal { generation, rung });
+        self.emit(ServerEffect::Signal { generation, rung });
     }
 
     fn patience(&self, rung: Rung) -> Duration {
@@ -382,10 +382,10 @@ impl Turn<'_> {
         }
     }
 
-    fn stood_still(&mut self, duration: Duration) {
+    fn suspended(&mut self, duration: Duration) {
         match self.state.phase {
             ServerPhase::Starting { .. } | ServerPhase::Ending { .. } => {
-                self.record(ServerEvent::StoodStill {
+                self.record(ServerEvent::Suspended {
                     duration_ms: millis(duration),
                 });
             }

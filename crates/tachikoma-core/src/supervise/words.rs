@@ -109,7 +109,7 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
             Level::Debug,
             "earlier failures of OpenCode count no more".to_owned(),
         ),
-        ServerEvent::StoodStill { duration_ms } => one(
+        ServerEvent::Suspended { duration_ms } => one(
             Level::Debug,
             format!("stood still for {}", span(*duration_ms)),
         ),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
-use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
+use tachikoma_core::policy::{AgentTraits, AutocommitRules, RebootRules};
 use tachikoma_core::{
     Choice, HookPoint, Input, Policy, ScriptVerdict, Urgency, next_deadline, step,
 };
@@ -220,7 +220,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
 
 /// Phases in which the operator is asked.
 fn with_an_operator() -> Vec<(&'static str, Play)> {
-    let keep = KeepRules {
+    let autocommit = AutocommitRules {
         repository: true,
         commit: true,
         on_failure: false,
@@ -228,7 +228,7 @@ fn with_an_operator() -> Vec<(&'static str, Play)> {
     };
     let attended = Policy {
         attended: true,
-        keep: Some(keep),
+        autocommit: Some(autocommit),
         ..Policy::default()
     };
     let confirm = Policy {
@@ -268,7 +268,7 @@ fn with_an_operator() -> Vec<(&'static str, Play)> {
 /// Phases in which work is kept.
 fn with_a_repository() -> Vec<(&'static str, Play)> {
     let policy = Policy {
-        keep: Some(KeepRules {
+        autocommit: Some(AutocommitRules {
             repository: true,
             commit: true,
             on_failure: false,

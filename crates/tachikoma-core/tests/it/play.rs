@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, Answers, Committed, Context, Exit, GateResult, Generation, HookPoint, HookResult,
-    Input, Kept, Launch, LoopId, News, Objectives, ObjectivesSeen, Policy, Problem, QuotaWindow,
-    Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket, Timestamp, TurnEnd,
-    apply, next_deadline, step,
+    Activity, AgentEvent, Answers, AutocommitResult, Committed, Context, Exit, GateResult,
+    Generation, HookPoint, HookResult, Input, Launch, LoopId, Objectives, ObjectivesSeen, Policy,
+    Problem, QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
+    Timestamp, TurnEnd, apply, next_deadline, step,
 };
 
 use crate::words;
@@ -115,6 +115,7 @@ impl Play {
                 since: self.now,
                 containment: "guard".to_owned(),
                 follows_until: None,
+                repository: None,
             },
         }
     }
@@ -144,22 +145,22 @@ impl Play {
         self.wake()
     }
 
-    pub fn news(&mut self, name: &str, news: News) -> &mut Self {
+    pub fn event(&mut self, name: &str, event: AgentEvent) -> &mut Self {
         let generation = self.state.generation;
-        self.input(name, Input::Agent { generation, news })
+        self.input(name, Input::Agent { generation, event })
     }
 
-    pub fn stale(&mut self, name: &str, news: News) -> &mut Self {
+    pub fn stale(&mut self, name: &str, event: AgentEvent) -> &mut Self {
         let generation = Generation(self.state.generation.0 - 1);
-        self.input(name, Input::Agent { generation, news })
+        self.input(name, Input::Agent { generation, event })
     }
 
     pub fn launched(&mut self) -> &mut Self {
-        self.news("launched", News::Launched { pid: 77 })
+        self.event("launched", AgentEvent::Launched { pid: 77 })
     }
 
     pub fn output(&mut self) -> &mut Self {
-        self.news("output", News::Output)
+        self.event("output", AgentEvent::Output)
     }
 
     /// The agent's processes were looked at, for a second.
@@ -169,7 +170,7 @@ impl Play {
             cpu_ms,
             ..Activity::default()
         });
-        self.news("looked", News::Looked { activity })
+        self.event("looked", AgentEvent::ProcessesSampled { activity })
     }
 
     pub fn measured(&mut self, tokens: u64) -> &mut Self {
@@ -179,27 +180,27 @@ impl Play {
     pub fn reading(&mut self, tokens: u64, window: u64) -> &mut Self {
         let answering = false;
         let context = context(tokens, window);
-        let news = News::Measured { context, answering };
-        self.news(&format!("measured {tokens}"), news)
+        let event = AgentEvent::ContextMeasured { context, answering };
+        self.event(&format!("measured {tokens}"), event)
     }
 
     /// A reading in the middle of an answer.
     pub fn answering(&mut self, tokens: u64) -> &mut Self {
         let answering = true;
         let context = context(tokens, 1_000);
-        let news = News::Measured { context, answering };
-        self.news(&format!("answering {tokens}"), news)
+        let event = AgentEvent::ContextMeasured { context, answering };
+        self.event(&format!("answering {tokens}"), event)
     }
 
     pub fn tool(&mut self, id: &str) -> &mut Self {
         let (id, name) = (id.to_owned(), "Bash".to_owned());
         let summary = "make test".to_owned();
-        self.news("tool", News::ToolStarted { id, name, summary })
+        self.event("tool", AgentEvent::ToolStarted { id, name, summary })
     }
 
     pub fn tool_ended(&mut self, id: &str) -> &mut Self {
         let (id, error) = (id.to_owned(), None);
-        self.news("tool ended", News::ToolEnded { id, error })
+        self.event("tool ended", AgentEvent::ToolEnded { id, error })
     }
 
     pub fn resulted(&mut self, success: bool) -> &mut Self {
@@ -207,7 +208,7 @@ impl Play {
             success,
             ..TurnEnd::default()
         };
-        self.news(&format!("resulted {success}"), News::Resulted(end))
+        self.event(&format!("resulted {success}"), AgentEvent::TurnEnded(end))
     }
 
     /// The turn fails because the conversation cannot go on.
@@ -216,20 +217,23 @@ impl Play {
             spent: Some(spent),
             ..TurnEnd::default()
         };
-        self.news("spent", News::Resulted(end))
+        self.event("spent", AgentEvent::TurnEnded(end))
     }
 
     /// A call of the model is over.
     pub fn called(&mut self, tokens: u64) -> &mut Self {
-        self.news(&format!("called {tokens}"), News::CallEnded { tokens })
+        self.event(
+            &format!("called {tokens}"),
+            AgentEvent::CallEnded { tokens },
+        )
     }
 
     /// The conversation has cost so much, in millionths of a dollar.
     pub fn cost(&mut self, conversation_microusd: u64) -> &mut Self {
-        let news = News::Cost {
+        let event = AgentEvent::Cost {
             conversation_microusd,
         };
-        self.news(&format!("cost {conversation_microusd}"), news)
+        self.event(&format!("cost {conversation_microusd}"), event)
     }
 
     /// The turn goes well, and cost so much.
@@ -240,9 +244,9 @@ impl Play {
             tokens,
             ..TurnEnd::default()
         };
-        self.news(
+        self.event(
             &format!("resulted for {cost_microusd}"),
-            News::Resulted(end),
+            AgentEvent::TurnEnded(end),
         )
     }
 
@@ -252,21 +256,21 @@ impl Play {
             percent,
             resets_at: resets_in.map(|s| self.now.after(Duration::from_secs(s))),
         };
-        self.news(&format!("quota {percent}"), News::Quota(quota))
+        self.event(&format!("quota {percent}"), AgentEvent::Quota(quota))
     }
 
     pub fn exited(&mut self, code: i32) -> &mut Self {
-        self.news(&format!("exited {code}"), exited(Exit::Code(code), false))
+        self.event(&format!("exited {code}"), exited(Exit::Code(code), false))
     }
 
     pub fn killed(&mut self, signal: i32) -> &mut Self {
-        let news = exited(Exit::Signal(signal), false);
-        self.news(&format!("killed {signal}"), news)
+        let event = exited(Exit::Signal(signal), false);
+        self.event(&format!("killed {signal}"), event)
     }
 
     /// The process ended without a result, and these were its last words.
     pub fn died(&mut self, words: &str, problem: Option<Problem>) -> &mut Self {
-        let news = News::Exited {
+        let event = AgentEvent::Exited {
             exit: Exit::Code(3),
             claimed: false,
             leftovers: Vec::new(),
@@ -274,11 +278,11 @@ impl Play {
             problem,
             stop_pattern: None,
         };
-        self.news("died", news)
+        self.event("died", event)
     }
 
     pub fn claimed(&mut self) -> &mut Self {
-        self.news("claimed", exited(Exit::Code(0), true))
+        self.event("claimed", exited(Exit::Code(0), true))
     }
 
     /// The turn fails, and the agent tells why.
@@ -288,7 +292,7 @@ impl Play {
             problem,
             ..TurnEnd::default()
         };
-        self.news("failed", News::Resulted(end))
+        self.event("failed", AgentEvent::TurnEnded(end))
     }
 
     /// The agent answers with words, to whatever it was asked.
@@ -298,7 +302,7 @@ impl Play {
             text: text.to_owned(),
             ..TurnEnd::default()
         };
-        self.news("said", News::Resulted(end))
+        self.event("said", AgentEvent::TurnEnded(end))
     }
 
     pub fn hooks(&mut self, point: HookPoint, error: Option<&str>) -> &mut Self {
@@ -316,32 +320,32 @@ impl Play {
     pub fn kept(&mut self, changed: u32, committed: u32) -> &mut Self {
         let id = format!("{:07x}", self.state.kept.number);
         let before = self.state.kept.uncommitted;
-        let kept = Kept {
+        let kept = AutocommitResult {
             changed,
             uncommitted: before + changed - committed,
             commit: (committed > 0).then_some(Committed {
                 id,
                 files: committed,
             }),
-            ..Kept::default()
+            ..AutocommitResult::default()
         };
         self.answer_keep(Ok(kept))
     }
 
     /// The work was looked at, and could not be committed.
     pub fn not_committed(&mut self, changed: u32, error: &str) -> &mut Self {
-        let kept = Kept {
+        let kept = AutocommitResult {
             changed,
             uncommitted: self.state.kept.uncommitted + changed,
             error: Some(error.to_owned()),
-            ..Kept::default()
+            ..AutocommitResult::default()
         };
         self.answer_keep(Ok(kept))
     }
 
-    pub fn answer_keep(&mut self, kept: Result<Kept, String>) -> &mut Self {
+    pub fn answer_keep(&mut self, kept: Result<AutocommitResult, String>) -> &mut Self {
         let number = self.state.kept.number;
-        self.input("kept", Input::Kept { number, kept })
+        self.input("kept", Input::AutocommitFinished { number, kept })
     }
 
     /// The stop scripts answer; one of them with a verdict.
@@ -361,7 +365,7 @@ impl Play {
 
     pub fn answers(&mut self, answers: Answers) -> &mut Self {
         let number = self.state.completion.number;
-        self.input("answered", Input::Answered { number, answers })
+        self.input("answered", Input::ConditionsAnswered { number, answers })
     }
 
     /// Gates have run, each with its error or none.
@@ -381,13 +385,13 @@ impl Play {
     pub fn done(&mut self, reason: Option<&str>) -> &mut Self {
         let ticket = Ticket(1);
         let reason = reason.map(str::to_owned);
-        self.input("done", Input::Done { ticket, reason })
+        self.input("done", Input::CompletionClaimed { ticket, reason })
     }
 
     pub fn snapshot(&mut self, commit: &str, uncommitted: u32) -> &mut Self {
         let iteration = self.state.iteration;
         let commit = commit.to_owned();
-        let input = Input::Snapshot {
+        let input = Input::SnapshotTaken {
             iteration,
             commit,
             uncommitted,
@@ -397,17 +401,17 @@ impl Play {
 
     pub fn named(&mut self, agent_id: &str) -> &mut Self {
         let agent_id = agent_id.to_owned();
-        self.news("named", News::Named { agent_id })
+        self.event("named", AgentEvent::SessionNamed { agent_id })
     }
 
     /// The fresh session's process comes up and answers.
     pub fn opened(&mut self) -> &mut Self {
-        self.launched().news("opened", News::Opened)
+        self.launched().event("opened", AgentEvent::Opened)
     }
 
     pub fn not_opened(&mut self) -> &mut Self {
         let reason = "no such program".to_owned();
-        self.news("not opened", News::NotLaunched { reason })
+        self.event("not opened", AgentEvent::NotLaunched { reason })
     }
 }
 
@@ -433,8 +437,8 @@ pub fn script(verdict: ScriptVerdict) -> Answers {
     }
 }
 
-pub fn exited(exit: Exit, claimed: bool) -> News {
-    News::Exited {
+pub fn exited(exit: Exit, claimed: bool) -> AgentEvent {
+    AgentEvent::Exited {
         exit,
         claimed,
         stop_pattern: None,

@@ -1,5 +1,6 @@
 //! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
 
+mod autocommit;
 mod budget;
 mod claims;
 mod completion;
@@ -8,7 +9,6 @@ mod handoff;
 mod hindsight;
 mod hindsight_end;
 mod hooks;
-mod keep;
 mod life;
 mod limits;
 mod objectives;

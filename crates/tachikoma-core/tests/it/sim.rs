@@ -54,7 +54,10 @@ fn loops() -> u64 {
 
 fn live_through(seed: u64, coverage: &mut Coverage) {
     let mut world = World::new(seed);
-    let lived = catch_unwind(AssertUnwindSafe(|| world.run(coverage)));
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        world.run(coverage);
+        replayed::check_replay(&world);
+    }));
     if lived.is_err() {
         let skipped = world.journal.len().saturating_sub(25);
         let last: Vec<String> = world
@@ -106,7 +109,7 @@ const EXPECTED: &[&str] = &[
     "ended:signal",
     "ended:error",
     "crash",
-    "stale news",
+    "stale event",
     "SegmentOpened",
     "Asked",
     "Answered",
@@ -156,15 +159,15 @@ const EXPECTED: &[&str] = &[
     "IterationCompleted",
     "IterationFailed",
     "IterationLimited",
-    "LookRequested",
-    "BusySeen",
+    "SilenceChecked",
+    "AgentBusy",
     "StreamEnded",
     "AttemptCut",
     "SnapshotTaken",
-    "KeepStarted",
-    "KeepCalledOff",
-    "WorkKept",
-    "KeepGivenUp",
+    "AutocommitStarted",
+    "AutocommitCanceled",
+    "AutocommitFinished",
+    "AutocommitGivenUp",
     "Claimed",
     "CheckStarted",
     "ConditionsAnswered",

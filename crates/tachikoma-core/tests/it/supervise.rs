@@ -423,7 +423,7 @@ fn wrong_answers_end_a_start_early() {
 fn time_in_which_the_machine_slept_is_not_counted_against_a_start() {
     let mut play = Play::new(ServerPolicy::default());
     play.now = play.now.after(3600 * SECOND);
-    play.tell(ServerInput::StoodStill {
+    play.tell(ServerInput::Suspended {
         duration: 3600 * SECOND,
     });
     play.tell(ServerInput::Wake);

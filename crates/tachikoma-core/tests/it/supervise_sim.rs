@@ -96,7 +96,7 @@ impl World {
             | ServerEvent::Stayed { .. }
             | ServerEvent::GaveUp { .. }
             | ServerEvent::Cleared
-            | ServerEvent::StoodStill { .. }
+            | ServerEvent::Suspended { .. }
             | ServerEvent::AccessRefused { .. }
             | ServerEvent::Closed => None,
         });

@@ -1,9 +1,9 @@
 //! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
 
 use tachikoma_core::{
-    Answer, Cause, CheckStage, Denial, Effect, HookPoint, Keep, KeepPurpose, LimitedAttempt,
-    LoopEvent, ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record, Resumption,
-    Rung, Timestamp, TurnReport, Wait, WaitReason, Work,
+    Answer, Autocommit, AutocommitPurpose, Cause, CheckStage, Denial, Effect, HookPoint,
+    LimitedAttempt, LoopEvent, ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record,
+    Resumption, Rung, Timestamp, TurnReport, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -18,9 +18,9 @@ pub fn phase(phase: &Phase) -> &'static str {
             WaitReason::Operator => "operator",
         },
         Phase::Working { work } => working(work),
-        Phase::Keeping { keep } => match keep.purpose {
-            KeepPurpose::End => "keeping the end",
-            KeepPurpose::Iteration | KeepPurpose::Checkpoint => "keeping",
+        Phase::Autocommitting { autocommit } => match autocommit.purpose {
+            AutocommitPurpose::End => "keeping the end",
+            AutocommitPurpose::Iteration | AutocommitPurpose::Checkpoint => "keeping",
         },
         Phase::Checking { check } => match &check.stage {
             CheckStage::Asking => "asking",
@@ -39,7 +39,7 @@ pub fn phase(phase: &Phase) -> &'static str {
                 ..
             } => "reboot:before",
             RebootStage::Hooks { .. } => "reboot:after",
-            RebootStage::Keeping { .. } => "reboot:keeping",
+            RebootStage::Autocommitting { .. } => "reboot:keeping",
             RebootStage::Closing { .. } => "reboot:closing",
             RebootStage::Opening { .. } => "reboot:opening",
         },
@@ -117,21 +117,21 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::StopPatternMatched { .. } => "StopPatternMatched",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
         LoopEvent::RungClimbed { .. } => "RungClimbed",
-        LoopEvent::StoodStill { .. } => "StoodStill",
+        LoopEvent::Suspended { .. } => "Suspended",
         LoopEvent::CustomSet { .. } => "CustomSet",
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
         LoopEvent::IterationCompleted { .. } => "IterationCompleted",
         LoopEvent::IterationFailed { .. } => "IterationFailed",
         LoopEvent::IterationLimited(_) => "IterationLimited",
-        LoopEvent::LookRequested { .. } => "LookRequested",
-        LoopEvent::BusySeen { .. } => "BusySeen",
+        LoopEvent::SilenceChecked { .. } => "SilenceChecked",
+        LoopEvent::AgentBusy { .. } => "AgentBusy",
         LoopEvent::StreamEnded => "StreamEnded",
         LoopEvent::AttemptCut { .. } => "AttemptCut",
         LoopEvent::SnapshotTaken { .. } => "SnapshotTaken",
-        LoopEvent::KeepStarted { .. } => "KeepStarted",
-        LoopEvent::KeepCalledOff { .. } => "KeepCalledOff",
-        LoopEvent::WorkKept { .. } => "WorkKept",
-        LoopEvent::KeepGivenUp { .. } => "KeepGivenUp",
+        LoopEvent::AutocommitStarted { .. } => "AutocommitStarted",
+        LoopEvent::AutocommitCanceled { .. } => "AutocommitCanceled",
+        LoopEvent::AutocommitFinished { .. } => "AutocommitFinished",
+        LoopEvent::AutocommitGivenUp { .. } => "AutocommitGivenUp",
         LoopEvent::Claimed { .. } => "Claimed",
         LoopEvent::CheckStarted { .. } => "CheckStarted",
         LoopEvent::ConditionsAnswered { .. } => "ConditionsAnswered",
@@ -177,20 +177,20 @@ pub fn effect(effect: &Effect) -> &'static str {
             Rung::Terminate => "term",
             Rung::Kill => "kill",
         },
-        Effect::Look { .. } => "look",
+        Effect::SampleProcesses { .. } => "look",
         Effect::Prompt { .. } => "prompt",
         Effect::Advise { .. } => "advise",
-        Effect::Tell { .. } => "tell",
+        Effect::SendMessage { .. } => "tell",
         Effect::RollBack { .. } => "roll back",
         Effect::AskCost { .. } => "cost?",
-        Effect::OweLook => "owe",
+        Effect::AttributeChanges => "owe",
         Effect::AskHandOff { .. } => "hand-off",
         Effect::Close { .. } => "close",
-        Effect::Open { .. } => "open",
+        Effect::OpenSession { .. } => "open",
         Effect::RunHooks { .. } => "hooks",
-        Effect::Keep { .. } => "keep",
-        Effect::CallOffKeep => "call off",
-        Effect::Ask { .. } => "ask",
+        Effect::Autocommit { .. } => "keep",
+        Effect::CancelAutocommit => "call off",
+        Effect::CheckConditions { .. } => "ask",
         Effect::RunGates { .. } => "gates",
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { .. } => "ok",
@@ -209,10 +209,10 @@ pub fn wish(effect: &Effect) -> String {
             ..
         } => format!("launch in {agent_id}"),
         Effect::Signal { rung, .. } => format!("signal {rung}"),
-        Effect::Look { .. } => "look".to_owned(),
+        Effect::SampleProcesses { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
-        Effect::Tell { words, .. } => format!("tell {words}"),
+        Effect::SendMessage { words, .. } => format!("tell {words}"),
         Effect::RollBack {
             iteration,
             again: false,
@@ -222,13 +222,13 @@ pub fn wish(effect: &Effect) -> String {
             again: true,
         } => format!("roll back to {iteration} again"),
         Effect::AskCost { .. } => "ask for the cost".to_owned(),
-        Effect::OweLook => "owe a look".to_owned(),
+        Effect::AttributeChanges => "owe a look".to_owned(),
         Effect::AskHandOff { .. } => "ask for the hand-off".to_owned(),
         Effect::Close { .. } => "close".to_owned(),
-        Effect::Open { session, .. } => format!("open {session}"),
+        Effect::OpenSession { session, .. } => format!("open {session}"),
         Effect::RunHooks { point, .. } => format!("run {point}"),
-        Effect::Keep { commit: None, .. } => "survey".to_owned(),
-        Effect::Keep {
+        Effect::Autocommit { commit: None, .. } => "survey".to_owned(),
+        Effect::Autocommit {
             commit: Some(order),
             ..
         } => {
@@ -239,8 +239,8 @@ pub fn wish(effect: &Effect) -> String {
                 order.iteration, order.status, order.session
             )
         }
-        Effect::CallOffKeep => "call off".to_owned(),
-        Effect::Ask { .. } => "ask".to_owned(),
+        Effect::CancelAutocommit => "call off".to_owned(),
+        Effect::CheckConditions { .. } => "ask".to_owned(),
         Effect::RunGates { names, .. } => format!("run {}", names.join(", ")),
         Effect::Reply { answer, .. } => match answer {
             Answer::Accepted { note } => format!("ok: {note}"),
@@ -306,7 +306,7 @@ pub fn fact(record: &Record) -> String {
         | LoopEvent::AttemptCut {
             iteration, attempt, ..
         } => format!("{iteration} attempt {attempt}"),
-        LoopEvent::BusySeen { activity } => activity.to_string(),
+        LoopEvent::AgentBusy { activity } => activity.to_string(),
         LoopEvent::AgentLaunched { pid } => pid.to_string(),
         LoopEvent::ContextMeasured { context, .. } => format!("{}%", context.percent()),
         LoopEvent::WrapUpAdvised { percent } => format!("{percent}%"),
@@ -325,8 +325,8 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::FileTouched { path } => path.clone(),
         LoopEvent::Noted { text, .. } | LoopEvent::HandOffWritten { text, .. } => text.clone(),
         LoopEvent::HandOffRequested { until: limit }
-        | LoopEvent::KeepCalledOff { until: limit, .. }
-        | LoopEvent::LookRequested { until: limit, .. }
+        | LoopEvent::AutocommitCanceled { until: limit, .. }
+        | LoopEvent::SilenceChecked { until: limit, .. }
         | LoopEvent::ClosingStarted { until: limit, .. } => format!("within {}", until(limit)),
         LoopEvent::HooksStarted(start) => start.point.to_string(),
         LoopEvent::HooksRan(end) => match &end.given_up {
@@ -360,7 +360,7 @@ pub fn fact(record: &Record) -> String {
         }
         LoopEvent::RungClimbed { rung, until: next } => format!("{rung} {}", until(next)),
         LoopEvent::CustomSet { key, .. } => key.clone(),
-        LoopEvent::StoodStill { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
+        LoopEvent::Suspended { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
             format!("{duration_ms} ms")
         }
         LoopEvent::Incident(incident) => incident.to_string(),
@@ -406,7 +406,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),
-        LoopEvent::KeepStarted(Keep {
+        LoopEvent::AutocommitStarted(Autocommit {
             purpose,
             until: limit,
             ..
@@ -414,14 +414,14 @@ pub fn fact(record: &Record) -> String {
             let limit = limit.as_ref().map_or("no limit".to_owned(), &until);
             format!("{purpose} within {limit}")
         }
-        LoopEvent::WorkKept { kept, .. } => {
+        LoopEvent::AutocommitFinished { kept, .. } => {
             let commit = kept.commit.as_ref();
             let commit = commit.map_or(String::new(), |it| format!(", {} as {}", it.files, it.id));
             let error = kept.error.as_deref().unwrap_or_default();
             let left = kept.uncommitted;
             format!("{} changed{commit}, {left} left{error}", kept.changed)
         }
-        LoopEvent::KeepGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
+        LoopEvent::AutocommitGivenUp { purpose, reason } => format!("{purpose}: {reason}"),
         LoopEvent::Claimed { reason } => reason.clone().unwrap_or_default(),
         LoopEvent::CheckStarted { check } => {
             let limit = check.until.as_ref().map_or("no limit".to_owned(), &until);

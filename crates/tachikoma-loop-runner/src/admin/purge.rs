@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir};
-use tachikoma_core::{Life, LoopId};
+use tachikoma_core::{Epoch, LoopId};
 use tachikoma_fs::{RALPH_DIR, is_missing, quarantine, regular, whole};
 
 use super::{restore, retention};
@@ -52,7 +52,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     }
     ids.sort_unstable();
     ids.dedup();
-    let lives: Vec<(LoopId, Option<Life>)> = ids
+    let lives: Vec<(LoopId, Option<Epoch>)> = ids
         .iter()
         .map(|id| {
             (
@@ -190,7 +190,7 @@ impl Purged {
     fn backups(
         &mut self,
         premises: &Premises,
-        shared: Option<&Vec<(LoopId, Option<Life>)>>,
+        shared: Option<&Vec<(LoopId, Option<Epoch>)>>,
     ) -> io::Result<()> {
         let dir = &premises.backups.dir;
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {

@@ -305,7 +305,7 @@ fn rebuild(
     let after_loss = told.is_none_or(|told| told != *state);
     let mut journal =
         Journal::begin_restored(new, last + 1, state, now, after_loss, &premises.vault)?;
-    let input = Input::Trouble { warning };
+    let input = Input::Warning { warning };
     journal.append_synced(&step(&Policy::default(), state, now, input).records)?;
     for (name, _) in retention::BELOW {
         let below = new.join(name);

@@ -52,7 +52,7 @@ impl Past {
 fn limited_until(state: &State) -> Option<Timestamp> {
     let wait = match &state.phase {
         Phase::Waiting { wait } => Some(*wait),
-        Phase::Keeping { keep } => keep.then,
+        Phase::Autocommitting { autocommit: keep } => keep.then,
         Phase::Checking { check } => check.then,
         Phase::Hooking { hooking } => hooking.then,
         Phase::Paused { then } => *then,
@@ -144,7 +144,7 @@ pub(super) fn outcome(point: HookPoint, state: &State) -> Option<String> {
             Phase::Idle
             | Phase::Waiting { .. }
             | Phase::Working { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Rebooting { .. }
             | Phase::Paused { .. } => None,

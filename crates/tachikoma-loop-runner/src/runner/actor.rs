@@ -84,7 +84,7 @@ impl Actor {
     async fn take_all(&mut self, input: Input) -> Result<(), Abort> {
         let now = self.clock.now();
         if let Some(duration) = self.clock.jumped() {
-            self.pass(now, Input::StoodStill { duration }).await?;
+            self.pass(now, Input::Suspended { duration }).await?;
         }
         if repair::is_due_before(&input) {
             self.repair(now).await?;
@@ -191,7 +191,7 @@ impl Actor {
             let input = self.dispatch(event).await?;
             if let Some(duration) = suspended {
                 self.queue.extend(input);
-                return Ok(Input::StoodStill { duration });
+                return Ok(Input::Suspended { duration });
             }
             if let Some(input) = input {
                 return Ok(input);
@@ -257,11 +257,11 @@ impl Actor {
     async fn git_reply(&mut self, reply: GitReply) -> Result<Option<Input>, Abort> {
         Ok(match reply {
             GitReply::NoRepository(why) => {
-                self.policy.keep = Some(self.config.keep_rules(false));
+                self.policy.autocommit = Some(self.config.keep_rules(false));
                 Some(autocommit::no_repository(&why))
             }
             GitReply::NoChangeDetection(why) => {
-                self.policy.keep = None;
+                self.policy.autocommit = None;
                 Some(autocommit::no_change_detection(&why))
             }
             GitReply::Opened => {
@@ -287,7 +287,7 @@ impl Actor {
                 features.begin_deferred_turn(context, queue).await;
                 None
             }
-            GitReply::Committed { number, result } => Some(Input::Kept {
+            GitReply::Committed { number, result } => Some(Input::AutocommitFinished {
                 number,
                 kept: result,
             }),
@@ -317,7 +317,7 @@ impl Actor {
                 self.features.resume();
                 let stopped = self.suspended.take()?;
                 let duration = clock::monotonic().saturating_duration_since(stopped);
-                Some(Input::StoodStill { duration })
+                Some(Input::Suspended { duration })
             }
             request => {
                 let Parts {
@@ -358,7 +358,7 @@ impl Actor {
             self.agent = agent;
         }
         let settings = &self.config.settings;
-        let keep = self.policy.keep;
+        let keep = self.policy.autocommit;
         let keep = keep.map(|keep| self.config.keep_rules(keep.repository));
         self.policy = self.config.policy(&self.agent);
         set_keep_rules(&mut self.policy, keep);

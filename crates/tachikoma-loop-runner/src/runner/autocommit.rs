@@ -6,8 +6,8 @@ mod git_worker;
 use std::time::Duration;
 
 use tachikoma_core::{
-    CommitFacts, CommitMessage, CommitOrder, Effect, Generation, Input, Kept, LoopChanges, News,
-    Phase, Policy, Rung, State, Timestamp, TurnEnd,
+    AgentEvent, AutocommitResult, CommitFacts, CommitMessage, CommitOrder, Effect, Generation,
+    Input, LoopChanges, Phase, Policy, Rung, State, Timestamp, TurnEnd,
 };
 use tokio::time::Instant;
 
@@ -152,7 +152,7 @@ impl Autocommit {
         let worker = self
             .worker
             .as_mut()
-            .filter(|_| context.policy.keep.is_some());
+            .filter(|_| context.policy.autocommit.is_some());
         if !worker.is_some_and(|worker| worker.take_snapshot(iteration, only_survey)) {
             return Some(turn);
         }
@@ -188,7 +188,7 @@ impl Autocommit {
                 self.has_snapshot = Some(iteration);
                 let before = state.kept.snapshot.as_ref();
                 let commit = commit.or_else(|| before.map(|before| before.commit.clone()))?;
-                Some(Input::Snapshot {
+                Some(Input::SnapshotTaken {
                     iteration,
                     commit,
                     uncommitted,
@@ -234,18 +234,21 @@ impl Autocommit {
         }
         let reason = "it was ended before it began".to_owned();
         let (news, over) = match deferred.turn.start {
-            TurnStart::Launch { .. } => (News::NotLaunched { reason }, true),
+            TurnStart::Launch { .. } => (AgentEvent::NotLaunched { reason }, true),
             TurnStart::Prompt => {
                 let end = TurnEnd {
                     reason: Some(reason),
                     ..TurnEnd::default()
                 };
                 // The process of the session runs, whether or not the turn has begun.
-                (News::Resulted(end), rung == Rung::Interrupt)
+                (AgentEvent::TurnEnded(end), rung == Rung::Interrupt)
             }
         };
         if over {
-            queue.push(Input::Agent { generation, news });
+            queue.push(Input::Agent {
+                generation,
+                event: news,
+            });
         }
         over
     }
@@ -272,9 +275,9 @@ impl Autocommit {
                 Err("git has not finished its earlier work".to_owned())
             }
             // A warning said so when the run began.
-            None => Ok(Kept::default()),
+            None => Ok(AutocommitResult::default()),
         };
-        queue.push(Input::Kept { number, kept });
+        queue.push(Input::AutocommitFinished { number, kept });
     }
 
     pub fn cancel_commit(&self) {
@@ -321,7 +324,7 @@ impl Autocommit {
 
 /// Returns whether the effects do more than to survey files. Their records must be synced first.
 pub(super) fn change_something(policy: &Policy, effects: &[Effect]) -> bool {
-    let surveys = |effect: &Effect| matches!(effect, Effect::Keep { commit: None, .. });
+    let surveys = |effect: &Effect| matches!(effect, Effect::Autocommit { commit: None, .. });
     (has_repository(policy) && !effects.is_empty()) || !effects.iter().all(surveys)
 }
 
@@ -363,7 +366,7 @@ fn no_snapshot(iteration: u32, why: &str) -> Input {
 }
 
 fn has_repository(policy: &Policy) -> bool {
-    policy.keep.is_some_and(|rules| rules.repository)
+    policy.autocommit.is_some_and(|rules| rules.repository)
 }
 
 fn change_owner(changes: LoopChanges) -> Whose {

@@ -105,7 +105,7 @@ impl Checks {
             all: config.settings.gate.len(),
             history: TestHistory {
                 any: progress.tests.is_some(),
-                changed: progress.untested || context.policy.keep.is_none(),
+                changed: progress.untested || context.policy.autocommit.is_none(),
                 dir,
                 vault: config.vault.clone(),
             },
@@ -146,7 +146,7 @@ impl Checks {
         let number = self.run.take()?.number;
         let ran = match result {
             TaskResult::Completed(CheckOutput::Answers(answers)) => {
-                return Some(Input::Answered { number, answers });
+                return Some(Input::ConditionsAnswered { number, answers });
             }
             TaskResult::Completed(CheckOutput::Gates(ran)) => ran,
             TaskResult::Panicked(reason) => return Some(Input::Broken { reason }),

@@ -1,6 +1,6 @@
 //! The features of the runner. Each owns its state, its tasks and its threads.
 
-use tachikoma_core::{Effect, Input, LoopCommand, Urgency, Wish};
+use tachikoma_core::{Effect, Input, LoopCommand, OperatorRequest, Urgency};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -169,7 +169,7 @@ impl Features {
                 };
                 self.begin_turn(context, turn, queue).await;
             }
-            Effect::Open {
+            Effect::OpenSession {
                 generation,
                 session,
                 resume,
@@ -183,20 +183,20 @@ impl Features {
                 generation,
                 percent,
             } => self.session.advise(context, generation, percent, queue),
-            Effect::Tell { generation, words } => {
+            Effect::SendMessage { generation, words } => {
                 self.session.tell(context, generation, &words, queue);
             }
             Effect::RollBack { iteration, again } => {
                 self.autocommit.roll_back(iteration, again, queue);
             }
             Effect::AskCost { generation } => self.session.ask_cost(context, generation),
-            Effect::OweLook => self.autocommit.owe_survey(),
+            Effect::AttributeChanges => self.autocommit.owe_survey(),
             Effect::AskHandOff { generation } => {
                 self.autocommit.owe_survey();
                 self.session.ask_hand_off(context, generation, queue);
             }
             Effect::Close { generation } => self.session.close_stdin(generation),
-            Effect::Look { generation } => self.session.sample_processes(generation),
+            Effect::SampleProcesses { generation } => self.session.sample_processes(generation),
             Effect::Signal { generation, rung } => {
                 if !self.autocommit.end_deferred(generation, rung, queue) {
                     self.session.signal(context, generation, rung);
@@ -205,7 +205,7 @@ impl Features {
             Effect::RunHooks { point, reason } => {
                 self.hooks.run(context, point, reason, queue);
             }
-            Effect::Keep {
+            Effect::Autocommit {
                 number,
                 commit,
                 changes,
@@ -213,8 +213,8 @@ impl Features {
                 let autocommit = &mut self.autocommit;
                 autocommit.commit(context, number, commit, changes, queue);
             }
-            Effect::CallOffKeep => self.autocommit.cancel_commit(),
-            Effect::Ask { number } => {
+            Effect::CancelAutocommit => self.autocommit.cancel_commit(),
+            Effect::CheckConditions { number } => {
                 let Self {
                     checks, autocommit, ..
                 } = self;
@@ -275,8 +275,8 @@ impl Features {
                 Some(match (hooks, command) {
                     // The loop waits for the hook. The stop is recorded, and takes effect after the hook.
                     (Some(Hooks::Framing), LoopCommand::Stop(Urgency::Graceful)) => {
-                        let wish = Wish::StopBehindHooks;
-                        Input::Operator { ticket, wish }
+                        let wish = OperatorRequest::StopAfterHooks;
+                        Input::OperatorRequest { ticket, wish }
                     }
                     (_, command) => Input::Command { ticket, command },
                 })
@@ -284,7 +284,7 @@ impl Features {
             LoopRequest::Operator { request, reply } => match operator::wish(context, request) {
                 Ok(Some(wish)) => {
                     let ticket = self.control.ticket(reply);
-                    Some(Input::Operator { ticket, wish })
+                    Some(Input::OperatorRequest { ticket, wish })
                 }
                 Ok(None) => {
                     let current = context.state.public();
@@ -307,7 +307,7 @@ impl Features {
                     Ok(read) => {
                         let wish = self.reload.wish(context, read);
                         let ticket = self.control.ticket(reply);
-                        Input::Operator { ticket, wish }
+                        Input::OperatorRequest { ticket, wish }
                     }
                     Err(why) => {
                         let warning = format!(
@@ -320,7 +320,7 @@ impl Features {
             }
             LoopRequest::Set { key, value, reply } => {
                 let ticket = self.control.ticket(reply);
-                Some(Input::Set { ticket, key, value })
+                Some(Input::CustomSet { ticket, key, value })
             }
             LoopRequest::Note {
                 text,
@@ -334,7 +334,7 @@ impl Features {
             }),
             LoopRequest::Done { reason, reply } => {
                 let ticket = self.control.ticket(reply);
-                Some(Input::Done { ticket, reason })
+                Some(Input::CompletionClaimed { ticket, reason })
             }
             LoopRequest::Incident(incident) => Some(Input::Incident(incident)),
             // The actor handles the other requests.

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use tachikoma_core::{EditedPrompt, PromptSource, Wish};
+use tachikoma_core::{EditedPrompt, OperatorRequest, PromptSource};
 
 use super::context::Context;
-use crate::handle::OperatorRequest;
+use crate::handle::ControlRequest;
 use crate::prompt;
 use crate::store::prompts;
 use tachikoma_core::error_chain as chain;
@@ -14,9 +14,12 @@ use tachikoma_core::error_chain as chain;
 ///
 /// # Errors
 /// The request is refused, with the reason.
-pub(super) fn wish(context: Context<'_>, request: OperatorRequest) -> Result<Option<Wish>, String> {
+pub(super) fn wish(
+    context: Context<'_>,
+    request: ControlRequest,
+) -> Result<Option<OperatorRequest>, String> {
     Ok(Some(match request {
-        OperatorRequest::Answer {
+        ControlRequest::Answer {
             id,
             choice,
             prompt_file,
@@ -27,12 +30,12 @@ pub(super) fn wish(context: Context<'_>, request: OperatorRequest) -> Result<Opt
                 .answerable(id, choice, prompt_file.is_some())?;
             let prompt = prompt_file.map(|path| store_prompt(context, &path));
             let prompt = prompt.transpose()?;
-            Wish::Answer { id, choice, prompt }
+            OperatorRequest::Answer { id, choice, prompt }
         }
-        OperatorRequest::Hold { id, writing } => Wish::Hold { id, writing },
-        OperatorRequest::Attend { on } => Wish::Attend { on },
-        OperatorRequest::Tell { text } => Wish::Tell { text },
-        OperatorRequest::Reload => return Ok(None),
+        ControlRequest::Hold { id, writing } => OperatorRequest::Hold { id, writing },
+        ControlRequest::Attend { on } => OperatorRequest::Attend { on },
+        ControlRequest::Tell { text } => OperatorRequest::Tell { text },
+        ControlRequest::Reload => return Ok(None),
     }))
 }
 

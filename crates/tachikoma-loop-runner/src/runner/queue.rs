@@ -42,7 +42,7 @@ impl InputQueue {
 
 /// Returns the input that has a warning recorded.
 pub(super) fn warning_input(warning: impl Into<String>) -> Input {
-    Input::Trouble {
+    Input::Warning {
         warning: warning.into(),
     }
 }

@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tachikoma_core::{Answer, Launch, LoopEvent, LoopState, OperatorEvent, Record, Wish};
+use tachikoma_core::{
+    Answer, Launch, LoopEvent, LoopState, OperatorEvent, OperatorRequest, Record,
+};
 use tokio::sync::oneshot;
 
 use super::context::Context;
@@ -82,7 +84,7 @@ impl Reload {
     }
 
     /// Returns what the core has to decide about settings that were read.
-    pub fn wish(&mut self, context: Context<'_>, read: ReloadedSettings) -> Wish {
+    pub fn wish(&mut self, context: Context<'_>, read: ReloadedSettings) -> OperatorRequest {
         let ReloadedSettings { settings, launch } = read;
         let live = Live::of(&context.config.settings, &settings);
         let launch = Launch {
@@ -96,7 +98,7 @@ impl Reload {
         config.settings = live.settings.clone();
         let limits = config.policy(context.agent).limits();
         self.pending = Some(live.settings);
-        Wish::Reload {
+        OperatorRequest::Reload {
             launch: Box::new(launch),
             later: live.later,
             limits,

@@ -1,6 +1,6 @@
 //! Repair of the loop's own files that the agent or another program destroyed: when they are checked, and the repair of the lock.
 
-use tachikoma_core::{Input, News};
+use tachikoma_core::{AgentEvent, Input};
 
 use super::error::{Abort, RunError};
 use super::session::Session;
@@ -17,26 +17,26 @@ pub(super) fn is_due_before(input: &Input) -> bool {
         | Input::Shutdown { .. }
         | Input::Decline { .. }
         | Input::Broken { .. }
-        | Input::Kept { .. }
-        | Input::Answered { .. }
+        | Input::AutocommitFinished { .. }
+        | Input::ConditionsAnswered { .. }
         | Input::GatesRan { .. }
-        | Input::Operator { .. }
+        | Input::OperatorRequest { .. }
         | Input::RolledBack { .. }
         | Input::HooksRan { .. } => true,
-        Input::Agent { news, .. } => matches!(
-            news,
-            News::NotLaunched { .. }
-                | News::Opened
-                | News::Resulted(_)
-                | News::Exited { .. }
-                | News::GuardLost
+        Input::Agent { event, .. } => matches!(
+            event,
+            AgentEvent::NotLaunched { .. }
+                | AgentEvent::Opened
+                | AgentEvent::TurnEnded(_)
+                | AgentEvent::Exited { .. }
+                | AgentEvent::GuardLost
         ),
-        Input::StoodStill { .. }
-        | Input::Snapshot { .. }
-        | Input::Set { .. }
+        Input::Suspended { .. }
+        | Input::SnapshotTaken { .. }
+        | Input::CustomSet { .. }
         | Input::Note { .. }
-        | Input::Done { .. }
-        | Input::Trouble { .. }
+        | Input::CompletionClaimed { .. }
+        | Input::Warning { .. }
         | Input::DiskWasFull { .. }
         | Input::Incident(_)
         | Input::Repaired { .. } => false,

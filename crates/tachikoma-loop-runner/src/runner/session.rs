@@ -14,7 +14,7 @@ use tachikoma_agents::{
     self as agents, FailureClass, Message, Observation, Turn, TurnOutcome, TurnResult,
     is_conversation_id,
 };
-use tachikoma_core::{Generation, Input, News, Rung, SessionNo, Spent, TurnEnd, microusd};
+use tachikoma_core::{AgentEvent, Generation, Input, Rung, SessionNo, Spent, TurnEnd, microusd};
 use tokio::sync::broadcast;
 
 use super::context::Context;
@@ -26,7 +26,7 @@ use crate::advice;
 use crate::clock::Clock;
 use crate::notice::Notice;
 use crate::process::{Guard, GuardError, GuardNews, Spawn, input, lines, output};
-use crate::session::process::{AgentEvent, LiveLaunch};
+use crate::session::process::{LiveLaunch, ReaderEvent};
 use crate::session::pump::{Output, Pump};
 use crate::session::stdin::{AgentStdin, StdinError};
 use crate::settings::Settings;
@@ -71,7 +71,7 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) enum SessionEvent {
     Guard(GuardNews),
-    Agent(AgentEvent),
+    Agent(ReaderEvent),
     /// A sample of the agent's processes.
     Sampled(Input),
 }
@@ -150,7 +150,7 @@ impl Session {
                 let pid = u32::try_from(pid).unwrap_or_default();
                 Some(Input::Agent {
                     generation: Generation(generation),
-                    news: News::Launched { pid },
+                    event: AgentEvent::Launched { pid },
                 })
             }
             GuardNews::SpawnFailed {
@@ -164,7 +164,7 @@ impl Session {
                 self.abandon(generation);
                 queue.push(Input::Agent {
                     generation,
-                    news: News::NotLaunched { reason },
+                    event: AgentEvent::NotLaunched { reason },
                 });
                 None
             }
@@ -199,7 +199,7 @@ impl Session {
                 }
                 Some(Input::Agent {
                     generation,
-                    news: News::GuardLost,
+                    event: AgentEvent::GuardLost,
                 })
             }
         }
@@ -208,30 +208,33 @@ impl Session {
     async fn agent_event(
         &mut self,
         context: Context<'_>,
-        event: AgentEvent,
+        event: ReaderEvent,
         clock: &mut Clock,
         maintenance: &mut Maintenance,
         queue: &mut InputQueue,
     ) -> Option<Input> {
         let generation = self.launch.as_ref()?.generation;
         let news = match event {
-            AgentEvent::Output => News::Output,
-            AgentEvent::StreamEnded => News::StreamEnded,
-            AgentEvent::Observed(observation) => {
+            ReaderEvent::Output => AgentEvent::Output,
+            ReaderEvent::StreamEnded => AgentEvent::StreamEnded,
+            ReaderEvent::Observed(observation) => {
                 return self.observed(context, generation, observation, clock, queue);
             }
-            AgentEvent::TranscriptClosed(transcript) => {
+            ReaderEvent::TranscriptClosed(transcript) => {
                 close_transcript(context, transcript, maintenance, queue);
                 return None;
             }
-            AgentEvent::Drained(output) => {
+            ReaderEvent::Drained(output) => {
                 return self
                     .drained(context, generation, output, maintenance, queue)
                     .await;
             }
-            AgentEvent::ReaderPanicked(reason) => return Some(Input::Broken { reason }),
+            ReaderEvent::ReaderPanicked(reason) => return Some(Input::Broken { reason }),
         };
-        Some(Input::Agent { generation, news })
+        Some(Input::Agent {
+            generation,
+            event: news,
+        })
     }
 
     /// Returns what the core learns of an observation.
@@ -252,7 +255,7 @@ impl Session {
                 let windows = allowance.windows.into_iter().map(quota);
                 queue.extend(windows.map(|window| Input::Agent {
                     generation,
-                    news: News::Quota(window),
+                    event: AgentEvent::Quota(window),
                 }));
                 return None;
             }
@@ -265,7 +268,7 @@ impl Session {
                         "the agent's name for its session is not a valid id: {shown:?}; the next iteration starts a new session"
                     )));
                 }
-                News::Named { agent_id }
+                AgentEvent::SessionNamed { agent_id }
             }
             Observation::BackgroundTasks(count) => {
                 self.launch.as_mut()?.background_tasks = count;
@@ -273,11 +276,14 @@ impl Session {
             }
             Observation::Resulted(result) => {
                 let more = self.launch.as_ref()?.background_tasks > 0 || result.queued > 0;
-                News::Resulted(self.turn_ended(context, *result, more, clock, queue))
+                AgentEvent::TurnEnded(self.turn_ended(context, *result, more, clock, queue))
             }
             observation => observation_news(observation)?,
         };
-        Some(Input::Agent { generation, news })
+        Some(Input::Agent {
+            generation,
+            event: news,
+        })
     }
 
     /// Warns of a version that was not tested, once.
@@ -401,7 +407,7 @@ impl Session {
             .flatten();
         queue.push(Input::Agent {
             generation,
-            news: News::Exited {
+            event: AgentEvent::Exited {
                 exit,
                 claimed,
                 stop_pattern,
@@ -574,7 +580,7 @@ impl Session {
             }
             Err(reason) => queue.push(Input::Agent {
                 generation,
-                news: News::Resulted(TurnEnd {
+                event: AgentEvent::TurnEnded(TurnEnd {
                     reason: Some(reason),
                     ..TurnEnd::default()
                 }),
@@ -606,7 +612,7 @@ impl Session {
         if let Err(reason) = started {
             queue.push(Input::Agent {
                 generation: turn.generation,
-                news: News::NotLaunched { reason },
+                event: AgentEvent::NotLaunched { reason },
             });
         }
     }
@@ -764,7 +770,7 @@ async fn guard_event(guard: Option<&mut Guard>) -> GuardNews {
     }
 }
 
-async fn agent_event(launch: Option<&mut LiveLaunch>) -> AgentEvent {
+async fn agent_event(launch: Option<&mut LiveLaunch>) -> ReaderEvent {
     match launch {
         Some(launch) => launch.next_event().await,
         None => std::future::pending().await,

@@ -42,8 +42,8 @@ pub(super) fn durability(event: &LoopEvent) -> Option<Durability> {
         | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
         | LoopEvent::IterationLimited(_)
-        | LoopEvent::WorkKept { .. }
-        | LoopEvent::KeepGivenUp { .. }
+        | LoopEvent::AutocommitFinished { .. }
+        | LoopEvent::AutocommitGivenUp { .. }
         | LoopEvent::GatesRan { .. }
         | LoopEvent::TestsRan(_)
         | LoopEvent::ClaimRefused(_)

@@ -101,6 +101,7 @@ async fn notified_records_are_synced_first() {
             since: runner.actor.clock.now(),
             containment: "none".to_owned(),
             follows_until: None,
+            repository: None,
         },
     };
     runner.actor.take(input).await.unwrap();

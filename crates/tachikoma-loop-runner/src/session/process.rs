@@ -12,7 +12,7 @@ use super::transcript::Transcript;
 use crate::notice::Notice;
 use crate::task::Task;
 
-pub(crate) use super::reader::AgentEvent;
+pub(crate) use super::reader::ReaderEvent;
 
 /// Events that may wait for the runner. If the runner is that far behind, the agent waits, and nothing is lost.
 const EVENTS_MAX: usize = 64;
@@ -35,7 +35,7 @@ pub(crate) struct LiveLaunch {
     pub carried: (u64, u64),
     /// How many tasks of the agent run in the background. While there are any, a result is not the end of the turn.
     pub background_tasks: usize,
-    events: mpsc::Receiver<AgentEvent>,
+    events: mpsc::Receiver<ReaderEvent>,
     commands: mpsc::Sender<ReaderCommand>,
     stdin: Option<AgentStdin>,
     task: Task,
@@ -59,7 +59,7 @@ impl LiveLaunch {
 
     fn with_task(
         generation: Generation,
-        events: mpsc::Receiver<AgentEvent>,
+        events: mpsc::Receiver<ReaderEvent>,
         commands: mpsc::Sender<ReaderCommand>,
         stdin: Option<AgentStdin>,
         task: Task,
@@ -108,11 +108,11 @@ impl LiveLaunch {
         self.command(ReaderCommand::ReportText);
     }
 
-    /// Waits for the next event. Cancel-safe. No event follows [`AgentEvent::Drained`].
-    pub async fn next_event(&mut self) -> AgentEvent {
+    /// Waits for the next event. Cancel-safe. No event follows [`ReaderEvent::Drained`].
+    pub async fn next_event(&mut self) -> ReaderEvent {
         match self.events.recv().await {
             Some(event) => event,
-            None => AgentEvent::ReaderPanicked(self.task.broken().await),
+            None => ReaderEvent::ReaderPanicked(self.task.broken().await),
         }
     }
 

@@ -24,7 +24,7 @@ const PING_BYTES_MAX: u64 = 1024;
 
 /// An event of a launch.
 #[derive(Debug)]
-pub(crate) enum AgentEvent {
+pub(crate) enum ReaderEvent {
     /// The agent wrote something other than pings. Reported once per interval.
     Output,
     /// The decoder has read something from the output.
@@ -52,7 +52,7 @@ pub(super) enum ReaderCommand {
 /// Reads one launch.
 pub(super) struct Reader {
     decoder: Decoder,
-    events: mpsc::Sender<AgentEvent>,
+    events: mpsc::Sender<ReaderEvent>,
     lines: LineHandler,
 }
 
@@ -91,7 +91,7 @@ enum Step {
 }
 
 impl Reader {
-    pub fn new(decoder: Decoder, events: mpsc::Sender<AgentEvent>, shown: LiveOutput) -> Self {
+    pub fn new(decoder: Decoder, events: mpsc::Sender<ReaderEvent>, shown: LiveOutput) -> Self {
         Self {
             decoder,
             events,
@@ -137,11 +137,11 @@ impl Reader {
                 Step::BeginTurn(transcript) => {
                     self.lines.reports_text = false;
                     let closed = pump.switch(transcript);
-                    self.send(AgentEvent::TranscriptClosed(closed)).await;
+                    self.send(ReaderEvent::TranscriptClosed(closed)).await;
                 }
                 Step::OutputClosed => {
                     closing_reported = true;
-                    self.send(AgentEvent::StreamEnded).await;
+                    self.send(ReaderEvent::StreamEnded).await;
                 }
                 Step::NextInterval => {
                     output_reported = false;
@@ -160,7 +160,7 @@ impl Reader {
                     };
                     if !output_reported && flow == Flow::Output && is_output {
                         output_reported = true;
-                        self.send(AgentEvent::Output).await;
+                        self.send(ReaderEvent::Output).await;
                     }
                     self.report().await;
                 }
@@ -174,16 +174,16 @@ impl Reader {
         let mut output = pump.finish();
         output.last_words = std::mem::take(&mut self.lines.last_words);
         output.not_understood = self.lines.not_understood;
-        self.send(AgentEvent::Drained(output)).await;
+        self.send(ReaderEvent::Drained(output)).await;
     }
 
     async fn report(&mut self) {
         for observation in std::mem::take(&mut self.lines.observations) {
-            self.send(AgentEvent::Observed(observation)).await;
+            self.send(ReaderEvent::Observed(observation)).await;
         }
     }
 
-    async fn send(&self, event: AgentEvent) {
+    async fn send(&self, event: ReaderEvent) {
         // Without a receiver the launch was abandoned, and the reader only empties the pipes.
         let _ = self.events.send(event).await;
     }

@@ -264,11 +264,11 @@ impl Rig {
             }
         };
         let happened = tokio::select! {
-            news = guard.next() => Happened::News(news),
+            news = guard.next() => Happened::AgentEvent(news),
             flow = pump.read(&mut sink), if flowing => Happened::Flow(flow),
         };
         match happened {
-            Happened::News(news) => self.seen.hear(news, self.generation),
+            Happened::AgentEvent(news) => self.seen.hear(news, self.generation),
             Happened::Flow(Flow::Output) => (),
             Happened::Flow(Flow::StreamEnded(_) | Flow::Ended) => self.seen.ended_streams += 1,
         }
@@ -291,7 +291,7 @@ impl Rig {
 }
 
 enum Happened {
-    News(GuardNews),
+    AgentEvent(GuardNews),
     Flow(Flow),
 }
 

@@ -249,8 +249,7 @@ impl Supervisor {
                 None => self.next().await?,
             };
             if let Some(jump) = self.clock.jumped() {
-                self.take(ServerInput::StoodStill { duration: jump })
-                    .await?;
+                self.take(ServerInput::Suspended { duration: jump }).await?;
             }
             if let Some(input) = input {
                 self.take(input).await?;
@@ -284,7 +283,7 @@ impl Supervisor {
             reason = self.log_task.broken() => return Err(SupervisorError::Broken(reason)),
             () = sleep => {
                 if let Some(duration) = due.and_then(|due| clock::overslept(since, due)) {
-                    self.at_once.push_back(ServerInput::StoodStill { duration });
+                    self.at_once.push_back(ServerInput::Suspended { duration });
                 }
                 self.at_once.push_back(ServerInput::Wake);
                 None

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use tachikoma_core::{Life, LoopId, Seq, Timestamp};
+use tachikoma_core::{Epoch, LoopId, Seq, Timestamp};
 use tachikoma_fs::{private, whole};
 
 use super::{Backups, Moment, container};
@@ -173,7 +173,7 @@ fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
 
 /// Removes the oldest backups of a life of a loop beyond the number that is kept. Only what is a backup of that life by its name
 /// and by what is in it counts and goes: others may be of another directory. Returns what could not be done.
-pub fn rotate(backups: &Backups, loop_id: LoopId, life: &Life, newest: &Path) -> Vec<String> {
+pub fn rotate(backups: &Backups, loop_id: LoopId, life: &Epoch, newest: &Path) -> Vec<String> {
     if backups.max == 0 {
         return Vec::new();
     }
@@ -200,7 +200,7 @@ pub fn rotate(backups: &Backups, loop_id: LoopId, life: &Life, newest: &Path) ->
 pub fn remove_of(
     dir: &Path,
     loop_id: LoopId,
-    life: Option<&Life>,
+    life: Option<&Epoch>,
     vault: &Vault,
 ) -> Result<(), StoreError> {
     for listed in list_names(dir, Some(loop_id))? {
@@ -217,21 +217,21 @@ pub fn remove_of(
 }
 
 /// Returns a path in `dir` that nobody else has, and that says which life it is of.
-pub fn temporary(dir: &Path, life: &Life) -> PathBuf {
+pub fn temporary(dir: &Path, life: &Epoch) -> PathBuf {
     let unique = uuid::Uuid::new_v4().simple().to_string();
     dir.join(whole::temporary_name(
         &(mark(life) + &unique[MARK_DIGITS..]),
     ))
 }
 
-fn mark(life: &Life) -> String {
+fn mark(life: &Epoch) -> String {
     let mut mark = life.to_string();
     mark.truncate(MARK_DIGITS);
     format!("{mark:0<MARK_DIGITS$}")
 }
 
 /// Returns whether a file is what a writer of a backup left that died: one of that life, or any that is old.
-pub fn is_remainder(path: &Path, life: Option<&Life>) -> bool {
+pub fn is_remainder(path: &Path, life: Option<&Epoch>) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let unique = name.and_then(whole::unique_of);
     unique.is_some_and(|unique| {
@@ -240,7 +240,7 @@ pub fn is_remainder(path: &Path, life: Option<&Life>) -> bool {
 }
 
 /// Removes what writers of backups left that died. The lock of the working directory must be held.
-pub fn remove_remains(dir: &Path, life: Option<&Life>) {
+pub fn remove_remains(dir: &Path, life: Option<&Epoch>) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
         if is_remainder(&path, life) {

@@ -49,7 +49,7 @@ impl Place {
     fn write(&mut self, words: &str) {
         let warning = words.to_owned();
         let now = self.state.time;
-        let input = Input::Trouble { warning };
+        let input = Input::Warning { warning };
         let decided = step(&Policy::default(), &mut self.state, now, input);
         self.journal.append_synced(&decided.records).unwrap();
     }

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use tachikoma_core::{Life, Record, State, Timestamp};
+use tachikoma_core::{Epoch, Record, State, Timestamp};
 use tachikoma_fs::quarantine::{quarantine, remake_dirs};
 use tachikoma_fs::{make_dir, private};
 
@@ -211,7 +211,7 @@ impl Journal {
         working_dir: &Path,
         state: &mut State,
         now: Timestamp,
-        life: Life,
+        life: Epoch,
     ) -> Result<Record, StoreError> {
         let (next, opened) = Self::anew(
             &self.dir,
@@ -231,7 +231,7 @@ impl Journal {
         working_dir: &Path,
         segment: u32,
         state: &mut State,
-        (now, life): (Timestamp, Life),
+        (now, life): (Timestamp, Epoch),
         vault: &Vault,
     ) -> Result<(Self, Record), StoreError> {
         quarantine(working_dir, &dir.join(segment_name(segment)))?;

@@ -14,6 +14,7 @@ fn launch(journal: &mut Journal, state: &mut State) {
         since: now,
         containment: "guard".to_owned(),
         follows_until: None,
+        repository: None,
     };
     let done = step(
         &Policy::default(),

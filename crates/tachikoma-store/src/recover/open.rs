@@ -68,7 +68,7 @@ impl Recovered {
         let mut warned = Vec::new();
         for warning in troubles {
             let now = state.time;
-            let input = Input::Trouble { warning };
+            let input = Input::Warning { warning };
             warned.extend(step(&Policy::default(), &mut state, now, input).records);
         }
         if !warned.is_empty() {

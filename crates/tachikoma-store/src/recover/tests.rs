@@ -7,7 +7,7 @@ mod hurt;
 use crate::vault::Vault;
 use std::time::Duration;
 
-use tachikoma_core::{Exit, Input, Launch, News, Policy, Runner, Seq, Timestamp, step};
+use tachikoma_core::{AgentEvent, Exit, Input, Launch, Policy, Runner, Seq, Timestamp, step};
 
 use super::*;
 use crate::journal::Journal;
@@ -37,6 +37,7 @@ impl Place {
             since: now,
             containment: "guard".to_owned(),
             follows_until: None,
+            repository: None,
         };
         let start = Input::Start {
             launch: Launch::default(),
@@ -69,8 +70,8 @@ impl Place {
             let generation = place.state.generation;
             let exit = Exit::Code(0);
             for news in [
-                News::Launched { pid: 7 },
-                News::Exited {
+                AgentEvent::Launched { pid: 7 },
+                AgentEvent::Exited {
                     exit,
                     claimed: false,
                     stop_pattern: None,
@@ -79,7 +80,10 @@ impl Place {
                     problem: None,
                 },
             ] {
-                let input = Input::Agent { generation, news };
+                let input = Input::Agent {
+                    generation,
+                    event: news,
+                };
                 journal
                     .append_synced(&step(&policy, &mut place.state, now, input).records)
                     .unwrap();

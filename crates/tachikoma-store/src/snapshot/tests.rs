@@ -13,6 +13,7 @@ fn state() -> State {
         since: now,
         containment: "guard".to_owned(),
         follows_until: None,
+        repository: None,
     };
     let launch = Launch::default();
     let _ = step(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::policy::KeepRules;
+use crate::policy::AutocommitRules;
 use crate::policy::completion::GateRule;
 use crate::{Claim, Exit, Failure, LoopId, Owed, QuotaWindow, Stop};
 
@@ -132,7 +132,7 @@ const TABLE: [(&str, Change, Change, Change, &str); 9] = [
         "max_no_progress_iterations",
         |policy, _| {
             policy.max_no_progress_iterations = 5;
-            policy.keep = Some(LOOKS);
+            policy.autocommit = Some(LOOKS);
         },
         |_, state| state.stats.no_progress_count = 4,
         |_, state| state.stats.no_progress_count = 5,
@@ -163,7 +163,7 @@ fn window(percent: f64) -> QuotaWindow {
     }
 }
 
-const LOOKS: KeepRules = KeepRules {
+const LOOKS: AutocommitRules = AutocommitRules {
     repository: false,
     commit: false,
     on_failure: false,
@@ -222,7 +222,7 @@ fn the_first_of_several_counts() {
 fn how_near_each_is_can_be_read() {
     let (mut policy, mut state) = none();
     policy.max_no_progress_iterations = 5;
-    policy.keep = Some(LOOKS);
+    policy.autocommit = Some(LOOKS);
     policy.budgets.cost_microusd = 10_000_000;
     policy.budgets.quota_percent = 90.0;
     state.stats.no_progress_count = 2;

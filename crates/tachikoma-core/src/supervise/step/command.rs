@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::id::Ticket;
 use crate::ladder::Rung;
 use crate::supervise::effect::ServerEffect;
@@ -10,11 +10,11 @@ use crate::supervise::end::{Purpose, ServerEnd};
 use crate::supervise::event::ServerEvent;
 use crate::supervise::state::ServerPhase;
 
-impl Turn<'_> {
+impl Stepper<'_> {
     fn reply(&mut self, ticket: Option<Ticket>, answer: Result<&str, &str>) {
         if let Some(ticket) = ticket {
             let answer = answer.map(str::to_owned).map_err(str::to_owned);
-            self.wish(ServerEffect::Reply { ticket, answer });
+            self.emit(ServerEffect::Reply { ticket, answer });
         }
     }
 

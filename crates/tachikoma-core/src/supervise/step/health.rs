@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
 use crate::id::Generation;
 use crate::ladder::Rung;
 use crate::supervise::effect::ServerEffect;
@@ -20,7 +20,7 @@ const WRONG_ANSWERS_MAX: u32 = 20;
 /// How often memory is measured where health is not asked for.
 const MEASURE_TICK: Duration = Duration::from_secs(5);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     pub(super) fn spawned(&mut self, generation: Generation, pid: i32) {
         self.record(ServerEvent::Spawned { generation, pid });
         if let ServerPhase::Starting { .. } = self.state.phase {
@@ -39,7 +39,7 @@ impl Turn<'_> {
     fn probe(&mut self, generation: Generation) {
         self.state.pulse.asking = true;
         self.state.pulse.next = None;
-        self.wish(ServerEffect::Probe { generation });
+        self.emit(ServerEffect::Probe { generation });
     }
 
     pub(super) fn answered(&mut self, generation: Generation, answered: Answered) {
@@ -125,9 +125,9 @@ impl Turn<'_> {
             self.probe(generation);
         }
         if too_large {
-            self.wish(ServerEffect::AskIdle { generation });
+            self.emit(ServerEffect::AskIdle { generation });
         } else if self.policy.max_rss_bytes > 0 {
-            self.wish(ServerEffect::Measure { generation });
+            self.emit(ServerEffect::Measure { generation });
         }
         self.state.pulse.next = self.look_interval().map(|tick| self.now.after(tick));
     }
@@ -146,7 +146,7 @@ impl Turn<'_> {
                 rss_bytes,
                 max_rss_bytes,
             });
-            self.wish(ServerEffect::AskIdle { generation });
+            self.emit(ServerEffect::AskIdle { generation });
         }
     }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, Choice, Context, ConversationUse, EditedPrompt, Exit, Generation, HookKind,
-    HookPoint, HookResult, Incident, Input, Kept, Launch, LoopCommand, News, Problem, QuotaWindow,
-    Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency, Wish,
+    Activity, AgentEvent, AutocommitResult, Choice, Context, ConversationUse, EditedPrompt, Exit,
+    Generation, HookKind, HookPoint, HookResult, Incident, Input, Launch, LoopCommand,
+    OperatorRequest, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
 };
 
 use crate::play::{Play, exited, gate, script};
@@ -39,13 +39,13 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     }));
     let generation = state.generation;
     inputs.extend(
-        news()
+        event()
             .into_iter()
-            .map(|news| Input::Agent { generation, news }),
+            .map(|event| Input::Agent { generation, event }),
     );
     inputs.push(Input::Agent {
         generation: Generation(99),
-        news: exited(Exit::Code(0), true),
+        event: exited(Exit::Code(0), true),
     });
     for point in [
         HookPoint::BeforeReboot,
@@ -67,19 +67,19 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         }
     }
     let number = state.kept.number;
-    let one = Kept {
+    let one = AutocommitResult {
         changed: 1,
         uncommitted: 1,
-        ..Kept::default()
+        ..AutocommitResult::default()
     };
     for kept in [Ok(one), Err("no".to_owned())] {
-        inputs.push(Input::Kept { number, kept });
+        inputs.push(Input::AutocommitFinished { number, kept });
     }
-    inputs.push(Input::Kept {
+    inputs.push(Input::AutocommitFinished {
         number: 99,
-        kept: Ok(Kept::default()),
+        kept: Ok(AutocommitResult::default()),
     });
-    inputs.push(Input::Snapshot {
+    inputs.push(Input::SnapshotTaken {
         iteration: 1,
         commit: "5".to_owned(),
         uncommitted: 0,
@@ -91,7 +91,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         ScriptVerdict::Stop,
     ] {
         let answers = script(verdict);
-        inputs.push(Input::Answered { number, answers });
+        inputs.push(Input::ConditionsAnswered { number, answers });
     }
     for error in [None, Some("exit 1")] {
         let results = vec![gate("tests", error)];
@@ -106,27 +106,27 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         results: Vec::new(),
         tests: None,
     });
-    let wish = |wish| Input::Operator { ticket, wish };
+    let wish = |wish| Input::OperatorRequest { ticket, wish };
     inputs.extend(Choice::ALL.map(|choice| {
         let prompt = (choice == Choice::Edit).then(|| EditedPrompt {
             hash: "1f".to_owned(),
             bytes: 7,
         });
         let id = None;
-        wish(Wish::Answer { id, choice, prompt })
+        wish(OperatorRequest::Answer { id, choice, prompt })
     }));
-    inputs.push(wish(Wish::Answer {
+    inputs.push(wish(OperatorRequest::Answer {
         id: Some(99),
         choice: Choice::Continue,
         prompt: None,
     }));
-    inputs.extend([true, false].map(|writing| wish(Wish::Hold { id: 1, writing })));
-    inputs.extend([true, false].map(|on| wish(Wish::Attend { on })));
-    inputs.push(wish(Wish::Tell {
+    inputs.extend([true, false].map(|writing| wish(OperatorRequest::Hold { id: 1, writing })));
+    inputs.extend([true, false].map(|on| wish(OperatorRequest::Attend { on })));
+    inputs.push(wish(OperatorRequest::Tell {
         text: "look".to_owned(),
     }));
-    inputs.push(wish(Wish::StopBehindHooks));
-    inputs.push(wish(Wish::Reload {
+    inputs.push(wish(OperatorRequest::StopAfterHooks));
+    inputs.push(wish(OperatorRequest::Reload {
         launch: Box::new(Launch::default()),
         later: vec!["agent.name".to_owned()],
         limits: play.policy.limits(),
@@ -135,7 +135,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         let iteration = 1;
         inputs.push(Input::RolledBack { iteration, result });
     }
-    inputs.push(Input::Done {
+    inputs.push(Input::CompletionClaimed {
         ticket,
         reason: None,
     });
@@ -143,10 +143,10 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     inputs.push(Input::Broken {
         reason: "a task panicked".to_owned(),
     });
-    inputs.push(Input::StoodStill {
+    inputs.push(Input::Suspended {
         duration: Duration::from_secs(3600),
     });
-    inputs.push(Input::Set {
+    inputs.push(Input::CustomSet {
         ticket,
         key: "k".to_owned(),
         value: serde_json::json!(1),
@@ -157,7 +157,7 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         tell: false,
         operator: false,
     });
-    inputs.push(Input::Trouble {
+    inputs.push(Input::Warning {
         warning: "disk".to_owned(),
     });
     inputs.push(Input::DiskWasFull {
@@ -179,8 +179,8 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     columns
 }
 
-fn news() -> Vec<News> {
-    let measured = |tokens| News::Measured {
+fn event() -> Vec<AgentEvent> {
+    let measured = |tokens| AgentEvent::ContextMeasured {
         context: Context {
             tokens,
             window: 100,
@@ -188,7 +188,7 @@ fn news() -> Vec<News> {
         },
         answering: false,
     };
-    let looked = |cpu_ms| News::Looked {
+    let looked = |cpu_ms| AgentEvent::ProcessesSampled {
         activity: Some(Activity {
             over_ms: 1_000,
             cpu_ms,
@@ -196,68 +196,68 @@ fn news() -> Vec<News> {
         }),
     };
     let resulted = |success| {
-        News::Resulted(TurnEnd {
+        AgentEvent::TurnEnded(TurnEnd {
             success,
             text: "words".to_owned(),
             ..TurnEnd::default()
         })
     };
     vec![
-        News::Launched { pid: 78 },
-        News::NotLaunched {
+        AgentEvent::Launched { pid: 78 },
+        AgentEvent::NotLaunched {
             reason: "gone".to_owned(),
         },
-        News::Opened,
-        News::Named {
+        AgentEvent::Opened,
+        AgentEvent::SessionNamed {
             agent_id: "c".to_owned(),
         },
-        News::Output,
+        AgentEvent::Output,
         measured(10),
         measured(75),
         measured(90),
         measured(99),
-        News::ToolStarted {
+        AgentEvent::ToolStarted {
             id: "u".to_owned(),
             name: "Read".to_owned(),
             summary: "a.rs".to_owned(),
         },
-        News::ToolEnded {
+        AgentEvent::ToolEnded {
             id: "t".to_owned(),
             error: None,
         },
-        News::Denied {
+        AgentEvent::ToolDenied {
             tool: "Bash".to_owned(),
             id: "t".to_owned(),
         },
-        News::Touched {
+        AgentEvent::FileTouched {
             path: "a.rs".to_owned(),
         },
-        News::CallEnded { tokens: 2_000 },
-        News::Cost {
+        AgentEvent::CallEnded { tokens: 2_000 },
+        AgentEvent::Cost {
             conversation_microusd: 5,
         },
-        News::TakenUp(ConversationUse {
+        AgentEvent::ConversationResumed(ConversationUse {
             microusd: 700_000,
             tokens: 9_000,
         }),
-        News::Quota(QuotaWindow {
+        AgentEvent::Quota(QuotaWindow {
             window: "five_hour".to_owned(),
             percent: 90.0,
             resets_at: None,
         }),
         resulted(true),
         resulted(false),
-        News::Resulted(TurnEnd {
+        AgentEvent::TurnEnded(TurnEnd {
             problem: Some(Problem::Limited { until: None }),
             ..TurnEnd::default()
         }),
         looked(1_000),
         looked(0),
-        News::Looked { activity: None },
-        News::StreamEnded,
+        AgentEvent::ProcessesSampled { activity: None },
+        AgentEvent::StreamEnded,
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
         exited(Exit::Code(1), false),
-        News::GuardLost,
+        AgentEvent::GuardLost,
     ]
 }

@@ -1,6 +1,6 @@
 //! What the operator says to a loop that is played.
 
-use tachikoma_core::{Choice, EditedPrompt, Input, LoopCommand, Ticket, Urgency, Wish};
+use tachikoma_core::{Choice, EditedPrompt, Input, LoopCommand, OperatorRequest, Ticket, Urgency};
 
 use super::Play;
 
@@ -10,9 +10,9 @@ impl Play {
         self.input(name, Input::Command { ticket, command })
     }
 
-    pub fn wish(&mut self, name: &str, wish: Wish) -> &mut Self {
+    pub fn wish(&mut self, name: &str, wish: OperatorRequest) -> &mut Self {
         let ticket = Ticket(1);
-        self.input(name, Input::Operator { ticket, wish })
+        self.input(name, Input::OperatorRequest { ticket, wish })
     }
 
     /// The operator answers the question that is open.
@@ -25,13 +25,13 @@ impl Play {
             hash: "1f".to_owned(),
             bytes: 7,
         });
-        let wish = Wish::Answer { id, choice, prompt };
+        let wish = OperatorRequest::Answer { id, choice, prompt };
         self.wish(&format!("answer {choice}"), wish)
     }
 
     pub fn tell(&mut self, text: &str) -> &mut Self {
         let text = text.to_owned();
-        self.wish("tell", Wish::Tell { text })
+        self.wish("tell", OperatorRequest::Tell { text })
     }
 
     pub fn stop(&mut self, urgency: Urgency) -> &mut Self {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::{Budgets, Spending, out_of_time};
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{Input, News, Policy, Problem, Status, TurnEnd, next_deadline};
+use tachikoma_core::{AgentEvent, Input, Policy, Problem, Status, TurnEnd, next_deadline};
 
 use crate::play::Play;
 
@@ -87,13 +87,13 @@ fn an_answer_behind_the_budget_is_cut_at_once() {
 #[test]
 fn a_tool_that_spends_is_cut_at_once() {
     let mut play = Play::up(dollar());
-    let task = News::ToolStarted {
+    let task = AgentEvent::ToolStarted {
         id: "t".to_owned(),
         name: "Task".to_owned(),
         summary: String::new(),
     };
     play.named("one").cost(0).called(5).hush();
-    play.news("task", task).called(5).cost(DOLLAR);
+    play.event("task", task).called(5).cost(DOLLAR);
     insta::assert_snapshot!(play.told(), @"
     0.0 task: ToolStarted(t)
     0.0 called 5: CallEnded(5 tokens) ! ask for the cost
@@ -197,10 +197,10 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     paused.crash().seconds(9_000).resume().launched().hush();
     let duration = Duration::from_secs(5_000);
     paused.seconds(5_010);
-    paused.input("stood still", Input::StoodStill { duration });
+    paused.input("stood still", Input::Suspended { duration });
     paused.sleep();
     insta::assert_snapshot!(paused.told(), @"
-    23030.0 stood still: StoodStill(5000000 ms)
+    23030.0 stood still: Suspended(5000000 ms)
     23060.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     ");
 }
@@ -298,7 +298,7 @@ fn status_says_how_near_each_end_is() {
 #[test]
 fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
     let spent = |cost_microusd| {
-        News::Resulted(TurnEnd {
+        AgentEvent::TurnEnded(TurnEnd {
             reason: Some("Reached maximum budget ($1)".to_owned()),
             cost_microusd,
             ..TurnEnd::default()
@@ -306,11 +306,11 @@ fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
     };
     let mut play = Play::up(dollar());
     play.named("one").cost(0).hush();
-    play.news("out of budget", spent(1_200_000));
+    play.event("out of budget", spent(1_200_000));
     insta::assert_snapshot!(play.told(), @"0.0 out of budget: TurnResulted(false), IterationCompleted(1 interrupted), StopConditionTriggered(max_cost_usd), Stopped($1.20 of $1.00 is spent (max_cost_usd)) ! finish");
     let mut early = Play::up(dollar());
     early.named("one").cost(0).hush();
-    early.news("a limit of its own", spent(200_000));
+    early.event("a limit of its own", spent(200_000));
     insta::assert_snapshot!(early.told(), @"0.0 a limit of its own: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Reached maximum budget ($1); streak 1), WaitStarted(backoff 1s)");
 }
 
@@ -320,7 +320,7 @@ fn time_in_which_nobody_ran_the_loop_does_not_count() {
     play.seconds(20).tool("a").seconds(9_000).crash().hush();
     let warning = "somebody left something behind".to_owned();
     play.seconds(5).launched().seconds(5);
-    play.input("trouble", Input::Trouble { warning });
+    play.input("trouble", Input::Warning { warning });
     let left = out_of_time(&play.policy, &play.state).expect("a deadline");
     let since = play.state.time;
     assert_eq!(

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::{KeepRules, Policy};
+use tachikoma_core::policy::{AutocommitRules, Policy};
 use tachikoma_core::{
-    Choice, Input, Launch, LoopEvent, News, Outcome, PromptSource, Ticket, Urgency,
+    AgentEvent, Choice, Input, Launch, LoopEvent, Outcome, PromptSource, Ticket, Urgency,
     standing_in_the_way,
 };
 
@@ -77,14 +77,14 @@ fn a_claim_of_work_that_was_rolled_back_is_refused() {
 }
 
 fn kept(policy: Policy) -> Policy {
-    let keep = KeepRules {
+    let autocommit = AutocommitRules {
         repository: true,
         commit: true,
         on_failure: false,
         timeout: Duration::ZERO,
     };
     Policy {
-        keep: Some(keep),
+        autocommit: Some(autocommit),
         iteration_delay: Duration::ZERO,
         ..policy
     }
@@ -92,12 +92,12 @@ fn kept(policy: Policy) -> Policy {
 
 /// The agent calls the loop itself.
 fn talks(play: &mut Play, summary: &str) {
-    let started = News::ToolStarted {
+    let started = AgentEvent::ToolStarted {
         id: "t".to_owned(),
         name: "Bash".to_owned(),
         summary: summary.to_owned(),
     };
-    play.news("talks", started).tool_ended("t");
+    play.event("talks", started).tool_ended("t");
 }
 
 #[test]
@@ -124,16 +124,18 @@ fn to_claim_is_no_work_and_neither_is_what_gates_write() {
 #[test]
 fn denied_or_blocked_tool_calls_are_not_work() {
     let mut play = Play::up(super::stream());
-    let started = News::ToolStarted {
+    let started = AgentEvent::ToolStarted {
         id: "t".to_owned(),
         name: "Bash".to_owned(),
         summary: "make".to_owned(),
     };
-    let blocked = News::ToolEnded {
+    let blocked = AgentEvent::ToolEnded {
         id: "t".to_owned(),
         error: Some("PreToolUse:Bash hook error: no".to_owned()),
     };
-    play.news("starts", started).hush().news("blocked", blocked);
+    play.event("starts", started)
+        .hush()
+        .event("blocked", blocked);
     play.done(None).resulted(true).exited(0);
     insta::assert_snapshot!(play.told(), @"
     0.0 blocked: ToolEnded(t: PreToolUse:Bash hook error: no)
@@ -151,7 +153,7 @@ fn who_reports_nothing_may_have_found_the_work_complete_if_gates_prove_it() {
     let mut play = Play::up(kept(Policy::default()));
     play.hush().claimed().kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
-    0.0 claimed: IterationCompleted(1 succeeded, claimed), KeepStarted(iteration within no limit) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), AutocommitStarted(iteration within no limit) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: ClaimRefused(the agent's promise: nothing was done yet: no file was changed and no commit made), ProgressMeasured(1: 0), IterationStarted(2 attempt 1) ! launch
     ");
 }
@@ -161,8 +163,8 @@ fn what_gates_change_at_the_end_is_committed() {
     let mut play = Play::up(kept(gated(&["tests"])));
     play.claimed().kept(1, 1).hush().gates(PASS).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 gates: GatesRan(tests ok), ProgressMeasured(1: 11), KeepStarted(end within no limit) ! commit iteration 1, end, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), Completed(the work is complete) ! finish
+    0.0 gates: GatesRan(tests ok), ProgressMeasured(1: 11), AutocommitStarted(end within no limit) ! commit iteration 1, end, session 1, context unknown
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000002, 0 left), Completed(the work is complete) ! finish
     ");
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::completion::GateRule;
 use tachikoma_core::{
     LoopEvent, Outcome, Policy, Problem, ScriptVerdict, Urgency, next_deadline, standing_in_the_way,
@@ -181,7 +181,7 @@ fn nothing_done_is_no_completion_where_that_is_known() {
     play.claimed();
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
     // Unless its work tree was looked at.
-    let keep = KeepRules {
+    let autocommit = AutocommitRules {
         repository: true,
         commit: true,
         on_failure: false,
@@ -189,7 +189,7 @@ fn nothing_done_is_no_completion_where_that_is_known() {
     };
     let looked_at = || {
         Play::up(Policy {
-            keep: Some(keep),
+            autocommit: Some(autocommit),
             ..Policy::default()
         })
     };

@@ -1,6 +1,8 @@
 //! Failures, their backoff, and numbers that close.
 
-use tachikoma_core::{Exit, Leftover, LoopState, LoopStats, News, Policy, Urgency, next_deadline};
+use tachikoma_core::{
+    AgentEvent, Exit, Leftover, LoopState, LoopStats, Policy, Urgency, next_deadline,
+};
 
 use super::stream;
 use crate::play::{Play, exited};
@@ -24,7 +26,7 @@ fn a_prompt_or_program_that_is_missing_is_a_failed_iteration() {
     let mut play = Play::new(Policy::default());
     let reason = "prompt.md: no such file".to_owned();
     play.start()
-        .news("not launched", News::NotLaunched { reason });
+        .event("not launched", AgentEvent::NotLaunched { reason });
     insta::assert_snapshot!(play.told(), @"
     0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 not launched: IterationFailed(1: prompt.md: no such file; streak 1), WaitStarted(backoff 1s)
@@ -123,7 +125,7 @@ fn the_first_result_of_a_turn_is_the_one_that_counts() {
 #[test]
 fn the_loss_of_the_guard_is_a_failure() {
     let mut play = Play::up(Policy::default());
-    play.hush().news("guard lost", News::GuardLost);
+    play.hush().event("guard lost", AgentEvent::GuardLost);
     insta::assert_snapshot!(play.told(), @"0.0 guard lost: IterationFailed(1: the guard process was lost, and the agent with it; streak 1), WaitStarted(backoff 1s)");
 }
 
@@ -132,7 +134,7 @@ fn a_turn_that_ended_well_before_the_guard_was_lost_is_a_success() {
     let mut play = Play::up(stream());
     play.resulted(true)
         .hush()
-        .news("guard lost", News::GuardLost);
+        .event("guard lost", AgentEvent::GuardLost);
     insta::assert_snapshot!(play.told(), @"0.0 guard lost: IterationCompleted(1 succeeded), WaitStarted(delay 5s)");
 }
 
@@ -141,7 +143,7 @@ fn a_launch_that_the_operator_cut_is_no_failure() {
     let mut play = Play::new(Policy::default());
     play.start().hush().pause(Urgency::Kill);
     let reason = "killed before it was up".to_owned();
-    play.news("not launched", News::NotLaunched { reason });
+    play.event("not launched", AgentEvent::NotLaunched { reason });
     insta::assert_snapshot!(play.told(), @"
     0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), RungClimbed(kill 15s) ! signal kill ! ok: pauses; iteration 1 is interrupted
     0.0 not launched: IterationCompleted(1 interrupted), Paused(-)
@@ -154,7 +156,7 @@ fn a_late_word_of_an_earlier_launch_changes_nothing() {
     play.exited(0).sleep().launched().hush();
     let done = exited(Exit::Code(0), true);
     play.stale("late claim", done)
-        .stale("late output", News::Output);
+        .stale("late output", AgentEvent::Output);
     insta::assert_snapshot!(play.told(), @"
     5.0 late claim: -
     5.0 late output: -
@@ -170,9 +172,9 @@ fn what_an_agent_leaves_behind_is_named() {
         command: "sleep 1000".to_owned(),
         unkillable: false,
     };
-    play.hush().news(
+    play.hush().event(
         "exited",
-        News::Exited {
+        AgentEvent::Exited {
             exit: Exit::Code(0),
             claimed: false,
             stop_pattern: None,

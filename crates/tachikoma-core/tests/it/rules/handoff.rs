@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{Context, LastSeen, News, Policy, Problem, WorkTree, checkpoint};
+use tachikoma_core::{AgentEvent, Context, LastSeen, Policy, Problem, WorkTree, checkpoint};
 
 use crate::play::Play;
 
@@ -38,7 +38,7 @@ fn rebooted() -> Play {
 
 fn says(play: &mut Play, text: &str) {
     let text = text.to_owned();
-    play.news("says", News::Said { text });
+    play.event("says", AgentEvent::HandOffText { text });
 }
 
 fn handed_over(play: &Play) -> String {
@@ -197,8 +197,10 @@ fn crossing_the_hard_limit_does_not_take_the_hand_off_away() {
         estimated: false,
     };
     let answering = false;
-    play.named("one")
-        .news("measured", News::Measured { context, answering });
+    play.named("one").event(
+        "measured",
+        AgentEvent::ContextMeasured { context, answering },
+    );
     play.hush().resulted(false);
     insta::assert_snapshot!(play.told(), @"0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 98%), HandOffRequested(within 120s) ! ask for the hand-off");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use tachikoma_core::explain::{Explain, Explained, Kind};
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::replay::{Gap, Replay, Replayed, Rules};
+use tachikoma_core::replay::{Gap, LaunchRules, Replay, Replayed, Totals};
 use tachikoma_core::{LoopId, Policy, Seq, Urgency};
 
 use crate::play::Play;
@@ -53,7 +53,7 @@ pub fn told(play: &Play, wanted: Option<u32>) -> String {
 }
 
 pub fn replayed(play: &Play, other: &Policy) -> Replayed {
-    let mut replay = Replay::new(LoopId::from_u128(1), |_| Rules {
+    let mut replay = Replay::new(LoopId::from_u128(1), |_, _| LaunchRules {
         recorded: play.policy.clone().into(),
         replayed: other.clone().into(),
     });
@@ -68,22 +68,13 @@ pub fn replayed(play: &Play, other: &Policy) -> Replayed {
 pub fn differences(found: &Replayed) -> String {
     let mut text = String::new();
     for difference in &found.differences {
-        let guess = if difference.estimated {
-            " (estimated)"
-        } else {
-            ""
-        };
         let _ = writeln!(
             text,
-            "{}-{}{guess}: {} | {} | {}",
-            difference.iteration,
-            difference.to,
-            difference.recorded,
-            difference.replayed,
-            difference.by
+            "{}: {} | {} | {}",
+            difference.iteration, difference.recorded, difference.replayed, difference.by
         );
     }
-    let sum = |sum: &tachikoma_core::replay::Sum| {
+    let sum = |sum: &Totals| {
         format!(
             "{} iterations, {} reboots, ${:.3}, {} tokens, waited {} ms, {}",
             sum.iterations,
@@ -250,10 +241,9 @@ fn a_lower_redline_empties_the_context_earlier() {
     other.reboot.redline_percent = 60.0;
     other.reboot.min_interval = Duration::ZERO;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    3-3 (estimated): waited 5 s (delay) | the turn ended for a reboot, then rebooted (redline) | context 70 % (700 of 1 000 tokens), redline 60 %: reached
-    4-4 (estimated): the agent told to come to an end, then the turn ended for a reboot, then rebooted (redline) | waited 5 s (delay) | context 36 % (360 of 1 000 tokens, estimated), redline 60 %: below
+    3: went on | the turn ended for a reboot | context 70 % (700 of 1 000 tokens), redline 60 %: reached
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 1 reboots, $1.500, 1710 tokens, waited 20000 ms, stopped by the operator
+    replayed: 2 iterations, 0 reboots, $0.650, 650 tokens, waited 10000 ms, open
     ");
 }
 
@@ -263,15 +253,15 @@ fn a_higher_redline_leaves_the_context_full() {
     let mut other = play.policy.clone();
     other.reboot.redline_percent = 92.0;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    4-4 (estimated): the agent told to come to an end, then the turn ended for a reboot, then rebooted (redline) | the agent told to come to an end, then waited 5 s (delay) | context 86 % (860 of 1 000 tokens), redline 92 %: below
+    4: the turn ended for a reboot | went on | context 86 % (860 of 1 000 tokens), redline 92 %: below
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 0 reboots, $1.500, 2210 tokens, waited 25000 ms, stopped by the operator
+    replayed: 3 iterations, 0 reboots, $1.350, 1350 tokens, waited 15000 ms, open
     ");
     other.reboot.enabled = false;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    4-4 (estimated): the agent told to come to an end, then the turn ended for a reboot, then rebooted (redline) | waited 5 s (delay) | context 86 % (860 of 1 000 tokens); its fill is the agent's own matter: reboot.enabled = false
+    4: the agent asked to finish | went on | context 70 % (700 of 1 000 tokens); its fill is the agent's own matter: reboot.enabled = false
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 0 reboots, $1.500, 2210 tokens, waited 25000 ms, stopped by the operator
+    replayed: 3 iterations, 0 reboots, $1.350, 1350 tokens, waited 15000 ms, open
     ");
 }
 
@@ -283,7 +273,7 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
         ..play.policy.clone()
     };
     assert_snapshot!(differences(&replayed(&play, &limit)), @"
-    2-2: waited 5 s (delay) | the loop ended: the limit of 2 iterations is reached | max_iterations: the limit of 2 iterations is reached
+    2: waited 5 s (delay) | the loop ended: the limit of 2 iterations is reached | max_iterations: the limit of 2 iterations is reached
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 2 iterations, 0 reboots, $0.650, 650 tokens, waited 5000 ms, the limit of 2 iterations is reached
     ");
@@ -292,10 +282,9 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
         ..play.policy.clone()
     };
     assert_snapshot!(differences(&replayed(&play, &delay)), @"
-    1-3: waited 5 s (delay) | waited 1 min (delay) | iteration_delay
-    5-5: waited 5 s (delay) | waited 1 min (delay) | iteration_delay
+    1: waited 5 s (delay) | waited 1 min (delay) | iteration_delay
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
-    replayed: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 240000 ms, stopped by the operator
+    replayed: 1 iterations, 0 reboots, $0.200, 200 tokens, waited 0 ms, open
     ");
 }
 
@@ -311,26 +300,58 @@ fn whoever_hangs_hangs_until_the_other_time_out() {
     let mut other = play.policy.clone();
     other.timeouts.silence = Duration::from_secs(60);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1: the turn ended after 10 min 50 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 1 min 23 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
+    1: went on | the agent's processes sampled after 1 min 3 s: silence_timeout ran out: the agent fell silent | silence_timeout ran out: the agent fell silent
     recorded: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
-    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 1000 ms, stopped by the operator
+    replayed: 0 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
     other.timeouts.silence = Duration::from_secs(1200);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1 (estimated): the turn ended after 10 min 50 s: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | the turn ended after 21 min: silence_timeout ran out: the agent fell silent, then waited 1 s (backoff), then the loop ended: stopped by the operator | silence_timeout ran out: the agent fell silent
+    1: the agent's processes sampled after 10 min 30 s: silence_timeout ran out: the agent fell silent | went on | silence_timeout ran out: the agent fell silent
     recorded: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
-    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, stopped by the operator
+    replayed: 0 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
 }
 
 #[test]
-fn what_was_decided_by_other_rules_than_were_recorded_is_counted_and_not_hidden() {
+fn replay_stops_at_the_first_reading_above_a_lower_redline() {
+    let mut play = Play::up(talker());
+    play.seconds(1).measured(200).priced(200_000, 200).sleep();
+    // Two readings of one answer: both belong to the old session.
+    play.seconds(1).measured(700).measured(710);
+    play.seconds(1).priced(700_000, 700).sleep();
+    let mut other = play.policy.clone();
+    other.reboot.redline_percent = 60.0;
+    assert_snapshot!(differences(&replayed(&play, &other)), @"
+    2: went on | the turn ended for a reboot | context 70 % (700 of 1 000 tokens), redline 60 %: reached
+    recorded: 2 iterations, 0 reboots, $0.900, 900 tokens, waited 10000 ms, open
+    replayed: 1 iterations, 0 reboots, $0.200, 200 tokens, waited 5000 ms, open
+    ");
+}
+
+#[test]
+fn replay_without_a_reboot_interval_invents_no_timeout() {
+    let mut play = Play::up(talker());
+    play.measured(900).resulted(false).exited(0).opened();
+    play.seconds(10).measured(100).seconds(5).measured(960);
+    play.seconds(1).resulted(false).sleep().exited(0).opened();
+    play.measured(120).seconds(60).resulted(true);
+    let mut other = play.policy.clone();
+    other.reboot.min_interval = Duration::ZERO;
+    assert_snapshot!(differences(&replayed(&play, &other)), @"
+    2: a reboot pending (redline), then the turn ended for a reboot | the turn ended for a reboot | context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more
+    recorded: 3 iterations, 2 reboots, $0.000, 0 tokens, waited 284000 ms, open
+    replayed: 1 iterations, 1 reboots, $0.000, 0 tokens, waited 0 ms, open
+    ");
+}
+
+#[test]
+fn replay_counts_records_that_the_recorded_rules_do_not_reproduce() {
     let play = filling();
     let wrong = Policy {
         iteration_delay: Duration::from_secs(9),
         ..play.policy.clone()
     };
-    let mut replay = Replay::new(LoopId::from_u128(1), |_| Rules {
+    let mut replay = Replay::new(LoopId::from_u128(1), |_, _| LaunchRules {
         recorded: wrong.clone().into(),
         replayed: wrong.clone().into(),
     });
@@ -340,9 +361,46 @@ fn what_was_decided_by_other_rules_than_were_recorded_is_counted_and_not_hidden(
     let found = replay.finish();
     assert_eq!(found.unexplained, 4, "{found:#?}");
     assert!(!found.differences.is_empty());
-    // The facts were heard all the same.
-    assert_eq!(found.replayed.iterations, found.recorded.iterations);
-    assert_eq!(found.replayed.reboots, found.recorded.reboots);
+}
+
+#[test]
+fn replay_of_a_journal_without_inputs_says_so() {
+    let mut play = filling();
+    for record in &mut play.journal {
+        record.input = None;
+    }
+    let mut other = play.policy.clone();
+    other.reboot.redline_percent = 60.0;
+    let found = replayed(&play, &other);
+    assert_eq!(found.without_inputs, play.journal.len() as u64);
+    assert_eq!((found.unexplained, found.differences.len()), (0, 0));
+    assert_eq!(found.recorded.iterations, 6);
+}
+
+#[test]
+fn replay_of_a_journal_continued_by_this_version_starts_with_the_first_input() {
+    let mut play = filling();
+    for record in &mut play.journal {
+        record.input = None;
+    }
+    play.start().launched().seconds(1).resulted(true);
+    let other = Policy {
+        iteration_delay: Duration::from_secs(60),
+        ..play.policy.clone()
+    };
+    let found = replayed(&play, &other);
+    assert_eq!(found.differences[0].iteration, 7);
+}
+
+#[test]
+fn replay_accepts_a_step_that_a_crash_cut_short() {
+    for lost in 1..=4 {
+        let mut play = filling();
+        let synced = play.journal.len() - lost;
+        play.crash_after(synced).stop(Urgency::Kill);
+        let found = replayed(&play, &play.policy.clone());
+        assert_eq!(found.differences, [], "{lost} records lost");
+    }
 }
 
 #[test]
@@ -360,5 +418,5 @@ fn a_record_that_is_missing_is_said() {
         found: Seq(5),
     };
     assert_eq!(results[3], Err(gap));
-    assert_eq!(gap.to_string(), "record 5 stands where record 4 ought to");
+    assert_eq!(gap.to_string(), "record 4 is missing before record 5");
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::budget::Budgets;
-use tachikoma_core::replay::{ByPlace, Replay, Rules};
-use tachikoma_core::{LoopId, News, Policy, ScriptVerdict, TurnEnd, Urgency};
+use tachikoma_core::replay::{LaunchRules, Replay, Rules};
+use tachikoma_core::{AgentEvent, LoopId, Policy, ScriptVerdict, TurnEnd, Urgency};
 
 use super::completion::gated;
 use super::hindsight::{differences, explained, replayed, talker, told};
@@ -154,7 +154,7 @@ fn a_stop_while_gates_run_is_explained_as_the_end_of_the_loop() {
     => the loop ended: stopped by the operator
     ");
     let mut policy = gated(&["tests"]);
-    policy.keep = Some(KeepRules {
+    policy.autocommit = Some(AutocommitRules {
         repository: true,
         commit: true,
         on_failure: false,
@@ -222,38 +222,37 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
     let mut other = play.policy.clone();
     other.completion.gates.remove(0);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1: gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (lint), then the loop ended: the work is complete | completion is claimed by the agent's promise
+    1: gates run (tests, lint) | gates run (lint) | completion is claimed by the agent's promise
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
-    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, the work is complete
+    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
     other = play.policy.clone();
     other.completion.confirmations = 2;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    3-3: gates run (tests, lint), then the loop ended: the work is complete | gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete
+    3: the loop ended: the work is complete | a claim of completion refused, then waited 5 s (delay) | this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, open
     ");
     // One that never ran is guessed, and said.
     other = gated(&["tests", "lint", "fuzz"]);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1 (estimated): gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (tests, lint, fuzz), then a claim of completion refused, then waited 5 s (delay) | completion is claimed by the agent's promise; the gate `fuzz` had not run by then and is taken to pass
-    3-3 (estimated): gates run (tests, lint), then the loop ended: the work is complete | gates run (tests, lint, fuzz), then the loop ended: the work is complete | completion is claimed by `tachikoma done` (at last); the gate `fuzz` had not run by then and is taken to pass
+    1: gates run (tests, lint) | gates run (tests, lint, fuzz) | completion is claimed by the agent's promise
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
-    replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
+    replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
     // One that ran for the claims only.
     other = play.policy.clone();
     other.completion.gates[0].each_iteration = true;
     other.max_test_failure_streak = 2;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    2-2 (estimated): waited 5 s (delay) | gates run (tests), then the loop ended: gates failed 2 times in a row (max_test_failure_streak = 2), the last time: `tests` | they run behind every iteration that went well; the gate `tests` did not run here and is taken to fail, as it did last
+    2: waited 5 s (delay) | gates run (tests) | they run after every successful iteration
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
-    replayed: 2 iterations, 0 reboots, $0.000, 0 tokens, waited 2000 ms, gates failed 2 times in a row (max_test_failure_streak = 2), the last time: `tests`
+    replayed: 2 iterations, 0 reboots, $0.000, 0 tokens, waited 2000 ms, open
     ");
     other = play.policy.clone();
     other.max_test_failure_streak = 1;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    1-1: gates run (tests, lint), then a claim of completion refused, then waited 5 s (delay) | gates run (tests, lint), then a claim of completion refused, then the loop ended: gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests` | gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests`
+    1: a claim of completion refused, then waited 5 s (delay) | a claim of completion refused, then the loop ended: gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests` | gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests`
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, gates failed 1 times in a row (max_test_failure_streak = 1), the last time: `tests`
     ");
@@ -263,34 +262,34 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
 fn another_budget_ends_the_loop_where_it_is_used_up() {
     let play = spending(dollars(5_000_000));
     assert_snapshot!(differences(&replayed(&play, &priced(dollars(700_000)))), @"
-    2-2: waited 5 s (delay) | the turn interrupted, then the loop ended: $0.7500 of $0.7000 is spent (max_cost_usd) | $0.7500 of $0.7000 is spent (max_cost_usd)
+    2: went on | the turn interrupted | $0.7500 of $0.7000 is spent (max_cost_usd)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
-    replayed: 2 iterations, 0 reboots, $0.750, 750 tokens, waited 5000 ms, $0.7500 of $0.7000 is spent (max_cost_usd)
+    replayed: 1 iterations, 0 reboots, $0.750, 750 tokens, waited 5000 ms, open
     ");
     let tokens = Budgets {
         tokens: 1_000,
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(tokens))), @"
-    2-2: waited 5 s (delay) | the turn interrupted, then the loop ended: 1000 of 1000 tokens are used (max_tokens) | 1000 of 1000 tokens are used (max_tokens)
+    2: went on | the turn interrupted | 1000 of 1000 tokens are used (max_tokens)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
-    replayed: 2 iterations, 0 reboots, $0.750, 1000 tokens, waited 5000 ms, 1000 of 1000 tokens are used (max_tokens)
+    replayed: 1 iterations, 0 reboots, $0.750, 1000 tokens, waited 5000 ms, open
     ");
     let duration = Budgets {
         duration: Duration::from_secs(32),
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(duration))), @"
-    2-2: waited 5 s (delay) | the turn interrupted, then the loop ended: it ran 32 s of 32 s (max_duration) | it ran 32 s of 32 s (max_duration)
+    2: went on | the turn interrupted | it ran 32 s of 32 s (max_duration)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
-    replayed: 2 iterations, 0 reboots, $0.500, 500 tokens, waited 5000 ms, it ran 32 s of 32 s (max_duration)
+    replayed: 1 iterations, 0 reboots, $0.500, 500 tokens, waited 5000 ms, open
     ");
     let duration = Budgets {
         duration: Duration::from_secs(22),
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(duration))), @"
-    1-1: waited 5 s (delay) | waited 5 s (delay), then the loop ended: it ran 22 s of 22 s (max_duration) | it ran 22 s of 22 s (max_duration)
+    1: went on | the loop ended: it ran 22 s of 22 s (max_duration) | it ran 22 s of 22 s (max_duration)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.500, 500 tokens, waited 2000 ms, it ran 22 s of 22 s (max_duration)
     ");
@@ -303,7 +302,7 @@ fn a_budget_that_the_loop_did_not_have_is_known_to_be_used_up_at_the_end_of_a_tu
         play.seconds(20).priced(500_000, 500).sleep();
     }
     assert_snapshot!(differences(&replayed(&play, &priced(dollars(700_000)))), @"
-    2-2 (estimated): waited 5 s (delay) | the loop ended: $1.0000 of $0.7000 is spent (max_cost_usd) | $1.0000 of $0.7000 is spent (max_cost_usd); what a turn spends was told at its end only, so it may have ended earlier
+    2: waited 5 s (delay) | the loop ended: $1.0000 of $0.7000 is spent (max_cost_usd) | $1.0000 of $0.7000 is spent (max_cost_usd)
     recorded: 3 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, open
     replayed: 2 iterations, 0 reboots, $1.000, 1000 tokens, waited 5000 ms, $1.0000 of $0.7000 is spent (max_cost_usd)
     ");
@@ -316,9 +315,9 @@ fn a_turn_that_a_budget_ended_goes_on_with_a_larger_one() {
     play.sleep().seconds(9).called(300).cost(800_000);
     play.seconds(1).resulted(false);
     assert_snapshot!(differences(&replayed(&play, &priced(dollars(5_000_000)))), @"
-    2-2 (estimated): the turn interrupted, then the loop ended: $0.8000 of $0.7000 is spent (max_cost_usd) | waited 5 s (delay) | no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); $0.80 of $5.00 is spent (stop_conditions.max_cost_usd)
+    2: the turn interrupted | went on | no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); $0.80 of $5.00 is spent (stop_conditions.max_cost_usd)
     recorded: 2 iterations, 0 reboots, $0.800, 800 tokens, waited 5000 ms, $0.8000 of $0.7000 is spent (max_cost_usd)
-    replayed: 2 iterations, 0 reboots, $0.800, 800 tokens, waited 5000 ms, open
+    replayed: 1 iterations, 0 reboots, $0.800, 800 tokens, waited 5000 ms, open
     ");
 }
 
@@ -327,12 +326,12 @@ fn a_pattern_that_is_taken_away_ends_nothing() {
     let mut policy = talker();
     policy.stop_patterns = 2;
     let mut play = Play::up(policy);
-    let blocked = News::Resulted(TurnEnd {
+    let blocked = AgentEvent::TurnEnded(TurnEnd {
         success: true,
         stop_pattern: Some("^BLOCKED".to_owned()),
         ..TurnEnd::default()
     });
-    play.seconds(1).news("blocked", blocked);
+    play.seconds(1).event("blocked", blocked);
     assert_snapshot!(told(&play, None), @"
        iteration 1, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
@@ -346,11 +345,11 @@ fn a_pattern_that_is_taken_away_ends_nothing() {
         let patterns: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
         let mut policy = play.policy.clone();
         policy.stop_patterns = u32::try_from(patterns.len()).expect("few");
-        let mut replay = Replay::new(LoopId::from_u128(1), |_| Rules {
+        let mut replay = Replay::new(LoopId::from_u128(1), |_, _| LaunchRules {
             recorded: play.policy.clone().into(),
-            replayed: ByPlace {
+            replayed: Rules {
+                policy: policy.clone(),
                 stop_patterns: Some(patterns.clone()),
-                ..policy.clone().into()
             },
         });
         for record in &play.journal {

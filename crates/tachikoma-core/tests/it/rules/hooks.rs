@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_core::{HookPoint, Input, Policy, Ticket, Urgency, Wish};
+use tachikoma_core::{HookPoint, Input, OperatorRequest, Policy, Ticket, Urgency};
 
 use crate::play::Play;
 
@@ -104,7 +104,7 @@ fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
     let begin = || {
         let mut play = Play::new(policy(&points));
         play.start().hush();
-        play.wish("stop by a hook", Wish::StopBehindHooks);
+        play.wish("stop by a hook", OperatorRequest::StopAfterHooks);
         play
     };
     let mut heard = begin();

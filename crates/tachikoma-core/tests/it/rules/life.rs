@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tachikoma_core::policy::KeepRules;
+use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::{
-    Evidence, Exit, Input, IterationOutcome, IterationReport, Launch, Life, LoopEvent, LoopState,
+    Epoch, Evidence, Exit, Input, IterationOutcome, IterationReport, Launch, LoopEvent, LoopState,
     Measured, Policy, Record, State, Status, Timestamp, Urgency, apply, step,
 };
 
@@ -174,7 +174,7 @@ fn time_never_falls_even_if_the_clock_does() {
         &play.policy,
         &mut play.state,
         early,
-        Input::Trouble { warning },
+        Input::Warning { warning },
     );
     assert_eq!(step.records[0].time, before);
 }
@@ -192,8 +192,9 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
             segment: 2,
             state: Box::new(play.state.clone()),
             after_loss: false,
-            life: Life::new(uuid::Uuid::from_u128(2)),
+            life: Epoch::new(uuid::Uuid::from_u128(2)),
         },
+        input: None,
     };
     let text = serde_json::to_string(&opened).unwrap();
     let read: Record = serde_json::from_str(&text).unwrap();
@@ -288,14 +289,14 @@ fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() 
 
 #[test]
 fn an_iteration_is_reported_at_its_end_and_measured_when_its_work_was_looked_at() {
-    let keep = KeepRules {
+    let autocommit = AutocommitRules {
         repository: true,
         commit: true,
         on_failure: false,
         timeout: Duration::ZERO,
     };
     let ungated = Policy {
-        keep: Some(keep),
+        autocommit: Some(autocommit),
         ..stream()
     };
     let gated = Policy {

@@ -283,7 +283,7 @@ fn what_no_loop_can_mend_ends_it_with_advice() {
 fn an_agent_that_closes_its_output_and_lives_on_is_ended() {
     let mut play = Play::up(session());
     play.named("one").hush();
-    play.news("stream ended", tachikoma_core::News::StreamEnded);
+    play.event("stream ended", tachikoma_core::AgentEvent::StreamEnded);
     play.sleep().sleep().killed(15);
     insta::assert_snapshot!(play.told(), @"
     0.0 stream ended: StreamEnded

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::{AgentTraits, KeepRules, RebootRules};
+use tachikoma_core::policy::{AgentTraits, AutocommitRules, RebootRules};
 use tachikoma_core::{
-    Choice, Input, LoopState, Policy, Status, Urgency, Wish, next_deadline, told,
+    Choice, Input, LoopState, OperatorRequest, Policy, Status, Urgency, next_deadline,
+    prompt_preamble,
 };
 
 use crate::play::Play;
@@ -121,7 +122,7 @@ fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
     let choice = Choice::Edit;
     play.wish(
         "answer edit",
-        Wish::Answer {
+        OperatorRequest::Answer {
             id: None,
             choice,
             prompt,
@@ -151,8 +152,8 @@ fn a_question_outlives_its_runner_with_its_number_and_its_time() {
     insta::assert_snapshot!(play.told(), @"1100.0 start: Started(after crash), Answered(1 pause by Default), Paused(-)");
 }
 
-fn hold(id: u32, writing: bool) -> Wish {
-    Wish::Hold { id, writing }
+fn hold(id: u32, writing: bool) -> OperatorRequest {
+    OperatorRequest::Hold { id, writing }
 }
 
 #[test]
@@ -223,7 +224,9 @@ fn commands_act_while_a_question_is_open() {
         .command("skip", tachikoma_core::LoopCommand::SkipIteration)
         .told();
     all += &open().reboot().told();
-    all += &open().wish("attend off", Wish::Attend { on: false }).told();
+    all += &open()
+        .wish("attend off", OperatorRequest::Attend { on: false })
+        .told();
     insta::assert_snapshot!(all, @"
     0.0 pause: Paused(delay 5s) ! ok: paused
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
@@ -237,7 +240,7 @@ fn commands_act_while_a_question_is_open() {
 fn a_work_tree_that_is_being_brought_back_is_waited_for() {
     let rolling = || {
         let mut play = Play::new(Policy {
-            keep: Some(KeepRules {
+            autocommit: Some(AutocommitRules {
                 repository: true,
                 commit: false,
                 on_failure: false,
@@ -280,7 +283,7 @@ fn a_work_tree_that_is_being_brought_back_is_waited_for() {
     0.0 pause: PauseRequested ! ok: pauses when the work tree is brought back
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Paused(delay 5s)
     0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work tree is brought back
-    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 60s) ! survey
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 60s) ! survey
     0.0 start: Started(after crash) ! roll back to 1 again
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Asked(3: iteration 1 is over, and was rolled back? continue, skip, reboot, edit, pause, stop within 600s)
     10000.0 start: Started(after crash) ! roll back to 1 again
@@ -389,7 +392,11 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
         .tell("and at c")
         .tool_ended("t");
     play.tell("then at d").resulted(true);
-    assert_eq!(told(&play.state), "", "nothing before the attempt begins");
+    assert_eq!(
+        prompt_preamble(&play.state),
+        "",
+        "nothing before the attempt begins"
+    );
     play.sleep();
     insta::assert_snapshot!(play.told(), @"
     0.0 tell: Told(1: look at b) ! ok: the agent is told with its next tool call, or with the next prompt
@@ -400,10 +407,10 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! prompt
     ");
-    let words = told(&play.state);
+    let words = prompt_preamble(&play.state);
     assert_eq!(words, "The operator says:\n\nthen at d\n\n");
     play.crash();
-    let again = told(&play.state);
+    let again = prompt_preamble(&play.state);
     assert!(
         again.starts_with(&words),
         "who may not have heard it is told again: {again}"
@@ -411,18 +418,18 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
     assert!(again.contains("cut short; this is attempt 2."), "{again}");
     play.launched().exited(0).sleep();
     assert_eq!(
-        told(&play.state),
+        prompt_preamble(&play.state),
         "The operator says:\n\nthen at d\n\n",
         "it failed"
     );
     play.launched().resulted(true).sleep();
-    assert_eq!(told(&play.state), "", "once");
+    assert_eq!(prompt_preamble(&play.state), "", "once");
 }
 
 #[test]
 fn operator_words_are_repeated_until_an_iteration_with_them_succeeds() {
     let says = "The operator says:\n\nlook at b\n\n";
-    let told_with = |play: &Play| told(&play.state).starts_with(says);
+    let told_with = |play: &Play| prompt_preamble(&play.state).starts_with(says);
     let mut play = Play::new(Policy {
         iteration_delay: Duration::ZERO,
         ..Policy::default()
@@ -438,5 +445,5 @@ fn operator_words_are_repeated_until_an_iteration_with_them_succeeds() {
     play.launched().crash();
     assert!(told_with(&play), "the runner died in iteration 5");
     play.launched().exited(0);
-    assert_eq!(told(&play.state), "", "iteration 5 succeeded");
+    assert_eq!(prompt_preamble(&play.state), "", "iteration 5 succeeded");
 }

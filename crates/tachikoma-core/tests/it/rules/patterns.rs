@@ -1,6 +1,6 @@
 //! Words of the agent that end the loop.
 
-use tachikoma_core::{Exit, News, Policy, TurnEnd};
+use tachikoma_core::{AgentEvent, Exit, Policy, TurnEnd};
 
 use super::stream;
 use crate::play::{Play, exited};
@@ -12,8 +12,8 @@ fn patterns() -> Policy {
     }
 }
 
-fn blocked(success: bool) -> News {
-    News::Resulted(TurnEnd {
+fn blocked(success: bool) -> AgentEvent {
+    AgentEvent::TurnEnded(TurnEnd {
         success,
         stop_pattern: Some("^BLOCKED".to_owned()),
         ..TurnEnd::default()
@@ -23,7 +23,7 @@ fn blocked(success: bool) -> News {
 #[test]
 fn words_end_the_loop_behind_their_iteration_and_not_for_ever() {
     let mut play = Play::up(patterns());
-    play.hush().news("blocked", blocked(true)).exited(0);
+    play.hush().event("blocked", blocked(true)).exited(0);
     play.start().launched().resulted(true).exited(0);
     insta::assert_snapshot!(play.told(), @"
     0.0 blocked: TurnResulted(true), StopPatternMatched(^BLOCKED)
@@ -41,10 +41,10 @@ fn an_agent_without_results_is_heard_when_it_ends() {
         stop_patterns: 1,
         ..Policy::default()
     });
-    let News::Exited { leftovers, .. } = exited(Exit::Code(0), false) else {
+    let AgentEvent::Exited { leftovers, .. } = exited(Exit::Code(0), false) else {
         panic!("it exited")
     };
-    let news = News::Exited {
+    let event = AgentEvent::Exited {
         exit: Exit::Code(3),
         claimed: false,
         stop_pattern: Some("^BLOCKED".to_owned()),
@@ -52,6 +52,6 @@ fn an_agent_without_results_is_heard_when_it_ends() {
         last_words: None,
         problem: None,
     };
-    play.hush().news("exited", news);
+    play.hush().event("exited", event);
     insta::assert_snapshot!(play.told(), @"0.0 exited: StopPatternMatched(^BLOCKED), IterationFailed(1: the agent ended with exit 3; streak 1), StopConditionTriggered(stop_on_patterns), Stopped(the agent's words match the pattern `^BLOCKED` (stop_on_patterns)) ! finish");
 }

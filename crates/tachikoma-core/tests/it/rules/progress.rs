@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::completion::GateRule;
-use tachikoma_core::policy::{AgentTraits, KeepRules};
+use tachikoma_core::policy::{AgentTraits, AutocommitRules};
 use tachikoma_core::{
-    Evidence, Input, Kept, Outcome, Policy, Problem, TestsReport, standing_in_the_way,
+    AutocommitResult, Evidence, Input, Outcome, Policy, Problem, TestsReport, standing_in_the_way,
 };
 
 use crate::play::{Play, gate};
 
-const LOOKS: KeepRules = KeepRules {
+const LOOKS: AutocommitRules = AutocommitRules {
     repository: false,
     commit: false,
     on_failure: false,
@@ -20,7 +20,7 @@ const LOOKS: KeepRules = KeepRules {
 fn looking() -> Policy {
     Policy {
         max_no_progress_iterations: 3,
-        keep: Some(LOOKS),
+        autocommit: Some(LOOKS),
         ..Policy::default()
     }
 }
@@ -70,7 +70,7 @@ fn a_loop_that_does_not_come_forward_ends_and_says_so() {
     }
     play.hush().exited(0).kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
-    15.0 exited 0: IterationCompleted(4 succeeded), KeepStarted(iteration within 60s) ! survey
+    15.0 exited 0: IterationCompleted(4 succeeded), AutocommitStarted(iteration within 60s) ! survey
     15.0 kept: ProgressMeasured(4: 0), StopConditionTriggered(max_no_progress_iterations), Stopped(3 iterations in a row without progress (max_no_progress_iterations = 3)) ! finish
     ");
     assert_eq!(play.state.progress.last, Some(1));
@@ -114,9 +114,9 @@ fn complaint_25_a_commit_of_the_agents_own_is_progress() {
     let mut play = up(looking());
     for _ in 0..10 {
         play.exited(0);
-        let kept = Kept {
+        let kept = AutocommitResult {
             head_moved: true,
-            ..Kept::default()
+            ..AutocommitResult::default()
         };
         play.answer_keep(Ok(kept)).sleep().launched();
     }
@@ -128,7 +128,7 @@ fn complaint_25_a_commit_of_the_agents_own_is_progress() {
 #[test]
 fn complaint_30_a_loop_that_never_ends_by_itself_ends_after_five_iterations() {
     let mut play = up(Policy {
-        keep: Some(LOOKS),
+        autocommit: Some(LOOKS),
         ..Policy::default()
     });
     let mut iterations = 0;
@@ -143,7 +143,7 @@ fn complaint_30_a_loop_that_never_ends_by_itself_ends_after_five_iterations() {
 #[test]
 fn a_commit_of_what_was_left_is_no_progress_of_the_iteration_that_it_follows() {
     let mut play = up(Policy {
-        keep: Some(KeepRules {
+        autocommit: Some(AutocommitRules {
             repository: true,
             commit: true,
             ..LOOKS
@@ -153,8 +153,8 @@ fn a_commit_of_what_was_left_is_no_progress_of_the_iteration_that_it_follows() {
     play.skip().killed(2).kept(2, 0).launched();
     play.hush().exited(0).kept(0, 2);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within no limit) ! commit iteration 2, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), ProgressMeasured(2: 0), WaitStarted(delay 5s)
+    0.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within no limit) ! commit iteration 2, succeeded, session 1, context unknown
+    0.0 kept: AutocommitFinished(0 changed, 2 as 0000002, 0 left), ProgressMeasured(2: 0), WaitStarted(delay 5s)
     ");
     assert_eq!(streak(&play), 1);
 }
@@ -178,7 +178,7 @@ fn what_a_limited_attempt_did_is_its_iterations_progress() {
     limited(&mut play, 3);
     play.hush().resulted(true).kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
-    30.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), KeepStarted(iteration within 60s) ! survey
+    30.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), AutocommitStarted(iteration within 60s) ! survey
     30.0 kept: ProgressMeasured(1: 1), IterationStarted(2 attempt 1) ! prompt
     ");
 }
@@ -225,7 +225,7 @@ fn iterations_that_fail_count_and_end_by_their_own_limit() {
 #[test]
 fn what_nobody_saw_is_not_taken_for_nothing() {
     let mut play = up(Policy {
-        keep: None,
+        autocommit: None,
         ..looking()
     });
     for _ in 0..10 {
@@ -253,7 +253,7 @@ fn what_nobody_saw_is_not_taken_for_nothing() {
 #[test]
 fn tests_that_pass_and_objectives_that_are_ticked_are_progress_without_a_look() {
     let mut policy = Policy {
-        keep: None,
+        autocommit: None,
         ..Policy::default()
     };
     policy.completion.objectives = true;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{HookPoint, News, Policy, RebootResult, SessionNo, Urgency};
+use tachikoma_core::{AgentEvent, HookPoint, Policy, RebootResult, SessionNo, Urgency};
 
 use crate::play::Play;
 
@@ -417,7 +417,7 @@ fn a_call_that_our_own_interrupt_ended_has_not_failed() {
     let failed = |play: &mut Play, id: &str| {
         let error = Some("no".to_owned());
         let id = id.to_owned();
-        play.news("tool ended", News::ToolEnded { id, error });
+        play.event("tool ended", AgentEvent::ToolEnded { id, error });
     };
     let mut play = Play::up(session());
     play.tool("a");

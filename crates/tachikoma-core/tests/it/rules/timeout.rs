@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::Timeouts;
-use tachikoma_core::{Input, News, Policy, State, Urgency, next_deadline};
+use tachikoma_core::{AgentEvent, Input, Policy, State, Urgency, next_deadline};
 
 use super::stream;
 use crate::play::Play;
@@ -29,7 +29,7 @@ fn a_stream_that_says_nothing_at_all_times_out_after_first_output_timeout() {
     let mut play = Play::up(stream());
     play.hush().sleep().looked(0).killed(2);
     insta::assert_snapshot!(play.told(), @"
-    120.0 wake: LookRequested(within 20s) ! look
+    120.0 wake: SilenceChecked(within 20s) ! look
     120.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     120.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all; streak 1), WaitStarted(backoff 1s)
     ");
@@ -44,7 +44,7 @@ fn a_stream_that_falls_silent_times_out_after_silence_timeout_but_never_earlier(
     insta::assert_snapshot!(play.told(), @"
     30.0 output: -
     60.0 output: OutputSeen
-    690.0 wake: LookRequested(within 20s) ! look
+    690.0 wake: SilenceChecked(within 20s) ! look
     690.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     690.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 630 s ago); streak 1), WaitStarted(backoff 1s)
     ");
@@ -60,10 +60,10 @@ fn complaint_10_an_agent_that_is_busy_has_time_until_tool_timeout() {
     play.sleep().seconds(2).looked(1_000);
     play.sleep().killed(2);
     insta::assert_snapshot!(play.told(), @"
-    630.0 wake: LookRequested(within 20s) ! look
-    632.0 looked: BusySeen(100 ms of CPU time in 1000 ms)
-    1232.0 wake: LookRequested(within 20s) ! look
-    1234.0 looked: BusySeen(1000 ms of CPU time in 1000 ms)
+    630.0 wake: SilenceChecked(within 20s) ! look
+    632.0 looked: AgentBusy(100 ms of CPU time in 1000 ms)
+    1232.0 wake: SilenceChecked(within 20s) ! look
+    1234.0 looked: AgentBusy(1000 ms of CPU time in 1000 ms)
     1530.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     1530.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 1530 s ago; busy 296 s ago: 1000 ms of CPU time in 1000 ms); streak 1), WaitStarted(backoff 1s)
     ");
@@ -75,9 +75,9 @@ fn an_agent_that_is_busy_before_its_first_word_has_time_too() {
     play.hush().sleep().looked(1_000).sleep().looked(99);
     play.killed(2);
     insta::assert_snapshot!(play.told(), @"
-    120.0 wake: LookRequested(within 20s) ! look
-    120.0 looked: BusySeen(1000 ms of CPU time in 1000 ms)
-    240.0 wake: LookRequested(within 20s) ! look
+    120.0 wake: SilenceChecked(within 20s) ! look
+    120.0 looked: AgentBusy(1000 ms of CPU time in 1000 ms)
+    240.0 wake: SilenceChecked(within 20s) ! look
     240.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     240.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all (last seen: busy 120 s ago: 1000 ms of CPU time in 1000 ms); streak 1), WaitStarted(backoff 1s)
     ");
@@ -95,7 +95,7 @@ fn a_word_of_the_agent_ends_the_look_at_it() {
     ");
     play.hush().sleep().tool("a").looked(0);
     insta::assert_snapshot!(play.told(), @"
-    1260.0 wake: LookRequested(within 20s) ! look
+    1260.0 wake: SilenceChecked(within 20s) ! look
     1260.0 tool: ToolStarted(a)
     1260.0 looked: -
     ");
@@ -106,14 +106,14 @@ fn a_look_that_is_not_answered_or_shows_nothing_saves_nobody() {
     let mut play = Play::up(stream());
     play.hush().sleep().sleep();
     insta::assert_snapshot!(play.told(), @"
-    120.0 wake: LookRequested(within 20s) ! look
+    120.0 wake: SilenceChecked(within 20s) ! look
     140.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     ");
     let mut play = Play::up(stream());
-    let unseen = News::Looked { activity: None };
-    play.hush().sleep().news("not seen", unseen);
+    let unseen = AgentEvent::ProcessesSampled { activity: None };
+    play.hush().sleep().event("not seen", unseen);
     insta::assert_snapshot!(play.told(), @"
-    120.0 wake: LookRequested(within 20s) ! look
+    120.0 wake: SilenceChecked(within 20s) ! look
     120.0 not seen: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
     ");
 }
@@ -304,12 +304,12 @@ fn time_in_which_everything_stood_still_counts_against_no_timeout() {
     let before = patience(&play.state, &play.policy).unwrap();
     let duration = Duration::from_secs(5000);
     play.seconds(5000)
-        .input("stood still", Input::StoodStill { duration })
+        .input("stood still", Input::Suspended { duration })
         .wake();
     assert_eq!(patience(&play.state, &play.policy), Some(before));
     play.tool_ended("a").resulted(true).exited(0);
     insta::assert_snapshot!(play.told(), @"
-    5000.0 stood still: StoodStill(5000000 ms)
+    5000.0 stood still: Suspended(5000000 ms)
     5000.0 wake: -
     5000.0 tool ended: ToolEnded(a)
     5000.0 resulted true: TurnResulted(true)
@@ -323,7 +323,7 @@ fn a_wait_ends_when_it_was_said_to_end_although_everything_stood_still() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().seconds(60);
     let duration = Duration::from_secs(60);
-    play.input("stood still", Input::StoodStill { duration })
+    play.input("stood still", Input::Suspended { duration })
         .wake();
     insta::assert_snapshot!(play.told(), @"
     60.0 stood still: -

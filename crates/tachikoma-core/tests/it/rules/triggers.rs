@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{Context, Launch, LoopEvent, News, Policy, RebootReason, TurnEnd};
+use tachikoma_core::{AgentEvent, Context, Launch, LoopEvent, Policy, RebootReason, TurnEnd};
 
 use crate::play::Play;
 
@@ -39,7 +39,7 @@ fn matched(play: &mut Play, pattern: &str) {
         pattern: Some(pattern.to_owned()),
         ..TurnEnd::default()
     };
-    play.news("resulted", News::Resulted(end));
+    play.event("resulted", AgentEvent::TurnEnded(end));
 }
 
 /// So many calls in one turn, of which so many fail.
@@ -48,16 +48,16 @@ fn calls(play: &mut Play, count: u32, failing: u32) {
         let id = format!("t{number}");
         let summary = format!("step {number}");
         let name = "Bash".to_owned();
-        play.news(
+        play.event(
             "tool",
-            News::ToolStarted {
+            AgentEvent::ToolStarted {
                 id: id.clone(),
                 name,
                 summary,
             },
         );
         let error = (number < failing).then(|| "exit 1".to_owned());
-        play.news("tool ended", News::ToolEnded { id, error });
+        play.event("tool ended", AgentEvent::ToolEnded { id, error });
     }
     play.resulted(true);
 }
@@ -121,11 +121,11 @@ fn denied_calls_are_counted_explained_and_not_degradation() {
     for _ in 0..2 {
         play.hush();
         for id in ["a", "b"] {
-            let denied = News::Denied {
+            let denied = AgentEvent::ToolDenied {
                 tool: "Bash".to_owned(),
                 id: id.to_owned(),
             };
-            play.tool(id).news("denied", denied).tool_ended(id);
+            play.tool(id).event("denied", denied).tool_ended(id);
         }
         play.resulted(true);
     }
@@ -147,16 +147,16 @@ fn denied_calls_beyond_the_first_32_different_ones_are_only_counted() {
     let mut play = Play::new(rules(RebootRules::default()));
     play.start().launched();
     for call in (0..34).chain([3, 33]) {
-        let started = News::ToolStarted {
+        let started = AgentEvent::ToolStarted {
             id: "t".to_owned(),
             name: "Bash".to_owned(),
             summary: format!("make {call}"),
         };
-        let denied = News::Denied {
+        let denied = AgentEvent::ToolDenied {
             tool: "Bash".to_owned(),
             id: "t".to_owned(),
         };
-        play.news("tool", started).news("denied", denied);
+        play.event("tool", started).event("denied", denied);
     }
     let mut recorded = Vec::new();
     for record in &play.journal {
@@ -230,7 +230,10 @@ fn measured_in_a_million(play: &mut Play, readings: &[u64]) {
             estimated: false,
         };
         let answering = false;
-        play.news("measured", News::Measured { context, answering });
+        play.event(
+            "measured",
+            AgentEvent::ContextMeasured { context, answering },
+        );
     }
 }
 

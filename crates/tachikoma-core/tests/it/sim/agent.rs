@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
-use tachikoma_core::policy::{AgentTraits, Backoff, Graces, KeepRules, RebootRules, Timeouts};
+use tachikoma_core::policy::{
+    AgentTraits, AutocommitRules, Backoff, Graces, RebootRules, Timeouts,
+};
 use tachikoma_core::{
-    Activity, Context, Exit, Generation, HookKind, HookPoint, Leftover, News, Policy, Problem,
-    QuotaWindow, Rung, Spent, Timestamp, TurnEnd,
+    Activity, AgentEvent, Context, Exit, Generation, HookKind, HookPoint, Leftover, Policy,
+    Problem, QuotaWindow, Rung, Spent, Timestamp, TurnEnd,
 };
 
 use super::dice::Dice;
@@ -41,7 +43,7 @@ enum Character {
 }
 
 /// Writes what an agent that is up will say to its next prompt.
-pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, News)> {
+pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, AgentEvent)> {
     let mut lines = Vec::new();
     if dice.one_in(12) {
         return lines;
@@ -49,8 +51,8 @@ pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, News)> {
     let pace = dice.pick(&[1, 500, 30_000]);
     chatter(dice, &mut lines, 6, pace, fill);
     if dice.one_in(10) {
-        let news = exited(dice, Exit::Signal(9));
-        lines.push((last(&lines), news));
+        let event = exited(dice, Exit::Signal(9));
+        lines.push((last(&lines), event));
     } else {
         let success = !dice.one_in(5);
         lines.push((last(&lines) + 5, resulted(dice, success)));
@@ -59,10 +61,10 @@ pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, News)> {
 }
 
 /// Writes what an agent will say that is asked for its hand-off.
-pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
+pub fn hand_off(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
     let after = dice.pick(&[5, 5, 5, 5, 20_000, 200_000]);
     let text = "half of it".to_owned();
-    let said = (1, News::Said { text });
+    let said = (1, AgentEvent::HandOffText { text });
     match dice.below(12) {
         0 => Vec::new(),
         1 => vec![(after, exited(dice, Exit::Code(1)))],
@@ -75,7 +77,7 @@ pub fn hand_off(dice: &mut Dice) -> Vec<(i64, News)> {
 }
 
 /// Writes what is seen of an agent that is looked at, if anything is.
-pub fn look(dice: &mut Dice) -> Vec<(i64, News)> {
+pub fn look(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
     let after = dice.pick(&[0, 2_000, 2_000, 30_000]);
     let activity = (!dice.one_in(8)).then(|| Activity {
         over_ms: 2_000,
@@ -84,37 +86,42 @@ pub fn look(dice: &mut Dice) -> Vec<(i64, News)> {
     });
     match dice.below(8) {
         0 => Vec::new(),
-        _ => vec![(after, News::Looked { activity })],
+        _ => vec![(after, AgentEvent::ProcessesSampled { activity })],
     }
 }
 
 /// Writes how a fresh session opens.
-pub fn opening(dice: &mut Dice) -> Vec<(i64, News)> {
+pub fn opening(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
     let after = dice.pick(&[0, 200, 5_000, 100_000]);
-    let up = (0, News::Launched { pid: 77 });
+    let up = (0, AgentEvent::Launched { pid: 77 });
     match dice.below(8) {
         0 => {
             let reason = "no such program".to_owned();
-            vec![(after, News::NotLaunched { reason })]
+            vec![(after, AgentEvent::NotLaunched { reason })]
         }
         1 => vec![up, (after, exited(dice, Exit::Code(1)))],
         2 => vec![up],
-        _ => vec![up, (after, News::Opened)],
+        _ => vec![up, (after, AgentEvent::Opened)],
     }
 }
 
 /// Writes what an agent says, in milliseconds after its launch, if nobody signals it.
-pub fn script(dice: &mut Dice, stream: bool, persistent: bool, fill: &mut u64) -> Vec<(i64, News)> {
+pub fn script(
+    dice: &mut Dice,
+    stream: bool,
+    persistent: bool,
+    fill: &mut u64,
+) -> Vec<(i64, AgentEvent)> {
     let mut lines = launch(dice, stream, fill);
     let named = dice.below(4);
-    if stream && let Some(up) = lines.iter().position(|(_, news)| is_launched(news)) {
+    if stream && let Some(up) = lines.iter().position(|(_, event)| is_launched(event)) {
         let at = lines[up].0;
         let agent_id = format!("conversation-{named}");
-        lines.insert(up + 1, (at, News::Named { agent_id }));
+        lines.insert(up + 1, (at, AgentEvent::SessionNamed { agent_id }));
     }
     if persistent {
         // It waits for the next prompt instead of going.
-        let resulted = |(_, news): &(i64, News)| matches!(news, News::Resulted(_));
+        let resulted = |(_, event): &(i64, AgentEvent)| matches!(event, AgentEvent::TurnEnded(_));
         if let Some(at) = lines.iter().position(resulted) {
             lines.truncate(at + 1);
         }
@@ -122,11 +129,11 @@ pub fn script(dice: &mut Dice, stream: bool, persistent: bool, fill: &mut u64) -
     lines
 }
 
-fn is_launched(news: &News) -> bool {
-    matches!(news, News::Launched { .. })
+fn is_launched(event: &AgentEvent) -> bool {
+    matches!(event, AgentEvent::Launched { .. })
 }
 
-fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
+fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentEvent)> {
     use Character as C;
     let character = dice.pick(&[
         C::Works,
@@ -144,7 +151,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
         C::LosesGuard,
     ]);
     let up = dice.pick(&[0, 1, 40, 2_000]);
-    let mut lines = vec![(up, News::Launched { pid: 77 })];
+    let mut lines = vec![(up, AgentEvent::Launched { pid: 77 })];
     let pace = dice.pick(&[1, 500, 30_000]);
     match character {
         C::Works => {
@@ -166,7 +173,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
         C::Hangs => chatter(dice, &mut lines, 2, pace, fill),
         C::HangsInTool => {
             let since = last(&lines) + pace;
-            lines.push((since, News::Output));
+            lines.push((since, AgentEvent::Output));
             lines.push((since, tool(dice)));
         }
         C::Lingers => {
@@ -175,10 +182,10 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
             let end = resulted(dice, success);
             lines.push((last(&lines) + 5, end));
         }
-        C::LosesGuard => lines.push((last(&lines) + pace, News::GuardLost)),
+        C::LosesGuard => lines.push((last(&lines) + pace, AgentEvent::GuardLost)),
         C::CannotBeLaunched => {
             let reason = "no such program".to_owned();
-            lines = vec![(up, News::NotLaunched { reason })];
+            lines = vec![(up, AgentEvent::NotLaunched { reason })];
         }
         C::NeverAnswers => lines.clear(),
         // The exit overtakes the news of the launch, which then is late, or never comes.
@@ -186,7 +193,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, News)> {
             lines.clear();
             lines.push((up, exited(dice, Exit::Code(1))));
             if dice.one_in(2) {
-                lines.push((up, News::Launched { pid: 77 }));
+                lines.push((up, AgentEvent::Launched { pid: 77 }));
             }
         }
     }
@@ -205,7 +212,7 @@ pub fn obedience(dice: &mut Dice) -> Option<Rung> {
 }
 
 /// What an agent says when a signal ends it.
-pub fn last_words(dice: &mut Dice, rung: Rung) -> Vec<News> {
+pub fn last_words(dice: &mut Dice, rung: Rung) -> Vec<AgentEvent> {
     let signal = match rung {
         Rung::Interrupt => 2,
         Rung::Terminate => 15,
@@ -217,7 +224,7 @@ pub fn last_words(dice: &mut Dice, rung: Rung) -> Vec<News> {
         words.push(resulted(dice, success));
     }
     words.push(match dice.below(8) {
-        0 => News::NotLaunched {
+        0 => AgentEvent::NotLaunched {
             reason: "killed before it was up".to_owned(),
         },
         1 => exited(dice, Exit::Code(0)),
@@ -227,15 +234,21 @@ pub fn last_words(dice: &mut Dice, rung: Rung) -> Vec<News> {
     words
 }
 
-fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, fill: &mut u64) {
+fn chatter(
+    dice: &mut Dice,
+    lines: &mut Vec<(i64, AgentEvent)>,
+    most: u64,
+    pace: i64,
+    fill: &mut u64,
+) {
     for _ in 0..=dice.below(most) {
         let time = last(lines) + dice.between(0, pace);
-        let news = match dice.below(5) {
-            0 | 1 => News::Output,
+        let event = match dice.below(5) {
+            0 | 1 => AgentEvent::Output,
             2 => {
                 let step = dice.pick(&[40_000, 40_000, 150_000]);
                 *fill += dice.below(step);
-                News::Measured {
+                AgentEvent::ContextMeasured {
                     context: Context {
                         tokens: *fill,
                         window: WINDOW_TOKENS,
@@ -245,33 +258,33 @@ fn chatter(dice: &mut Dice, lines: &mut Vec<(i64, News)>, most: u64, pace: i64, 
                 }
             }
             3 => tool(dice),
-            _ if dice.one_in(2) => News::CallEnded {
+            _ if dice.one_in(2) => AgentEvent::CallEnded {
                 tokens: dice.below(30_000),
             },
-            _ if dice.one_in(10) => News::StreamEnded,
-            _ if dice.one_in(8) => News::Quota(QuotaWindow {
+            _ if dice.one_in(10) => AgentEvent::StreamEnded,
+            _ if dice.one_in(8) => AgentEvent::Quota(QuotaWindow {
                 window: dice.pick(&["five_hour", "seven_day"]).to_owned(),
                 percent: dice.pick(&[0.5, 79.9, 80.0, 100.0]),
                 resets_at: dice.pick(&[None, Some(Timestamp::from_millis(1_700_000_100_000))]),
             }),
-            _ if dice.one_in(8) => News::Denied {
+            _ if dice.one_in(8) => AgentEvent::ToolDenied {
                 tool: "Bash".to_owned(),
                 id: format!("t{}", dice.below(3)),
             },
-            _ if dice.one_in(6) => News::Touched {
+            _ if dice.one_in(6) => AgentEvent::FileTouched {
                 path: format!("src/{}.rs", dice.below(5)),
             },
-            _ => News::ToolEnded {
+            _ => AgentEvent::ToolEnded {
                 id: format!("t{}", dice.below(3)),
                 error: dice.one_in(4).then(|| "exit 1".to_owned()),
             },
         };
-        lines.push((time, news));
+        lines.push((time, event));
     }
 }
 
-fn tool(dice: &mut Dice) -> News {
-    News::ToolStarted {
+fn tool(dice: &mut Dice) -> AgentEvent {
+    AgentEvent::ToolStarted {
         id: format!("t{}", dice.below(3)),
         name: "Bash".to_owned(),
         summary: format!("step {}", dice.below(4)),
@@ -297,8 +310,8 @@ fn problem(dice: &mut Dice, of: u64) -> Option<Problem> {
     })
 }
 
-fn resulted(dice: &mut Dice, success: bool) -> News {
-    News::Resulted(TurnEnd {
+fn resulted(dice: &mut Dice, success: bool) -> AgentEvent {
+    AgentEvent::TurnEnded(TurnEnd {
         success,
         reason: (!success).then(|| "overloaded".to_owned()),
         problem: if success { None } else { problem(dice, 3) },
@@ -313,7 +326,7 @@ fn resulted(dice: &mut Dice, success: bool) -> News {
     })
 }
 
-fn result(dice: &mut Dice, lines: &mut Vec<(i64, News)>, stream: bool, success: bool) {
+fn result(dice: &mut Dice, lines: &mut Vec<(i64, AgentEvent)>, stream: bool, success: bool) {
     // A stream that ends without a result is a failure of its own.
     if stream && !dice.one_in(8) {
         let end = resulted(dice, success);
@@ -327,7 +340,7 @@ fn result(dice: &mut Dice, lines: &mut Vec<(i64, News)>, stream: bool, success: 
     lines.push((last(lines) + dice.between(0, 9), exited(dice, exit)));
 }
 
-fn exited(dice: &mut Dice, exit: Exit) -> News {
+fn exited(dice: &mut Dice, exit: Exit) -> AgentEvent {
     let leftovers = if dice.one_in(8) {
         vec![Leftover {
             pid: 99,
@@ -338,7 +351,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
     } else {
         Vec::new()
     };
-    News::Exited {
+    AgentEvent::Exited {
         exit,
         claimed: dice.one_in(12),
         stop_pattern: dice.one_in(30).then(|| "stuck".to_owned()),
@@ -348,7 +361,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> News {
     }
 }
 
-fn last(lines: &[(i64, News)]) -> i64 {
+fn last(lines: &[(i64, AgentEvent)]) -> i64 {
     lines.last().map_or(0, |(time, _)| *time)
 }
 
@@ -414,7 +427,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
             tells_cost: persistent,
             refuses_before: dice.pick(&[None, Some(23_000)]),
         },
-        keep: dice.one_in(2).then(|| KeepRules {
+        autocommit: dice.one_in(2).then(|| AutocommitRules {
             repository: !dice.one_in(4),
             commit: !dice.one_in(4),
             on_failure: dice.one_in(2),

@@ -36,7 +36,7 @@ impl Attendance {
             LoopEvent::IterationStarted { .. }
                 | LoopEvent::RebootStarted { .. }
                 | LoopEvent::Paused { .. }
-                | LoopEvent::KeepStarted(_)
+                | LoopEvent::AutocommitStarted(_)
                 | LoopEvent::WaitStarted { .. }
         ) || event.is_terminal();
         assert!(

@@ -9,9 +9,9 @@ use tachikoma_core::policy::completion::CompletionRules;
 use tachikoma_core::policy::context::{Level, level};
 use tachikoma_core::policy::timeout;
 use tachikoma_core::{
-    CommitStatus, Context, Generation, IterationOutcome, Keep, KeepPurpose, LimitedAttempt,
-    LoopEvent, LoopStats, OperatorEvent, Outcome, Policy, RebootReason, Record, Seq, SessionNo,
-    Timestamp,
+    Autocommit, AutocommitPurpose, CommitStatus, Context, Generation, IterationOutcome,
+    LimitedAttempt, LoopEvent, LoopStats, OperatorEvent, Outcome, Policy, RebootReason, Record,
+    Seq, SessionNo, Timestamp,
 };
 
 use super::forward::Forward;
@@ -193,10 +193,10 @@ impl Audit {
             | LoopEvent::OutputSeen
             | LoopEvent::ToolDenied(_)
             | LoopEvent::ToolStarted { .. } => self.heard = self.time,
-            LoopEvent::StoodStill { duration_ms } => {
+            LoopEvent::Suspended { duration_ms } => {
                 self.heard = self.heard.after(Duration::from_millis(*duration_ms));
             }
-            LoopEvent::LookRequested { .. } | LoopEvent::BusySeen { .. } => {
+            LoopEvent::SilenceChecked { .. } | LoopEvent::AgentBusy { .. } => {
                 assert!(self.open.is_some(), "only an agent at work is looked at");
                 // A look takes its time, and output is recorded in steps.
                 let slack = timeout::output_step(policy) + Duration::from_secs(20);
@@ -217,7 +217,7 @@ impl Audit {
                 self.agent = self.agent.filter(|_| *agent_lives);
                 self.proof.claimed |= report.claimed;
                 let unproven = policy.completion == CompletionRules::default();
-                let blind = policy.keep.is_none() && !policy.agent.event_stream;
+                let blind = policy.autocommit.is_none() && !policy.agent.event_stream;
                 self.done = report.claimed && unproven && (self.proof.worked || blind);
                 self.finished(report.outcome, report.duration_ms);
             }
@@ -281,7 +281,7 @@ impl Audit {
                 self.ended(policy, outcome, stats, "stopped");
             }
             LoopEvent::Error { outcome, stats } => self.ended(policy, outcome, stats, "error"),
-            LoopEvent::KeepStarted(Keep {
+            LoopEvent::AutocommitStarted(Autocommit {
                 purpose,
                 commit,
                 outcome,
@@ -289,17 +289,17 @@ impl Audit {
             }) => {
                 // Whoever is stopped in a pause, and dies on the way, goes on when it is run again.
                 self.paused &= outcome.is_none();
-                self.keep_started(policy, *purpose, *commit, outcome.as_ref());
+                self.autocommit_started(policy, *purpose, *commit, outcome.as_ref());
             }
-            LoopEvent::KeepCalledOff { .. } => {
+            LoopEvent::AutocommitCanceled { .. } => {
                 assert!(self.keeping.is_some(), "what is under way is called off");
             }
-            LoopEvent::WorkKept { kept, .. } => {
+            LoopEvent::AutocommitFinished { kept, .. } => {
                 self.proof.worked |= kept.changed > 0;
                 assert!(self.keeping.is_some(), "only what was asked is answered");
                 self.uncommitted = kept.uncommitted;
             }
-            LoopEvent::KeepGivenUp { .. } => {
+            LoopEvent::AutocommitGivenUp { .. } => {
                 assert!(self.keeping.is_some(), "only what is under way is given up");
                 self.proof.worked = true;
             }
@@ -311,7 +311,7 @@ impl Audit {
             LoopEvent::CheckStarted { .. } => {
                 assert!(self.open.is_none() && !self.stopping && !self.rebooting);
                 assert!(
-                    !self.unseen || policy.keep.is_none(),
+                    !self.unseen || policy.autocommit.is_none(),
                     "the work is kept before it is checked"
                 );
             }
@@ -396,7 +396,7 @@ impl Audit {
         assert!(self.open.is_none(), "one iteration at a time");
         assert!(!self.rebooting, "no iteration during a reboot");
         assert!(
-            !self.unseen || policy.keep.is_none(),
+            !self.unseen || policy.autocommit.is_none(),
             "what an attempt did is looked at before the next one"
         );
         self.keeping = None;
@@ -429,14 +429,14 @@ impl Audit {
             || (rules.max_per_hour > 0 && per_hour >= rules.max_per_hour as usize)
     }
 
-    fn keep_started(
+    fn autocommit_started(
         &mut self,
         policy: &Policy,
-        purpose: KeepPurpose,
+        purpose: AutocommitPurpose,
         commit: Option<CommitStatus>,
         outcome: Option<&Outcome>,
     ) {
-        let rules = policy.keep.expect("there is where to keep it");
+        let rules = policy.autocommit.expect("there is where to keep it");
         assert!(self.open.is_none(), "nothing is kept while an agent works");
         assert!(
             commit.is_none() || (rules.commit && !self.hurried),
@@ -446,13 +446,13 @@ impl Audit {
             commit != Some(CommitStatus::Failed) || rules.on_failure,
             "failed iterations are committed where that is wanted"
         );
-        assert_eq!(purpose == KeepPurpose::End, outcome.is_some());
-        assert_eq!(purpose == KeepPurpose::Checkpoint, self.rebooting);
+        assert_eq!(purpose == AutocommitPurpose::End, outcome.is_some());
+        assert_eq!(purpose == AutocommitPurpose::Checkpoint, self.rebooting);
         self.unseen = false;
         self.keeping = Some(outcome.cloned());
-        self.tried_at_the_end |= purpose == KeepPurpose::End;
+        self.tried_at_the_end |= purpose == AutocommitPurpose::End;
         // The wish to stop dies with its runner, and who runs the loop again wants it to go on.
-        self.paused &= purpose != KeepPurpose::End;
+        self.paused &= purpose != AutocommitPurpose::End;
     }
 
     fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {
@@ -482,7 +482,7 @@ impl Audit {
     }
 
     fn ended(&mut self, policy: &Policy, outcome: &Outcome, stats: &LoopStats, event: &str) {
-        let commits = policy.keep.is_some_and(|rules| rules.commit);
+        let commits = policy.autocommit.is_some_and(|rules| rules.commit);
         let by_itself = matches!(outcome, Outcome::Done | Outcome::LimitReached { .. });
         let excused = self.tried_at_the_end || !commits || !by_itself || self.hurried;
         let clean = excused || self.uncommitted == 0;

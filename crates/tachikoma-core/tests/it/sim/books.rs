@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::{
-    Choice, HooksStart, Keep, LoopEvent, OperatorEvent, Timestamp, TurnReport, WaitReason,
+    Autocommit, Choice, HooksStart, LoopEvent, OperatorEvent, Timestamp, TurnReport, WaitReason,
 };
 
 #[derive(Default)]
@@ -64,7 +64,7 @@ impl Books {
             LoopEvent::HooksStarted(HooksStart {
                 outcome: Some(_),
                 ..
-            }) | LoopEvent::KeepStarted(Keep {
+            }) | LoopEvent::AutocommitStarted(Autocommit {
                 outcome: Some(_),
                 ..
             })
@@ -174,20 +174,20 @@ impl Books {
             | LoopEvent::Noted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationCompleted { .. }
             | LoopEvent::IterationFailed { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepStarted { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::WorkKept { .. }
-            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::AutocommitStarted { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitFinished { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }
@@ -277,7 +277,7 @@ impl Books {
                     | LoopEvent::WaitStarted { .. }
                     | LoopEvent::IterationStarted { .. }
                     | LoopEvent::RebootStarted { .. }
-                    | LoopEvent::KeepStarted { .. }
+                    | LoopEvent::AutocommitStarted { .. }
             );
         self.asking |= matches!(event, LoopEvent::WaitStarted { wait, .. } if matches!(wait.reason, WaitReason::UsageLimit | WaitReason::Outage));
         self.resumed |= matches!(event, LoopEvent::Resumed);

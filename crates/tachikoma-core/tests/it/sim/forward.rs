@@ -1,6 +1,6 @@
 //! A second opinion on whether the work came forward.
 
-use tachikoma_core::{KeepPurpose, LoopEvent, Policy};
+use tachikoma_core::{AutocommitPurpose, LoopEvent, Policy};
 
 /// What is known of the iteration last started.
 #[derive(Default)]
@@ -41,8 +41,8 @@ impl Forward {
             LoopEvent::IterationCompleted { report, .. } => {
                 self.failed &= report.outcome != tachikoma_core::IterationOutcome::Succeeded;
             }
-            LoopEvent::WorkKept { purpose, kept, .. } => {
-                let here = *purpose == KeepPurpose::Iteration;
+            LoopEvent::AutocommitFinished { purpose, kept, .. } => {
+                let here = *purpose == AutocommitPurpose::Iteration;
                 self.worked |= here && (kept.changed > 0 || kept.head_moved);
             }
             LoopEvent::TestsRan(report) => self.worked |= report.newly_passing > 0,
@@ -93,17 +93,17 @@ impl Forward {
             | LoopEvent::Noted { .. }
             | LoopEvent::EndingRequested { .. }
             | LoopEvent::RungClimbed { .. }
-            | LoopEvent::StoodStill { .. }
+            | LoopEvent::Suspended { .. }
             | LoopEvent::LeftoversEnded { .. }
             | LoopEvent::IterationLimited(_)
-            | LoopEvent::LookRequested { .. }
-            | LoopEvent::BusySeen { .. }
+            | LoopEvent::SilenceChecked { .. }
+            | LoopEvent::AgentBusy { .. }
             | LoopEvent::StreamEnded
             | LoopEvent::AttemptCut { .. }
             | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::KeepStarted { .. }
-            | LoopEvent::KeepCalledOff { .. }
-            | LoopEvent::KeepGivenUp { .. }
+            | LoopEvent::AutocommitStarted { .. }
+            | LoopEvent::AutocommitCanceled { .. }
+            | LoopEvent::AutocommitGivenUp { .. }
             | LoopEvent::Claimed { .. }
             | LoopEvent::CheckStarted { .. }
             | LoopEvent::ConditionsAnswered { .. }

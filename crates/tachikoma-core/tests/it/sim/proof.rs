@@ -52,9 +52,9 @@ impl Proof {
             !policy.completion.objectives || self.objectives == Some(true),
             "a claim needs all objectives ticked"
         );
-        let blind = policy.keep.is_none() && !policy.agent.event_stream;
+        let blind = policy.autocommit.is_none() && !policy.agent.event_stream;
         assert!(
-            self.worked || blind || policy.keep.is_some(),
+            self.worked || blind || policy.autocommit.is_some(),
             "something was done"
         );
     }

@@ -1,25 +1,23 @@
-//! Simulated loops decided again: by their own rules nothing differs, and by others the books still close.
+//! Replays simulated loops: the recorded rules reproduce every record, and other rules stop at the first difference.
 
 use std::time::Duration;
 
 use tachikoma_core::policy::RebootRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
-use tachikoma_core::replay::{Replay, Replayed, Rules};
+use tachikoma_core::replay::{LaunchRules, Replay, Replayed};
 use tachikoma_core::{LoopId, Policy};
 
 use super::Coverage;
 use super::world::World;
 
-/// Each is lived through and then decided again.
-const LOOPS: u64 = 2_000;
-/// Each of these under other sets of rules.
+/// Loops that are replayed by other rules.
 const LOOPS_OTHERWISE: u64 = 400;
 
 fn replay(world: &World, replayed: &Policy) -> Replayed {
     let loop_id = LoopId::from_u128(0);
     let loop_id = world.journal.first().map_or(loop_id, |r| r.loop_id);
-    let mut replay = Replay::new(loop_id, |_| Rules {
+    let mut replay = Replay::new(loop_id, |_, _| LaunchRules {
         recorded: world.policy.clone().into(),
         replayed: replayed.clone().into(),
     });
@@ -29,33 +27,17 @@ fn replay(world: &World, replayed: &Policy) -> Replayed {
     replay.finish()
 }
 
-#[test]
-fn by_its_own_rules_every_record_of_a_loop_comes_out_again_and_nothing_differs() {
-    for seed in 0..LOOPS {
-        let mut world = World::new(seed);
-        world.run(&mut Coverage::new());
-        let found = replay(&world, &world.policy);
-        let at = found.first_unexplained.map_or(0, |seq| seq.0);
-        let around: Vec<String> = world
-            .journal
-            .iter()
-            .filter(|r| r.seq.0 + 8 > at && r.seq.0 < at + 8)
-            .map(|r| format!("{} {} {:?}", r.seq, r.time, r.event))
-            .collect();
-        assert_eq!(
-            found.unexplained,
-            0,
-            "seed {seed}: {at}\n{}",
-            around.join("\n")
-        );
-        assert_eq!(found.differences, [], "seed {seed}");
-        assert_eq!(found.recorded, found.replayed, "seed {seed}");
-        assert!(!found.estimated, "seed {seed}");
-    }
+/// Checks that the recorded rules reproduce every record of a simulated loop.
+pub fn check_replay(world: &World) {
+    let found = replay(world, &world.policy);
+    assert_eq!(found.unexplained, 0, "{:?}", found.first_unexplained);
+    assert_eq!(found.without_inputs, 0);
+    assert_eq!(found.differences, []);
+    assert_eq!(found.recorded, found.replayed);
 }
 
 #[test]
-fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
+fn replay_by_other_rules_stops_at_the_first_difference() {
     let (mut differ, mut ended_for_budget, mut done_only) = (0, 0, 0);
     for seed in 0..LOOPS_OTHERWISE {
         let mut world = World::new(seed);
@@ -64,6 +46,7 @@ fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
             let found = replay(&world, &other);
             assert_eq!(found.unexplained, 0, "seed {seed}");
             differ += usize::from(!found.differences.is_empty());
+            assert!(found.differences.len() <= 1, "seed {seed}");
             let most = other.max_iterations;
             assert!(
                 most == 0 || found.replayed.iterations <= most,
@@ -79,8 +62,8 @@ fn by_any_other_rules_the_books_close_and_a_limit_is_kept() {
         }
     }
     assert!(differ > 1_600, "other rules decide otherwise: {differ}");
-    assert!(ended_for_budget > 300, "budgets end it: {ended_for_budget}");
-    assert!(done_only > 50, "claims are believed: {done_only}");
+    assert!(ended_for_budget > 100, "budgets end it: {ended_for_budget}");
+    assert!(done_only > 20, "claims are believed: {done_only}");
 }
 
 /// Whether a budget of the other rules ended the loop.

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Generation, HookKind, HookPoint, Incident, Input, Launch, Life, LoopCommand, LoopEvent,
-    LoopId, News, Phase, Policy, RebootStage, Record, Repair, Runner, State, Ticket, Timestamp,
-    Urgency, Work, apply, next_deadline, step,
+    AgentEvent, Effect, Epoch, Generation, HookKind, HookPoint, Incident, Input, Launch,
+    LoopCommand, LoopEvent, LoopId, Phase, Policy, RebootStage, Record, Repair, Runner, State,
+    Ticket, Timestamp, Urgency, Work, apply, next_deadline, step,
 };
 
 use super::Coverage;
@@ -123,8 +123,8 @@ impl World {
             assert!(at(self.now) <= bound, "a stop is obeyed within the graces");
         }
         let deadline = next_deadline(&self.policy, &self.state).map(Timestamp::as_millis);
-        let news = self.queue.first_key_value().map(|(key, _)| key.0);
-        let next = deadline.into_iter().chain(news).min();
+        let event = self.queue.first_key_value().map(|(key, _)| key.0);
+        let next = deadline.into_iter().chain(event).min();
         let patience = PATIENCE_STEPS < self.steps;
         if patience && self.steps.is_multiple_of(2) {
             let urgency = match self.steps % 6 {
@@ -138,7 +138,7 @@ impl World {
             return self.answer(coverage);
         }
         if self.work().is_some_and(|work| !work.tools.is_empty()) && self.dice.one_in(15) {
-            return self.wish_something(coverage);
+            return self.request_something(coverage);
         }
         if next.is_none() || self.dice.one_in(10) {
             let latest = next.unwrap_or(self.now + 60_000).max(self.now);
@@ -154,7 +154,7 @@ impl World {
             assert_ne!(step, Some(false), "a spurious wake does nothing");
             return;
         }
-        let both = deadline == Some(next) && news == Some(next);
+        let both = deadline == Some(next) && event == Some(next);
         let wake = deadline == Some(next) && !(both && self.dice.one_in(2));
         self.now = self.now.max(next);
         if wake {
@@ -175,8 +175,8 @@ impl World {
 
     fn deliver(&mut self, coverage: &mut Coverage, input: Input) {
         let stale = match &input {
-            Input::Agent { generation, news } => {
-                self.buried(*generation, news);
+            Input::Agent { generation, event } => {
+                self.buried(*generation, event);
                 let agent = self.state.agent;
                 agent.is_none_or(|agent| agent.generation != *generation)
             }
@@ -190,58 +190,60 @@ impl World {
             Input::HooksRan { point, .. } => !self.state.rebooting().is_some_and(
                 |reboot| matches!(&reboot.stage, RebootStage::Hooks { point: p, .. } if p == point),
             ),
-            Input::Answered { number, .. } | Input::GatesRan { number, .. } => {
+            Input::ConditionsAnswered { number, .. } | Input::GatesRan { number, .. } => {
                 self.state.check().is_none() || *number != self.state.completion.number
             }
-            Input::Kept { number, .. } => {
-                self.state.keep().is_none() || *number != self.state.kept.number
+            Input::AutocommitFinished { number, .. } => {
+                self.state.autocommit().is_none() || *number != self.state.kept.number
             }
             Input::RolledBack { .. } => self.state.operator.rolling_back.is_none(),
             Input::Start { .. }
-            | Input::Snapshot { .. }
+            | Input::SnapshotTaken { .. }
             | Input::Wake
             | Input::Command { .. }
-            | Input::Operator { .. }
+            | Input::OperatorRequest { .. }
             | Input::Shutdown { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
-            | Input::StoodStill { .. }
-            | Input::Set { .. }
+            | Input::Suspended { .. }
+            | Input::CustomSet { .. }
             | Input::Note { .. }
-            | Input::Done { .. }
-            | Input::Trouble { .. }
+            | Input::CompletionClaimed { .. }
+            | Input::Warning { .. }
             | Input::DiskWasFull { .. }
             | Input::Incident(_)
             | Input::Repaired { .. } => false,
         };
         let idle = self.feed(coverage, input);
         if stale {
-            *coverage.entry("stale news").or_default() += 1;
-            assert_ne!(idle, Some(false), "stale news changes nothing");
+            *coverage.entry("stale event").or_default() += 1;
+            assert_ne!(idle, Some(false), "stale event changes nothing");
         }
     }
 
     /// Notes the end of an agent, and that its last words may be heard twice.
-    fn buried(&mut self, generation: Generation, news: &News) {
-        let over = match news {
-            News::Exited { .. } | News::NotLaunched { .. } | News::GuardLost => true,
-            News::Launched { .. }
-            | News::Opened
-            | News::Named { .. }
-            | News::Output
-            | News::Measured { .. }
-            | News::ToolStarted { .. }
-            | News::ToolEnded { .. }
-            | News::Denied { .. }
-            | News::Touched { .. }
-            | News::Looked { .. }
-            | News::Said { .. }
-            | News::StreamEnded
-            | News::CallEnded { .. }
-            | News::Cost { .. }
-            | News::TakenUp(_)
-            | News::Quota(_)
-            | News::Resulted(_) => false,
+    fn buried(&mut self, generation: Generation, event: &AgentEvent) {
+        let over = match event {
+            AgentEvent::Exited { .. } | AgentEvent::NotLaunched { .. } | AgentEvent::GuardLost => {
+                true
+            }
+            AgentEvent::Launched { .. }
+            | AgentEvent::Opened
+            | AgentEvent::SessionNamed { .. }
+            | AgentEvent::Output
+            | AgentEvent::ContextMeasured { .. }
+            | AgentEvent::ToolStarted { .. }
+            | AgentEvent::ToolEnded { .. }
+            | AgentEvent::ToolDenied { .. }
+            | AgentEvent::FileTouched { .. }
+            | AgentEvent::ProcessesSampled { .. }
+            | AgentEvent::HandOffText { .. }
+            | AgentEvent::StreamEnded
+            | AgentEvent::CallEnded { .. }
+            | AgentEvent::Cost { .. }
+            | AgentEvent::ConversationResumed(_)
+            | AgentEvent::Quota(_)
+            | AgentEvent::TurnEnded(_) => false,
         };
         if !over {
             return;
@@ -255,8 +257,8 @@ impl World {
         }
         if ended && self.dice.one_in(4) {
             let late = self.now + self.dice.between(0, 8_000);
-            let news = news.clone();
-            self.schedule(late, Input::Agent { generation, news });
+            let event = event.clone();
+            self.schedule(late, Input::Agent { generation, event });
         }
     }
 
@@ -272,6 +274,7 @@ impl World {
                 since: at(self.now),
                 containment: "guard".to_owned(),
                 follows_until: None,
+                repository: None,
             },
         }
     }
@@ -299,7 +302,7 @@ impl World {
             return;
         }
         if self.dice.one_in(10) {
-            return self.wish_something(coverage);
+            return self.request_something(coverage);
         }
         let urgency = self
             .dice
@@ -345,7 +348,7 @@ impl World {
             return;
         };
         let Some(work) = self.work() else {
-            if self.state.keep().is_some() {
+            if self.state.autocommit().is_some() {
                 self.obey_within(kept + self.hooks_bound(urgency));
             }
             return;
@@ -376,7 +379,7 @@ impl World {
     fn keep_bound(&self, urgency: Urgency) -> Option<Duration> {
         const LOOK: Duration = Duration::from_secs(60);
         const URGENT: Duration = Duration::from_secs(5);
-        match self.policy.keep {
+        match self.policy.autocommit {
             None => Some(Duration::ZERO),
             Some(_) if urgency >= Urgency::Now => Some(URGENT),
             Some(rules) if rules.timeout.is_zero() => None,
@@ -401,13 +404,16 @@ impl World {
                 let crashed = self.state.runner.is_some();
                 assert!(
                     crashed
-                        || self.state.keep().is_some()
+                        || self.state.autocommit().is_some()
                         || self.state.hooking().is_some_and(|it| it.outcome.is_some())
                         || matches!(self.state.phase, Phase::Ended { .. }),
                     "a stop between iterations is obeyed at once"
                 );
             }
-            Phase::Idle | Phase::Working { .. } | Phase::Keeping { .. } | Phase::Ended { .. } => {}
+            Phase::Idle
+            | Phase::Working { .. }
+            | Phase::Autocommitting { .. }
+            | Phase::Ended { .. } => {}
         }
     }
 
@@ -421,11 +427,11 @@ impl World {
                 agent: true,
                 gone: false,
             }),
-            4..6 => Input::Done {
+            4..6 => Input::CompletionClaimed {
                 ticket: Ticket(self.tickets),
                 reason: None,
             },
-            0 => Input::Trouble { warning: text },
+            0 => Input::Warning { warning: text },
             3 => Input::Note {
                 ticket: Ticket(self.tickets),
                 text,
@@ -453,8 +459,9 @@ impl World {
                 segment: 2,
                 state: Box::new(self.state.clone()),
                 after_loss: false,
-                life: Life::new(uuid::Uuid::from_u128(2)),
+                life: Epoch::new(uuid::Uuid::from_u128(2)),
             },
+            input: None,
         };
         apply(&mut self.state, &record);
         self.remember(coverage, record);
@@ -466,7 +473,7 @@ impl World {
             Phase::Working { work } => Some(work),
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Rebooting { .. }

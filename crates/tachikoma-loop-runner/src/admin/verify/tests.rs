@@ -22,7 +22,7 @@ struct Place {
 }
 
 fn write(journal: &mut Journal, state: &mut State, words: &str) {
-    let input = Input::Trouble {
+    let input = Input::Warning {
         warning: words.to_owned(),
     };
     let now = state.time;

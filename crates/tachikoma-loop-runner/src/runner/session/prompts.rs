@@ -5,7 +5,7 @@ use std::io::BufRead;
 
 use tachikoma_agents::{Claim, Decoder, Observation, claim, line};
 use tachikoma_core::{
-    LastSeen, SessionNo, WorkTree, checkpoint, handoff_due, standing_in_the_way, told,
+    LastSeen, SessionNo, WorkTree, checkpoint, handoff_due, prompt_preamble, standing_in_the_way,
 };
 
 use crate::prompt;
@@ -56,7 +56,7 @@ impl Prompts {
         let rejected = self.rejected_claim.take().map(|doubt| {
             format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
         });
-        let before = rejected.unwrap_or_default() + &told(context.state);
+        let before = rejected.unwrap_or_default() + &prompt_preamble(context.state);
         let before = before + &standing_in_the_way(context.state);
         let prompt = before + &self.handoff(context, queue).await + &text;
         self.last.clone_from(&prompt);

@@ -40,7 +40,7 @@ impl Bench {
 
     fn write(&mut self, warning: &str) {
         let warning = warning.to_owned();
-        let input = Input::Trouble { warning };
+        let input = Input::Warning { warning };
         let done = step(&Policy::default(), &mut self.state, now(), input);
         self.journal.append_synced(&done.records).unwrap();
     }

@@ -36,7 +36,7 @@ fn go_on(place: &mut Place, words: &str) {
         &Policy::default(),
         &mut state,
         now,
-        Input::Trouble { warning },
+        Input::Warning { warning },
     );
     journal.append_synced(&decided.records).unwrap();
     place.state = state;
@@ -125,7 +125,7 @@ fn a_backup_of_another_life_is_not_taken() {
         &Policy::default(),
         &mut state,
         now,
-        Input::Trouble {
+        Input::Warning {
             warning: "a".into(),
         },
     );
@@ -134,7 +134,7 @@ fn a_backup_of_another_life_is_not_taken() {
         &Policy::default(),
         &mut state,
         now,
-        Input::Trouble {
+        Input::Warning {
             warning: "b".into(),
         },
     );

@@ -18,7 +18,7 @@ fn two_segments() -> (Place, State, State) {
     journal.next_segment(&mut state, now).unwrap();
     for warning in ["one", "two", "three"] {
         let warning = warning.to_owned();
-        let input = Input::Trouble { warning };
+        let input = Input::Warning { warning };
         let records = step(&Policy::default(), &mut state, now, input).records;
         journal.append_synced(&records).unwrap();
     }

@@ -1,8 +1,8 @@
 //! What is done behind a turn: hooks, snapshots, commits, gates.
 
 use tachikoma_core::{
-    Answers, Committed, GateResult, HookKind, HookPoint, HookResult, Input, KeepPurpose, Kept,
-    Objectives, ObjectivesSeen, ScriptResult, ScriptVerdict, TestsReport,
+    Answers, AutocommitPurpose, AutocommitResult, Committed, GateResult, HookKind, HookPoint,
+    HookResult, Input, Objectives, ObjectivesSeen, ScriptResult, ScriptVerdict, TestsReport,
 };
 
 use super::World;
@@ -29,12 +29,12 @@ impl World {
 
     /// The work tree before an iteration: of the same content as before it, as a rule.
     pub(super) fn snapshot(&mut self, iteration: u32) {
-        if self.policy.keep.is_none() || self.dice.one_in(8) {
+        if self.policy.autocommit.is_none() || self.dice.one_in(8) {
             return;
         }
         let commit = self.dice.below(4).to_string();
         let uncommitted = self.files;
-        let input = Input::Snapshot {
+        let input = Input::SnapshotTaken {
             iteration,
             commit,
             uncommitted,
@@ -43,11 +43,15 @@ impl World {
     }
 
     /// What the loop did is looked at and committed; or that fails, hangs, or is refused by a hook.
-    pub(super) fn keep(&mut self, number: u64, commit: bool) {
-        assert!(self.policy.keep.is_some(), "there is where to keep it");
-        let keep = self.state.keep().expect("it is being kept");
+    pub(super) fn autocommit(&mut self, number: u64, commit: bool) {
         assert!(
-            keep.purpose == KeepPurpose::Iteration || self.agents.iter().all(|agent| !agent.alive),
+            self.policy.autocommit.is_some(),
+            "there is where to keep it"
+        );
+        let autocommit = self.state.autocommit().expect("it is being kept");
+        assert!(
+            autocommit.purpose == AutocommitPurpose::Iteration
+                || self.agents.iter().all(|agent| !agent.alive),
             "the work of a session is kept when its agent has ended"
         );
         let after = self.dice.pick(&[0, 0, 40, 3_000, 200_000]);
@@ -56,13 +60,13 @@ impl World {
         let kept = match self.dice.below(8) {
             0 => return,
             1 => Err("git is gone".to_owned()),
-            2 if commit => Ok(Kept {
+            2 if commit => Ok(AutocommitResult {
                 changed,
                 uncommitted: found,
                 error: Some("the hook said no".to_owned()),
-                ..Kept::default()
+                ..AutocommitResult::default()
             }),
-            _ => Ok(Kept {
+            _ => Ok(AutocommitResult {
                 changed,
                 uncommitted: if commit { 0 } else { found },
                 withheld: changed / 2,
@@ -70,31 +74,30 @@ impl World {
                     id: number.to_string(),
                     files: found,
                 }),
-                ..Kept::default()
+                ..AutocommitResult::default()
             }),
         };
         if let Ok(kept) = &kept {
             self.files = kept.uncommitted;
         }
-        self.schedule(self.now + after, Input::Kept { number, kept });
+        self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
     }
 
     /// Most of what is called off answers at once.
-    pub(super) fn call_off_keep(&mut self) {
+    pub(super) fn cancel_autocommit(&mut self) {
         let number = self.state.kept.number;
-        let under_way =
-            |input: &Input| matches!(input, Input::Kept { number: n, .. } if *n == number);
+        let under_way = |input: &Input| matches!(input, Input::AutocommitFinished { number: n, .. } if *n == number);
         self.queue.retain(|_, input| !under_way(input));
         if self.dice.one_in(3) {
             return;
         }
-        let kept = Ok(Kept {
+        let kept = Ok(AutocommitResult {
             uncommitted: self.files,
             error: Some("called off".to_owned()),
-            ..Kept::default()
+            ..AutocommitResult::default()
         });
         let after = self.dice.pick(&[1, 20, 8_000]);
-        self.schedule(self.now + after, Input::Kept { number, kept });
+        self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
     }
 
     /// The objectives are read and the scripts answer, or one of them hangs.
@@ -132,7 +135,10 @@ impl World {
         };
         let after = self.dice.pick(&[0, 100, 2_000, 50_000]);
         if !self.dice.one_in(10) {
-            self.schedule(self.now + after, Input::Answered { number, answers });
+            self.schedule(
+                self.now + after,
+                Input::ConditionsAnswered { number, answers },
+            );
         }
     }
 

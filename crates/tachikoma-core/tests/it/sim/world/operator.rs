@@ -1,6 +1,6 @@
 //! The operator of a simulated loop: answers well, badly, late or never.
 
-use tachikoma_core::{Choice, EditedPrompt, Input, Launch, Ticket, Wish};
+use tachikoma_core::{Choice, EditedPrompt, Input, Launch, OperatorRequest, Ticket};
 
 use super::super::Coverage;
 use super::World;
@@ -25,16 +25,16 @@ impl World {
             hash: "1f".to_owned(),
             bytes: 7,
         });
-        self.wish(coverage, Wish::Answer { id, choice, prompt });
+        self.wish(coverage, OperatorRequest::Answer { id, choice, prompt });
     }
 
     /// Does something else than to answer.
-    pub(super) fn wish_something(&mut self, coverage: &mut Coverage) {
+    pub(super) fn request_something(&mut self, coverage: &mut Coverage) {
         let open = self.state.question().map(|question| question.id);
         let wish = match self.dice.below(9) {
-            0 => Wish::Attend { on: true },
-            1 => Wish::Attend { on: false },
-            2 => Wish::Reload {
+            0 => OperatorRequest::Attend { on: true },
+            1 => OperatorRequest::Attend { on: false },
+            2 => OperatorRequest::Reload {
                 launch: Box::new(Launch {
                     config_hash: "another".to_owned(),
                     ..Launch::default()
@@ -42,22 +42,22 @@ impl World {
                 later: vec!["agent.name".to_owned()],
                 limits: self.policy.limits(),
             },
-            3 => Wish::StopBehindHooks,
-            4 => Wish::Hold {
+            3 => OperatorRequest::StopAfterHooks,
+            4 => OperatorRequest::Hold {
                 id: open.unwrap_or(self.state.operator.asked),
                 writing: self.dice.one_in(2),
             },
-            _ => Wish::Tell {
+            _ => OperatorRequest::Tell {
                 text: "look at b first".to_owned(),
             },
         };
         self.wish(coverage, wish);
     }
 
-    fn wish(&mut self, coverage: &mut Coverage, wish: Wish) {
+    fn wish(&mut self, coverage: &mut Coverage, wish: OperatorRequest) {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.feed(coverage, Input::Operator { ticket, wish });
+        self.feed(coverage, Input::OperatorRequest { ticket, wish });
     }
 
     /// The work tree is brought back, or cannot be, and at times it takes too long.

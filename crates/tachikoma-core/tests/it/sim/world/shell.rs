@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Effect, Exit, Generation, Input, LoopEvent, News, Phase, RebootStage, Record, Rung, Step,
+    AgentEvent, Effect, Exit, Generation, Input, LoopEvent, Phase, RebootStage, Record, Rung, Step,
     Ticket, TurnEnd, apply, next_deadline, step,
 };
 
@@ -18,24 +18,24 @@ impl World {
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
             Input::Command { ticket, .. }
-            | Input::Operator { ticket, .. }
+            | Input::OperatorRequest { ticket, .. }
             | Input::Note { ticket, .. }
-            | Input::Done { ticket, .. } => Some(*ticket),
+            | Input::CompletionClaimed { ticket, .. } => Some(*ticket),
             Input::Start { .. }
             | Input::Wake
             | Input::Shutdown { .. }
             | Input::Agent { .. }
             | Input::HooksRan { .. }
             | Input::RolledBack { .. }
-            | Input::Snapshot { .. }
-            | Input::Kept { .. }
-            | Input::Answered { .. }
+            | Input::SnapshotTaken { .. }
+            | Input::AutocommitFinished { .. }
+            | Input::ConditionsAnswered { .. }
             | Input::GatesRan { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
-            | Input::StoodStill { .. }
-            | Input::Set { .. }
-            | Input::Trouble { .. }
+            | Input::Suspended { .. }
+            | Input::CustomSet { .. }
+            | Input::Warning { .. }
             | Input::DiskWasFull { .. }
             | Input::Incident(_)
             | Input::Repaired { .. } => None,
@@ -119,7 +119,7 @@ impl World {
                 question.is_none_or(|question| question.until.is_some())
             }
             Phase::Hooking { .. } => true,
-            Phase::Keeping { keep } => keep.until.is_some(),
+            Phase::Autocommitting { autocommit } => autocommit.until.is_some(),
             Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
                 let limited = match &reboot.stage {
@@ -128,14 +128,14 @@ impl World {
                     RebootStage::Opening { .. } => {
                         limits.renew > Duration::ZERO || limits.first_output > Duration::ZERO
                     }
-                    RebootStage::Keeping { keep } => keep.until.is_some(),
+                    RebootStage::Autocommitting { autocommit } => autocommit.until.is_some(),
                     RebootStage::HandOff { .. }
                     | RebootStage::Hooks { .. }
                     | RebootStage::Closing { .. } => true,
                 };
                 let timed = self.policy.budgets.duration > Duration::ZERO
                     && self.state.stop.is_none()
-                    && !matches!(reboot.stage, RebootStage::Keeping { .. });
+                    && !matches!(reboot.stage, RebootStage::Autocommitting { .. });
                 let limited = limited || timed;
                 let deadline = next_deadline(&self.policy, &self.state);
                 assert_eq!(deadline.is_some(), limited, "0 means no limit");
@@ -183,25 +183,25 @@ impl World {
                 let lines = agent::hand_off(&mut self.dice);
                 self.say(*generation, lines);
             }
-            Effect::Advise { generation, .. } | Effect::Tell { generation, .. } => {
+            Effect::Advise { generation, .. } | Effect::SendMessage { generation, .. } => {
                 self.is_up(*generation);
             }
             Effect::RollBack { iteration, .. } => self.roll_back(*iteration),
-            Effect::Look { generation } => {
+            Effect::SampleProcesses { generation } => {
                 self.is_up(*generation);
                 let lines = agent::look(&mut self.dice);
                 self.say(*generation, lines);
             }
             Effect::Close { generation } => self.close(*generation),
-            Effect::Open { generation, .. } => {
+            Effect::OpenSession { generation, .. } => {
                 self.begin(*generation);
                 let lines = agent::opening(&mut self.dice);
                 self.say(*generation, lines);
             }
             Effect::RunHooks { point, .. } => self.hooks(*point),
-            Effect::Keep { number, commit, .. } => self.keep(*number, commit.is_some()),
-            Effect::CallOffKeep => self.call_off_keep(),
-            Effect::Ask { number } => self.ask(*number),
+            Effect::Autocommit { number, commit, .. } => self.autocommit(*number, commit.is_some()),
+            Effect::CancelAutocommit => self.cancel_autocommit(),
+            Effect::CheckConditions { number } => self.ask(*number),
             Effect::RunGates { number, names } => self.gates(*number, names),
             Effect::Signal { generation, rung } => self.signal(*generation, *rung),
             Effect::Finish => {
@@ -212,7 +212,7 @@ impl World {
                 }
                 self.queue.clear();
             }
-            Effect::Reply { .. } | Effect::OweLook => {}
+            Effect::Reply { .. } | Effect::AttributeChanges => {}
         }
     }
 
@@ -249,9 +249,9 @@ impl World {
         assert!(up, "only an agent that is up is spoken to");
     }
 
-    fn say(&mut self, generation: Generation, lines: Vec<(i64, News)>) {
-        for (after, news) in lines {
-            self.schedule(self.now + after, Input::Agent { generation, news });
+    fn say(&mut self, generation: Generation, lines: Vec<(i64, AgentEvent)>) {
+        for (after, event) in lines {
+            self.schedule(self.now + after, Input::Agent { generation, event });
         }
     }
 
@@ -264,10 +264,10 @@ impl World {
         }
         if !self.dice.one_in(10) {
             let after = self.dice.pick(&[0, 0, 3, 2_000]);
-            let news = News::Cost {
+            let event = AgentEvent::Cost {
                 conversation_microusd: self.cost,
             };
-            self.schedule(self.now + after, Input::Agent { generation, news });
+            self.schedule(self.now + after, Input::Agent { generation, event });
         }
     }
 
@@ -280,7 +280,7 @@ impl World {
         self.silence(generation);
         let lines = vec![(
             self.dice.between(0, 300),
-            News::Exited {
+            AgentEvent::Exited {
                 exit: Exit::Code(0),
                 claimed: false,
                 stop_pattern: None,
@@ -299,21 +299,21 @@ impl World {
             Input::Start { .. }
             | Input::Wake
             | Input::Command { .. }
-            | Input::Operator { .. }
+            | Input::OperatorRequest { .. }
             | Input::RolledBack { .. }
             | Input::Shutdown { .. }
             | Input::HooksRan { .. }
-            | Input::Snapshot { .. }
-            | Input::Kept { .. }
-            | Input::Answered { .. }
+            | Input::SnapshotTaken { .. }
+            | Input::AutocommitFinished { .. }
+            | Input::ConditionsAnswered { .. }
             | Input::GatesRan { .. }
-            | Input::Done { .. }
+            | Input::CompletionClaimed { .. }
             | Input::Decline { .. }
             | Input::Broken { .. }
-            | Input::StoodStill { .. }
-            | Input::Set { .. }
+            | Input::Suspended { .. }
+            | Input::CustomSet { .. }
             | Input::Note { .. }
-            | Input::Trouble { .. }
+            | Input::Warning { .. }
             | Input::DiskWasFull { .. }
             | Input::Incident(_)
             | Input::Repaired { .. } => true,
@@ -333,14 +333,14 @@ impl World {
         if rung == Rung::Interrupt && self.policy.agent.persistent && !self.dice.one_in(5) {
             // The turn ends, the process stays.
             let success = self.dice.one_in(6);
-            let news = News::Resulted(TurnEnd {
+            let event = AgentEvent::TurnEnded(TurnEnd {
                 success,
                 ..TurnEnd::default()
             });
-            return self.schedule(end, Input::Agent { generation, news });
+            return self.schedule(end, Input::Agent { generation, event });
         }
-        for news in agent::last_words(&mut self.dice, rung) {
-            self.schedule(end, Input::Agent { generation, news });
+        for event in agent::last_words(&mut self.dice, rung) {
+            self.schedule(end, Input::Agent { generation, event });
         }
     }
 
@@ -362,17 +362,17 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             | Effect::Prompt { .. }
             | Effect::AskHandOff { .. }
             | Effect::AskCost { .. }
-            | Effect::OweLook
+            | Effect::AttributeChanges
             | Effect::Advise { .. }
-            | Effect::Tell { .. }
+            | Effect::SendMessage { .. }
             | Effect::RollBack { .. }
-            | Effect::Look { .. }
+            | Effect::SampleProcesses { .. }
             | Effect::Close { .. }
-            | Effect::Open { .. }
+            | Effect::OpenSession { .. }
             | Effect::RunHooks { .. }
-            | Effect::Keep { .. }
-            | Effect::CallOffKeep
-            | Effect::Ask { .. }
+            | Effect::Autocommit { .. }
+            | Effect::CancelAutocommit
+            | Effect::CheckConditions { .. }
             | Effect::RunGates { .. }
             | Effect::Signal { .. } => {}
         }

@@ -1,6 +1,6 @@
 //! What the git worker answers.
 
-use tachikoma_core::Kept;
+use tachikoma_core::AutocommitResult;
 
 use crate::git::GitError;
 use tachikoma_core::error_chain as chain;
@@ -22,7 +22,7 @@ pub(in crate::runner) enum GitReply {
     /// The survey and the commit after an iteration.
     Committed {
         number: u64,
-        result: Result<Kept, String>,
+        result: Result<AutocommitResult, String>,
     },
     /// A rollback.
     RolledBack {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use tachikoma_core::{Committed, Kept};
+use tachikoma_core::{AutocommitResult, Committed};
 use tokio::sync::mpsc;
 
 use super::reply::{GitReply, RollbackFailure, SnapshotError, SnapshotTaken};
@@ -214,13 +214,13 @@ impl GitThread {
         tree: &mut TrackedTree,
         owner: Whose,
         cancel: &CallOff,
-    ) -> Result<Kept, GitError> {
+    ) -> Result<AutocommitResult, GitError> {
         let of_loop = owner != Whose::Others;
         tree.owes_survey |= of_loop;
         let survey = tree.keeper.survey(owner, cancel)?;
         tree.owes_survey &= !of_loop;
         self.warn(survey.warnings);
-        Ok(Kept {
+        Ok(AutocommitResult {
             changed: count(survey.changed.len()),
             files: first_names(
                 &survey.changed,
@@ -230,20 +230,24 @@ impl GitThread {
             head_moved: survey.head_moved,
             uncommitted: count(survey.uncommitted),
             withheld: count(tree.keeper.withheld()),
-            ..Kept::default()
+            ..AutocommitResult::default()
         })
     }
 
-    fn survey_plain(&self, plain: &mut Plain, cancel: &CallOff) -> Result<Kept, String> {
+    fn survey_plain(
+        &self,
+        plain: &mut Plain,
+        cancel: &CallOff,
+    ) -> Result<AutocommitResult, String> {
         let surveyed = plain.look(cancel);
         if let Err(error @ PlainError::TooMany { .. }) = &surveyed {
             self.reply(GitReply::NoChangeDetection(chain(error)));
         }
         let changed = surveyed.map_err(|error| chain(&error))?;
-        Ok(Kept {
+        Ok(AutocommitResult {
             changed: count(changed.len()),
             files: first_names(&changed, |path| path.as_path().to_owned(), Path::new("")),
-            ..Kept::default()
+            ..AutocommitResult::default()
         })
     }
 
@@ -254,7 +258,7 @@ impl GitThread {
         owner: Whose,
         survey: &CallOff,
         cancel: &CallOff,
-    ) -> Result<Kept, String> {
+    ) -> Result<AutocommitResult, String> {
         let survey = survey.within(SURVEY_TIMEOUT);
         let owner = match tree.owes_survey {
             true => Whose::Loop,

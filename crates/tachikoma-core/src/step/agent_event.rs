@@ -1,12 +1,12 @@
-//! News about the agent, in whatever phase it comes.
+//! AgentEvent about the agent, in whatever phase it comes.
 
-use super::Turn;
+use super::Stepper;
 use super::reading::TOO_LONG;
 use crate::denials::{DENIALS_MAX, Denial, remedies};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
-use crate::input::{News, TurnEnd};
+use crate::input::{AgentEvent, TurnEnd};
 use crate::outcome::{Failure, Problem, Spent};
 use crate::phase::{Phase, Work};
 use crate::policy::timeout;
@@ -15,47 +15,47 @@ use crate::policy::timeout;
 const TOOLS_MAX: usize = 256;
 use crate::turn_report::TurnReport;
 
-impl Turn<'_> {
-    pub(super) fn news(&mut self, news: News) {
+impl Stepper<'_> {
+    pub(super) fn event(&mut self, event: AgentEvent) {
         match &self.state.phase {
             Phase::Working { work } => {
                 let work = (**work).clone();
-                self.news_at_work(&work, news);
+                self.agent_event_at_work(&work, event);
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
-                self.news_in_reboot(reboot, news);
+                self.agent_event_in_reboot(reboot, event);
             }
             Phase::Idle
             | Phase::Waiting { .. }
-            | Phase::Keeping { .. }
+            | Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
             | Phase::Paused { .. }
             | Phase::Ended { .. } => {
-                self.news_between_turns(news);
+                self.agent_event_between_turns(event);
             }
         }
     }
 
-    fn news_at_work(&mut self, work: &Work, news: News) {
-        match news {
-            News::Launched { pid } => {
+    fn agent_event_at_work(&mut self, work: &Work, event: AgentEvent) {
+        match event {
+            AgentEvent::Launched { pid } => {
                 if work.launched.is_none() {
                     self.record(LoopEvent::AgentLaunched { pid });
                     self.interrupt_at_boundary();
                 }
             }
-            News::NotLaunched { reason } => {
+            AgentEvent::NotLaunched { reason } => {
                 let failure = Failure::NotLaunched { reason };
                 self.process_ended(work, Exit::Unknown, false, Some(failure));
             }
             // Only a reboot opens a session without a prompt, or listens to words.
-            News::Opened | News::Said { .. } => {}
-            News::Named { agent_id } => self.named(agent_id),
-            News::Output => self.output(work),
-            News::Measured { context, answering } => self.measured(context, answering),
-            News::ToolStarted { id, name, summary } => {
+            AgentEvent::Opened | AgentEvent::HandOffText { .. } => {}
+            AgentEvent::SessionNamed { agent_id } => self.named(agent_id),
+            AgentEvent::Output => self.output(work),
+            AgentEvent::ContextMeasured { context, answering } => self.measured(context, answering),
+            AgentEvent::ToolStarted { id, name, summary } => {
                 if work.tools.len() < TOOLS_MAX {
                     self.record(LoopEvent::ToolStarted { id, name, summary });
                     if self.state.stop.is_none() {
@@ -64,30 +64,30 @@ impl Turn<'_> {
                     }
                 }
             }
-            News::ToolEnded { id, error } => {
+            AgentEvent::ToolEnded { id, error } => {
                 if work.tools.contains_key(&id) {
                     self.record(LoopEvent::ToolEnded { id, error });
                     self.interrupt_at_boundary();
                 }
             }
-            News::Denied { tool, id } => {
+            AgentEvent::ToolDenied { tool, id } => {
                 self.denied(work, tool, id);
                 self.interrupt_at_boundary();
             }
-            News::Touched { path } => {
+            AgentEvent::FileTouched { path } => {
                 if !self.state.session.knows_file(&path) {
                     self.record(LoopEvent::FileTouched { path });
                 }
             }
-            News::CallEnded { tokens } => self.call_ended(tokens),
-            News::Cost {
+            AgentEvent::CallEnded { tokens } => self.call_ended(tokens),
+            AgentEvent::Cost {
                 conversation_microusd,
             } => self.cost_told(conversation_microusd),
-            News::TakenUp(told) => self.conversation_taken_up(told),
-            News::Quota(quota) => self.quota_told(quota),
-            News::Looked { activity } => self.looked(work, activity),
-            News::Resulted(end) => self.resulted(work, end),
-            News::Exited {
+            AgentEvent::ConversationResumed(told) => self.conversation_taken_up(told),
+            AgentEvent::Quota(quota) => self.quota_told(quota),
+            AgentEvent::ProcessesSampled { activity } => self.looked(work, activity),
+            AgentEvent::TurnEnded(end) => self.resulted(work, end),
+            AgentEvent::Exited {
                 exit,
                 claimed,
                 stop_pattern,
@@ -105,12 +105,12 @@ impl Turn<'_> {
                 let failure = self.failure(work, exit, last_words, problem);
                 self.process_ended(work, exit, claimed, failure);
             }
-            News::StreamEnded => {
+            AgentEvent::StreamEnded => {
                 if self.policy.agent.event_stream && work.stream_ended.is_none() {
                     self.record(LoopEvent::StreamEnded);
                 }
             }
-            News::GuardLost => {
+            AgentEvent::GuardLost => {
                 let succeeded = work.result.as_ref().is_some_and(|result| result.success);
                 let failure = (!succeeded).then_some(Failure::GuardLost);
                 self.process_ended(work, Exit::Unknown, false, failure);
@@ -143,31 +143,31 @@ impl Turn<'_> {
     }
 
     /// An agent between two turns has nothing to do, unless it gave itself something to do.
-    fn news_between_turns(&mut self, news: News) {
-        match news {
-            News::Named { agent_id } => self.named(agent_id),
-            News::Quota(quota) => self.quota_told(quota),
-            News::Exited {
+    fn agent_event_between_turns(&mut self, event: AgentEvent) {
+        match event {
+            AgentEvent::SessionNamed { agent_id } => self.named(agent_id),
+            AgentEvent::Quota(quota) => self.quota_told(quota),
+            AgentEvent::Exited {
                 exit, leftovers, ..
             } => self.gone_between_turns(exit, leftovers),
-            News::ToolStarted { name, summary, .. } => self.worked_outside(name, &summary),
-            News::Resulted(end) => self.resulted_outside(&end),
-            News::NotLaunched { .. } | News::GuardLost => {
+            AgentEvent::ToolStarted { name, summary, .. } => self.worked_outside(name, &summary),
+            AgentEvent::TurnEnded(end) => self.resulted_outside(&end),
+            AgentEvent::NotLaunched { .. } | AgentEvent::GuardLost => {
                 self.gone_between_turns(Exit::Unknown, Vec::new());
             }
-            News::Launched { .. }
-            | News::Opened
-            | News::Output
-            | News::Said { .. }
-            | News::Measured { .. }
-            | News::ToolEnded { .. }
-            | News::Denied { .. }
-            | News::Touched { .. }
-            | News::Looked { .. }
-            | News::StreamEnded
-            | News::CallEnded { .. }
-            | News::Cost { .. }
-            | News::TakenUp(_) => {}
+            AgentEvent::Launched { .. }
+            | AgentEvent::Opened
+            | AgentEvent::Output
+            | AgentEvent::HandOffText { .. }
+            | AgentEvent::ContextMeasured { .. }
+            | AgentEvent::ToolEnded { .. }
+            | AgentEvent::ToolDenied { .. }
+            | AgentEvent::FileTouched { .. }
+            | AgentEvent::ProcessesSampled { .. }
+            | AgentEvent::StreamEnded
+            | AgentEvent::CallEnded { .. }
+            | AgentEvent::Cost { .. }
+            | AgentEvent::ConversationResumed(_) => {}
         }
     }
 
@@ -185,7 +185,7 @@ impl Turn<'_> {
             cost_microusd: 0,
             tokens: 0,
         });
-        self.wish(Effect::OweLook);
+        self.emit(Effect::AttributeChanges);
     }
 
     /// A turn that was given no prompt has ended, or one that the loop had given up before.
@@ -197,7 +197,7 @@ impl Turn<'_> {
                 cost_microusd: end.cost_microusd,
                 tokens: end.tokens,
             });
-            self.look_at_budgets();
+            self.check_budgets();
         }
     }
 

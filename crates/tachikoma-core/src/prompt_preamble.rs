@@ -8,7 +8,7 @@ const REFUSED_BYTES_MAX: usize = 2000;
 
 /// Returns what comes before everything else in the next prompt; nothing, as a rule.
 #[must_use]
-pub fn told(state: &State) -> String {
+pub fn prompt_preamble(state: &State) -> String {
     let mut text = String::new();
     let from_operator = state.operator.words.iter().filter(|words| words.in_prompt);
     for words in from_operator {
@@ -51,18 +51,22 @@ mod tests {
     #[test]
     fn it_says_what_happened_and_the_end_of_why_no_more() {
         let mut state = State::new(LoopId::from_u128(1));
-        assert_eq!(told(&state), "");
+        assert_eq!(prompt_preamble(&state), "");
         state.kept.refused = Some(format!("{}: the linter says no", "ä".repeat(5000)));
-        assert_eq!(told(&state), "", "there is nothing left to commit");
+        assert_eq!(
+            prompt_preamble(&state),
+            "",
+            "there is nothing left to commit"
+        );
         state.kept.uncommitted = 1;
-        let text = told(&state);
+        let text = prompt_preamble(&state);
         assert!(text.contains("\n...ä"), "{text}");
         assert!(text.ends_with("the linter says no\n\n"), "{text}");
         assert!(text.len() < 2500, "{}", text.len());
         state.after_cut = true;
         state.attempt = 2;
-        assert!(told(&state).contains("cut short; this is attempt 2."));
+        assert!(prompt_preamble(&state).contains("cut short; this is attempt 2."));
         state.kept.untold = Some("The operator has brought back.".to_owned());
-        assert!(told(&state).starts_with("The operator has brought back. Look"));
+        assert!(prompt_preamble(&state).starts_with("The operator has brought back. Look"));
     }
 }

@@ -1,7 +1,7 @@
 //! How keeping the work changes the state.
 
 use super::reboot::with_reboot;
-use crate::keep::{Keep, KeepPurpose, Kept, PastCommit, Snapshot};
+use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Snapshot};
 use crate::phase::{Phase, RebootStage};
 use crate::state::State;
 use crate::time::Timestamp;
@@ -22,55 +22,59 @@ pub(super) fn snapshot_taken(state: &mut State, iteration: u32, commit: &str, un
     }
 }
 
-pub(super) fn keep_started(state: &mut State, keep: Keep) {
+pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
     state.kept.number += 1;
     state.kept.unseen = false;
     state.kept.outside = false;
     // A runner that dies before the last look is made leaves it to the next one.
-    state.kept.checked = keep.purpose == KeepPurpose::End;
-    match keep.purpose {
-        KeepPurpose::Iteration => {
+    state.kept.checked = autocommit.purpose == AutocommitPurpose::End;
+    match autocommit.purpose {
+        AutocommitPurpose::Iteration => {
             state.kept.files_changed = Some(0);
             state.progress.looked = true;
-            state.phase = Phase::Keeping { keep };
+            state.phase = Phase::Autocommitting { autocommit };
         }
-        KeepPurpose::End => state.phase = Phase::Keeping { keep },
-        KeepPurpose::Checkpoint => {
-            with_reboot(state, |reboot| reboot.stage = RebootStage::Keeping { keep });
+        AutocommitPurpose::End => state.phase = Phase::Autocommitting { autocommit },
+        AutocommitPurpose::Checkpoint => {
+            with_reboot(state, |reboot| {
+                reboot.stage = RebootStage::Autocommitting { autocommit }
+            });
         }
     }
 }
 
-pub(super) fn keep_called_off(state: &mut State, until: Timestamp, then: Option<Wait>) {
-    let hurry = |keep: &mut Keep| {
-        keep.until = Some(until);
-        keep.called_off = true;
-        keep.then = then;
+pub(super) fn autocommit_canceled(state: &mut State, until: Timestamp, then: Option<Wait>) {
+    let hurry = |autocommit: &mut Autocommit| {
+        autocommit.until = Some(until);
+        autocommit.called_off = true;
+        autocommit.then = then;
     };
-    if let Phase::Keeping { keep } = &mut state.phase {
-        hurry(keep);
+    if let Phase::Autocommitting { autocommit } = &mut state.phase {
+        hurry(autocommit);
     }
     with_reboot(state, |reboot| {
-        if let RebootStage::Keeping { keep } = &mut reboot.stage {
-            hurry(keep);
+        if let RebootStage::Autocommitting { autocommit } = &mut reboot.stage {
+            hurry(autocommit);
         }
     });
 }
 
-pub(super) fn work_kept(
+pub(super) fn autocommit_finished(
     state: &mut State,
-    purpose: KeepPurpose,
+    purpose: AutocommitPurpose,
     iteration: u32,
-    kept: &Kept,
+    kept: &AutocommitResult,
     time: Timestamp,
 ) {
     state.completion.seen_in_the_tree(kept);
     state.kept.uncommitted = kept.uncommitted;
     state.kept.checked = false;
     state.kept.withheld = kept.withheld;
-    let called_off = state.keep().is_some_and(|keep| keep.called_off);
+    let called_off = state
+        .autocommit()
+        .is_some_and(|autocommit| autocommit.called_off);
     state.kept.refused = kept.error.clone().filter(|_| !called_off);
-    if purpose == KeepPurpose::Iteration {
+    if purpose == AutocommitPurpose::Iteration {
         state.kept.files_changed = Some(kept.changed);
         state.progress.seen_in_the_tree(kept);
     }
@@ -85,11 +89,11 @@ pub(super) fn work_kept(
     keep_over(state, purpose);
 }
 
-pub(super) fn keep_given_up(state: &mut State, purpose: KeepPurpose) {
+pub(super) fn autocommit_given_up(state: &mut State, purpose: AutocommitPurpose) {
     state.kept.unseen = true;
     // The work tree was not examined, so the iteration may have changed files.
     state.completion.idle = false;
-    if purpose == KeepPurpose::Iteration {
+    if purpose == AutocommitPurpose::Iteration {
         state.kept.files_changed = None;
         state.progress.missed();
     }
@@ -97,9 +101,11 @@ pub(super) fn keep_given_up(state: &mut State, purpose: KeepPurpose) {
 }
 
 /// What follows is recorded right behind it.
-fn keep_over(state: &mut State, purpose: KeepPurpose) {
+fn keep_over(state: &mut State, purpose: AutocommitPurpose) {
     match purpose {
-        KeepPurpose::Iteration | KeepPurpose::End => state.phase = Phase::Idle,
-        KeepPurpose::Checkpoint => with_reboot(state, |reboot| reboot.stage = RebootStage::Begun),
+        AutocommitPurpose::Iteration | AutocommitPurpose::End => state.phase = Phase::Idle,
+        AutocommitPurpose::Checkpoint => {
+            with_reboot(state, |reboot| reboot.stage = RebootStage::Begun);
+        }
     }
 }

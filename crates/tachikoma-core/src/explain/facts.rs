@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::asked::readings;
+use super::conditions::readings;
 use super::{Counted, Entry, Explain, Inputs, Kind, TOOLS_MAX};
+use crate::autocommit::{AutocommitResult, short_commit};
 use crate::context::Context;
 use crate::event::LoopEvent;
-use crate::keep::{Kept, short_commit};
 use crate::launch::Resumption;
 use crate::number_format::{Grouped, Nth, Span, count};
 use crate::outcome::Stop;
@@ -278,7 +278,7 @@ impl Explain<'_> {
             LoopEvent::SessionStarted { session, .. } => {
                 self.fact(record, format!("session {session} began"));
             }
-            LoopEvent::StoodStill { duration_ms } => {
+            LoopEvent::Suspended { duration_ms } => {
                 let span = Span(Duration::from_millis(*duration_ms));
                 self.fact(
                     record,
@@ -294,13 +294,13 @@ impl Explain<'_> {
             LoopEvent::Repaired { what, how } => {
                 self.fact(record, format!("the {what} was repaired: {how}"));
             }
-            LoopEvent::LookRequested { timeout, .. } => {
+            LoopEvent::SilenceChecked { timeout, .. } => {
                 let words = format!(
                     "nothing is heard of the agent ({timeout}): its processes are looked at before it is ended"
                 );
                 self.decide(record, words, None, Inputs::new());
             }
-            LoopEvent::BusySeen { activity } => {
+            LoopEvent::AgentBusy { activity } => {
                 self.decide(
                     record,
                     format!("its processes are at work ({activity}): it has time again"),
@@ -317,18 +317,18 @@ impl Explain<'_> {
                     ),
                 );
             }
-            LoopEvent::KeepStarted(keep) => {
-                let words = match keep.commit {
+            LoopEvent::AutocommitStarted(autocommit) => {
+                let words = match autocommit.commit {
                     Some(status) => format!("what the loop changed is committed, as {status}"),
                     None => "the work tree is looked at, and nothing is committed".to_owned(),
                 };
-                self.decide(record, words, keep.until, Inputs::new());
+                self.decide(record, words, autocommit.until, Inputs::new());
             }
-            LoopEvent::KeepCalledOff { .. } => self.fact(record, "that is to end at once"),
-            LoopEvent::WorkKept { kept, .. } => {
+            LoopEvent::AutocommitCanceled { .. } => self.fact(record, "that is to end at once"),
+            LoopEvent::AutocommitFinished { kept, .. } => {
                 self.fact(record, kept_words(kept));
             }
-            LoopEvent::KeepGivenUp { reason, .. } => {
+            LoopEvent::AutocommitGivenUp { reason, .. } => {
                 self.fact(record, format!("keeping the work was given up: {reason}"));
             }
             LoopEvent::StreamEnded => self.fact(record, "the agent closed its output, and lives"),
@@ -460,7 +460,7 @@ impl Explain<'_> {
     }
 }
 
-fn kept_words(kept: &Kept) -> String {
+fn kept_words(kept: &AutocommitResult) -> String {
     let files = match kept.changed {
         0 => "no file".to_owned(),
         changed => count(changed, "file"),
@@ -487,7 +487,7 @@ fn work(phase: &Phase) -> Option<&Work> {
         Phase::Working { work } => Some(work),
         Phase::Idle
         | Phase::Waiting { .. }
-        | Phase::Keeping { .. }
+        | Phase::Autocommitting { .. }
         | Phase::Checking { .. }
         | Phase::Hooking { .. }
         | Phase::Rebooting { .. }

@@ -16,10 +16,10 @@ use crate::wait::Wait;
 
 /// Work that is being kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Keep {
+pub struct Autocommit {
     /// At which point of the loop.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub purpose: KeepPurpose,
+    pub purpose: AutocommitPurpose,
     /// Under which word it is committed; none = the work tree is only looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitStatus>,
@@ -42,7 +42,7 @@ pub struct Keep {
     pub outcome: Option<Outcome>,
 }
 
-impl Keep {
+impl Autocommit {
     pub(crate) fn postpone(&mut self, duration: Duration) {
         self.until = self.until.map(|until| until.after(duration));
         if let Some(ladder) = &mut self.closing {
@@ -65,7 +65,7 @@ pub enum LoopChanges {
 /// When work is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KeepPurpose {
+pub enum AutocommitPurpose {
     /// An attempt at an iteration is over.
     #[default]
     Iteration,
@@ -75,7 +75,7 @@ pub enum KeepPurpose {
     End,
 }
 
-impl fmt::Display for KeepPurpose {
+impl fmt::Display for AutocommitPurpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Iteration => "iteration",
@@ -126,7 +126,7 @@ pub struct CommitOrder {
 /// What came of keeping the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept {
+pub struct AutocommitResult {
     /// Files that changed since the last look.
     pub changed: u32,
     /// Names of the first of them, relative to the working directory.
@@ -151,14 +151,14 @@ pub struct Kept {
     pub error: Option<String>,
 }
 
-impl KeptWork {
+impl TrackedWork {
     /// Returns what is kept when nothing is other than it was.
     #[must_use]
-    pub fn as_before(&self) -> Kept {
-        Kept {
+    pub fn as_before(&self) -> AutocommitResult {
+        AutocommitResult {
             uncommitted: self.uncommitted,
             withheld: self.withheld,
-            ..Kept::default()
+            ..AutocommitResult::default()
         }
     }
 }
@@ -191,7 +191,7 @@ pub fn short_commit(id: &str) -> &str {
 /// What is known of the work in the repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct KeptWork {
+pub struct TrackedWork {
     /// How often work was kept: an answer carries the number of what it answers.
     pub number: u64,
     /// The latest snapshot.

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use super::Turn;
+use super::Stepper;
+use crate::autocommit::{
+    Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, LoopChanges,
+};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::input::Urgency;
-use crate::keep::{CommitOrder, CommitStatus, Keep, KeepPurpose, Kept, LoopChanges};
 use crate::ladder::{Ladder, Rung};
 use crate::outcome::{Outcome, Stop};
-use crate::policy::KeepRules;
+use crate::policy::AutocommitRules;
 use crate::time::Timestamp;
 use crate::wait::Wait;
 
@@ -22,46 +24,50 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 /// person does next, and that takes milliseconds as a rule.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Turn<'_> {
+impl Stepper<'_> {
     /// Keeps what an attempt did, then asks what comes next.
-    pub(super) fn keep_iteration(&mut self, status: Option<CommitStatus>, then: Option<Wait>) {
-        let Some(rules) = self.policy.keep else {
+    pub(super) fn autocommit_iteration(
+        &mut self,
+        status: Option<CommitStatus>,
+        then: Option<Wait>,
+    ) {
+        let Some(rules) = self.policy.autocommit else {
             return self.check(then);
         };
         let commit = status.filter(|status| *status != CommitStatus::Failed || rules.on_failure);
-        self.begin_keep(rules, KeepPurpose::Iteration, commit, then, None);
+        self.begin_autocommit(rules, AutocommitPurpose::Iteration, commit, then, None);
     }
 
     /// Keeps what the old session did, if there is where to. The next one stands on it, whatever became of its last
     /// iteration.
-    pub(super) fn keep_checkpoint(&mut self) -> bool {
-        let Some(rules) = self.policy.keep.filter(|rules| rules.repository) else {
+    pub(super) fn autocommit_checkpoint(&mut self) -> bool {
+        let Some(rules) = self.policy.autocommit.filter(|rules| rules.repository) else {
             return false;
         };
         let commit = Some(CommitStatus::Checkpoint);
-        self.begin_keep(rules, KeepPurpose::Checkpoint, commit, None, None);
+        self.begin_autocommit(rules, AutocommitPurpose::Checkpoint, commit, None, None);
         true
     }
 
     /// Ends the loop, after a commit of what is left to be committed. An agent that is up ends first, and may change files until it has.
     pub(super) fn finish(&mut self, outcome: Outcome) {
         let failed = matches!(outcome, Outcome::Error { .. });
-        let rules = self.policy.keep;
+        let rules = self.policy.autocommit;
         let rules = rules.filter(|rules| rules.commit && (rules.on_failure || !failed));
         let may_be_more = self.state.may_have_left_work() || self.state.agent.is_some();
         match rules {
             Some(rules) if may_be_more && !self.state.stop_urgent => {
                 let commit = Some(CommitStatus::End);
-                self.begin_keep(rules, KeepPurpose::End, commit, None, Some(outcome));
+                self.begin_autocommit(rules, AutocommitPurpose::End, commit, None, Some(outcome));
             }
             Some(_) | None => self.close(outcome),
         }
     }
 
-    fn begin_keep(
+    fn begin_autocommit(
         &mut self,
-        rules: KeepRules,
-        purpose: KeepPurpose,
+        rules: AutocommitRules,
+        purpose: AutocommitPurpose,
         commit: Option<CommitStatus>,
         then: Option<Wait>,
         outcome: Option<Outcome>,
@@ -75,7 +81,10 @@ impl Turn<'_> {
             None => Some(LOOK_TIMEOUT),
         };
         let graces = &self.policy.ladder;
-        let agent = self.state.agent.filter(|_| purpose == KeepPurpose::End);
+        let agent = self
+            .state
+            .agent
+            .filter(|_| purpose == AutocommitPurpose::End);
         let closing = agent.map(|_| Ladder {
             rung: Rung::Interrupt,
             until: self.now.after(graces.interrupt),
@@ -84,7 +93,7 @@ impl Turn<'_> {
             Some(_) => graces.interrupt + graces.terminate + graces.reap,
             None => Duration::ZERO,
         };
-        self.record(LoopEvent::KeepStarted(Keep {
+        self.record(LoopEvent::AutocommitStarted(Autocommit {
             purpose,
             commit,
             until: limit.map(|limit| self.now.after(limit + closes_within)),
@@ -95,19 +104,19 @@ impl Turn<'_> {
             outcome,
         }));
         match agent {
-            Some(agent) => self.wish(Effect::Close {
+            Some(agent) => self.emit(Effect::Close {
                 generation: agent.generation,
             }),
-            None => self.order_keep(commit, None),
+            None => self.order_autocommit(commit, None),
         }
     }
 
-    fn order_keep(&mut self, commit: Option<CommitStatus>, since: Option<Timestamp>) {
-        let purpose = self.state.keep().map(|keep| keep.purpose);
+    fn order_autocommit(&mut self, commit: Option<CommitStatus>, since: Option<Timestamp>) {
+        let purpose = self.state.autocommit().map(|autocommit| autocommit.purpose);
         let changes = match (purpose, since) {
             (_, Some(since)) => LoopChanges::Since(since),
-            (Some(KeepPurpose::End), None) => LoopChanges::None,
-            (Some(KeepPurpose::Iteration | KeepPurpose::Checkpoint) | None, None) => {
+            (Some(AutocommitPurpose::End), None) => LoopChanges::None,
+            (Some(AutocommitPurpose::Iteration | AutocommitPurpose::Checkpoint) | None, None) => {
                 LoopChanges::All
             }
         };
@@ -118,7 +127,7 @@ impl Turn<'_> {
             session: session.number,
             context: session.context,
         });
-        self.wish(Effect::Keep {
+        self.emit(Effect::Autocommit {
             number: self.state.kept.number,
             commit,
             changes,
@@ -127,11 +136,14 @@ impl Turn<'_> {
 
     /// The agent's process has ended between two turns. Work that waited for it is kept now.
     pub(super) fn gone_between_turns(&mut self, exit: Exit, leftovers: Vec<Leftover>) {
-        let waits = self.state.keep().is_some_and(|keep| keep.closing.is_some());
+        let waits = self
+            .state
+            .autocommit()
+            .is_some_and(|autocommit| autocommit.closing.is_some());
         self.agent_exited(exit, leftovers);
-        if let Some(keep) = self.state.keep().filter(|_| waits) {
-            let (commit, since) = (keep.commit, keep.since);
-            self.order_keep(commit, since);
+        if let Some(autocommit) = self.state.autocommit().filter(|_| waits) {
+            let (commit, since) = (autocommit.commit, autocommit.since);
+            self.order_autocommit(commit, since);
         }
     }
 
@@ -145,13 +157,19 @@ impl Turn<'_> {
     }
 
     /// Takes up what the death of a runner cut. What was to be the end is decided anew.
-    pub(super) fn resume_keep(&mut self, keep: &Keep) {
-        match (self.policy.keep, keep.purpose) {
-            (Some(rules), KeepPurpose::Iteration) => {
-                self.begin_keep(rules, keep.purpose, keep.commit, keep.then, None);
+    pub(super) fn resume_autocommit(&mut self, autocommit: &Autocommit) {
+        match (self.policy.autocommit, autocommit.purpose) {
+            (Some(rules), AutocommitPurpose::Iteration) => {
+                self.begin_autocommit(
+                    rules,
+                    autocommit.purpose,
+                    autocommit.commit,
+                    autocommit.then,
+                    None,
+                );
             }
-            (Some(_), KeepPurpose::Checkpoint | KeepPurpose::End) | (None, _) => {
-                self.check(keep.then);
+            (Some(_), AutocommitPurpose::Checkpoint | AutocommitPurpose::End) | (None, _) => {
+                self.check(autocommit.then);
             }
         }
     }
@@ -170,81 +188,95 @@ impl Turn<'_> {
     }
 
     /// The work was kept, or could not be.
-    pub(super) fn kept(&mut self, number: u64, kept: Result<Kept, String>) {
+    pub(super) fn kept(&mut self, number: u64, kept: Result<AutocommitResult, String>) {
         // The one place where an answer is dropped that nobody waits for any more.
-        let awaited = self.state.keep().filter(|keep| keep.closing.is_none());
-        let Some(keep) = awaited.cloned() else {
+        let awaited = self
+            .state
+            .autocommit()
+            .filter(|autocommit| autocommit.closing.is_none());
+        let Some(autocommit) = awaited.cloned() else {
             return;
         };
         if number != self.state.kept.number {
             return;
         }
-        let purpose = keep.purpose;
+        let purpose = autocommit.purpose;
         match kept {
             Ok(kept) => {
                 if kept != self.state.kept.as_before() {
                     let iteration = self.state.iteration;
-                    self.record(LoopEvent::WorkKept {
+                    self.record(LoopEvent::AutocommitFinished {
                         purpose,
                         iteration,
                         kept,
                     });
                 }
             }
-            Err(reason) => self.record(LoopEvent::KeepGivenUp { purpose, reason }),
+            Err(reason) => self.record(LoopEvent::AutocommitGivenUp { purpose, reason }),
         }
-        self.after_keep(keep);
+        self.after_autocommit(autocommit);
     }
 
-    pub(super) fn keep_overdue(&mut self, keep: Keep) {
-        if !keep.called_off {
-            self.wish(Effect::CallOffKeep);
+    pub(super) fn autocommit_overdue(&mut self, autocommit: Autocommit) {
+        if !autocommit.called_off {
+            self.emit(Effect::CancelAutocommit);
         }
-        self.give_up_keep(keep, "it did not end in time");
+        self.give_up_autocommit(autocommit, "it did not end in time");
     }
 
-    fn give_up_keep(&mut self, keep: Keep, reason: &str) {
-        self.record(LoopEvent::KeepGivenUp {
-            purpose: keep.purpose,
+    fn give_up_autocommit(&mut self, autocommit: Autocommit, reason: &str) {
+        self.record(LoopEvent::AutocommitGivenUp {
+            purpose: autocommit.purpose,
             reason: reason.to_owned(),
         });
-        self.after_keep(keep);
+        self.after_autocommit(autocommit);
     }
 
-    fn after_keep(&mut self, keep: Keep) {
-        match (keep.purpose, keep.outcome) {
-            (KeepPurpose::Checkpoint, _) => match self.state.stop.clone() {
+    fn after_autocommit(&mut self, autocommit: Autocommit) {
+        match (autocommit.purpose, autocommit.outcome) {
+            (AutocommitPurpose::Checkpoint, _) => match self.state.stop.clone() {
                 // Asked for meanwhile: nothing else of the reboot is worth its while.
                 Some(stop) => self.close(stop.into()),
                 None => self.open_new(),
             },
-            (KeepPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
-            (KeepPurpose::Iteration | KeepPurpose::End, _) => self.check(keep.then),
+            (AutocommitPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
+            (AutocommitPurpose::Iteration | AutocommitPurpose::End, _) => {
+                self.check(autocommit.then);
+            }
         }
     }
 
     /// Wants the end of the loop while its work is being kept: the commit is seen through, unless that is too long.
-    pub(super) fn stop_keeping(&mut self, keep: Keep, stop: Stop, urgency: Urgency) {
+    pub(super) fn stop_during_autocommit(
+        &mut self,
+        autocommit: Autocommit,
+        stop: Stop,
+        urgency: Urgency,
+    ) {
         self.want_stop(stop, urgency);
-        if urgency == Urgency::Kill && keep.called_off {
-            return self.give_up_keep(keep, "it was told to end, and did not at once");
+        if urgency == Urgency::Kill && autocommit.called_off {
+            return self.give_up_autocommit(autocommit, "it was told to end, and did not at once");
         }
-        if urgency >= Urgency::Now && keep.closing.is_some() {
-            return self.give_up_keep(keep, "the agent had not ended yet");
+        if urgency >= Urgency::Now && autocommit.closing.is_some() {
+            return self.give_up_autocommit(autocommit, "the agent had not ended yet");
         }
         if urgency >= Urgency::Now {
-            self.call_off_keep(keep.then);
+            self.cancel_autocommit(autocommit.then);
         }
     }
 
     /// Has the commit under way end at once. What was done stays in the work tree, and the next commit takes it.
-    pub(super) fn call_off_keep(&mut self, then: Option<Wait>) {
-        let Some(keep) = self.state.keep().filter(|keep| !keep.called_off) else {
+    pub(super) fn cancel_autocommit(&mut self, then: Option<Wait>) {
+        let Some(autocommit) = self
+            .state
+            .autocommit()
+            .filter(|autocommit| !autocommit.called_off)
+        else {
             return;
         };
         let soon = self.now.after(URGENT_TIMEOUT);
-        let until = keep.until.map_or(soon, |until| until.min(soon));
-        self.record(LoopEvent::KeepCalledOff { until, then });
-        self.wish(Effect::CallOffKeep);
+        let until = autocommit.until.map_or(soon, |until| until.min(soon));
+        self.record(LoopEvent::AutocommitCanceled { until, then });
+        self.emit(Effect::CancelAutocommit);
     }
 }

@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
-use tachikoma_core::policy::KeepRules;
-use tachikoma_core::{Committed, HookPoint, Kept, LoopState, Policy, Urgency, next_deadline};
+use tachikoma_core::policy::AutocommitRules;
+use tachikoma_core::{
+    AutocommitResult, Committed, HookPoint, LoopState, Policy, Urgency, next_deadline,
+};
 
 use super::stream;
 use crate::play::Play;
 
-const RULES: KeepRules = KeepRules {
+const RULES: AutocommitRules = AutocommitRules {
     repository: true,
     commit: true,
     on_failure: false,
     timeout: Duration::from_secs(300),
 };
 
-fn keeping(rules: KeepRules) -> Policy {
+fn keeping(rules: AutocommitRules) -> Policy {
     Policy {
-        keep: Some(rules),
+        autocommit: Some(rules),
         ..Policy::default()
     }
 }
@@ -45,8 +47,8 @@ fn what_a_good_iteration_changed_is_committed_before_anything_follows() {
     play.sleep().snapshot("5a5a5a5", 0);
     insta::assert_snapshot!(play.told(), @"
     0.0 snapshot: SnapshotTaken(1: 5a5a5a5)
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    2.0 kept: WorkKept(3 changed, 3 as 0000001, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 3s)
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    2.0 kept: AutocommitFinished(3 changed, 3 as 0000001, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 3s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     5.0 snapshot: -
     ");
@@ -60,7 +62,7 @@ fn an_iteration_that_changed_nothing_records_only_that() {
     let mut play = up();
     play.exited(0).kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: ProgressMeasured(1: 0), WaitStarted(delay 5s)
     ");
     assert_eq!(play.state.kept.files_changed, Some(0));
@@ -72,28 +74,28 @@ fn a_failed_iteration_is_committed_only_where_that_is_wanted() {
     play.exited(1).kept(2, 0).sleep().launched().hush();
     play.exited(0).kept(1, 3);
     insta::assert_snapshot!(play.told(), @"
-    1.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
-    1.0 kept: WorkKept(1 changed, 3 as 0000002, 0 left), ProgressMeasured(2: 11), WaitStarted(delay 5s)
+    1.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    1.0 kept: AutocommitFinished(1 changed, 3 as 0000002, 0 left), ProgressMeasured(2: 11), WaitStarted(delay 5s)
     ");
-    let mut play = Play::up(keeping(KeepRules {
+    let mut play = Play::up(keeping(AutocommitRules {
         on_failure: true,
         ..RULES
     }));
     play.hush().exited(1);
-    insta::assert_snapshot!(play.told(), @"0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), KeepStarted(iteration within 360s) ! commit iteration 1, failed, session 1, context unknown");
+    insta::assert_snapshot!(play.told(), @"0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), AutocommitStarted(iteration within 360s) ! commit iteration 1, failed, session 1, context unknown");
 }
 
 #[test]
 fn with_commits_switched_off_the_work_tree_is_looked_at_all_the_same() {
-    let mut play = Play::up(keeping(KeepRules {
+    let mut play = Play::up(keeping(AutocommitRules {
         commit: false,
         ..RULES
     }));
     play.hush().exited(0).kept(2, 0);
     play.stop(Urgency::Graceful);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 60s) ! survey
-    0.0 kept: WorkKept(2 changed, 2 left), ProgressMeasured(1: 1), WaitStarted(delay 5s)
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 60s) ! survey
+    0.0 kept: AutocommitFinished(2 changed, 2 left), ProgressMeasured(1: 1), WaitStarted(delay 5s)
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
     ");
 }
@@ -105,11 +107,11 @@ fn what_the_operator_cut_is_looked_at_and_committed_with_the_next_good_iteration
     play.exited(0).kept(0, 2);
     insta::assert_snapshot!(play.told(), @"
     0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
-    0.0 killed 2: IterationCompleted(1 skipped), KeepStarted(iteration within 60s) ! survey
-    0.0 kept: WorkKept(2 changed, 2 left), IterationStarted(2 attempt 1) ! launch
+    0.0 killed 2: IterationCompleted(1 skipped), AutocommitStarted(iteration within 60s) ! survey
+    0.0 kept: AutocommitFinished(2 changed, 2 left), IterationStarted(2 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
-    0.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), ProgressMeasured(2: 0), WaitStarted(delay 5s)
+    0.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    0.0 kept: AutocommitFinished(0 changed, 2 as 0000002, 0 left), ProgressMeasured(2: 0), WaitStarted(delay 5s)
     ");
 }
 
@@ -121,10 +123,10 @@ fn a_commit_that_fails_costs_nothing_and_is_tried_again_at_the_end() {
         .stop(Urgency::Graceful);
     play.kept(0, 2);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(2 changed, 2 left: the hook said no), ProgressMeasured(1: 1), WaitStarted(delay 5s)
-    0.0 stop: KeepStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
-    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), Stopped(stopped by the operator) ! finish
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: AutocommitFinished(2 changed, 2 left: the hook said no), ProgressMeasured(1: 1), WaitStarted(delay 5s)
+    0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
+    0.0 kept: AutocommitFinished(0 changed, 2 as 0000002, 0 left), Stopped(stopped by the operator) ! finish
     ");
 }
 
@@ -136,23 +138,23 @@ fn the_limit_of_iterations_and_a_claim_end_behind_the_commit() {
     });
     play.hush().exited(0).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the limit of 1 iteration is reached) ! finish
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the limit of 1 iteration is reached) ! finish
     ");
     let mut play = up();
     play.claimed().kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 claimed: IterationCompleted(1 succeeded, claimed), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the work is complete) ! finish
+    0.0 claimed: IterationCompleted(1 succeeded, claimed), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the work is complete) ! finish
     ");
 }
 
 #[test]
 fn an_error_commits_what_is_left_only_where_failures_are_committed() {
-    for (on_failure, told) in [(false, "Error"), (true, "KeepStarted(end")] {
+    for (on_failure, told) in [(false, "Error"), (true, "AutocommitStarted(end")] {
         let mut play = Play::up(Policy {
             max_consecutive_failures: 2,
-            ..keeping(KeepRules {
+            ..keeping(AutocommitRules {
                 on_failure,
                 ..RULES
             })
@@ -167,15 +169,15 @@ fn an_error_commits_what_is_left_only_where_failures_are_committed() {
 #[test]
 fn a_checkpoint_is_committed_whatever_became_of_the_iteration() {
     let mut play = Play::up(Policy {
-        keep: Some(RULES),
+        autocommit: Some(RULES),
         ..stream()
     });
     play.hush().measured(900).killed(2).kept(2, 0).kept(0, 2);
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), KeepStarted(iteration within 60s) ! survey
-    0.0 kept: WorkKept(2 changed, 2 left), ProgressMeasured(1: 1), RebootStarted(context at 90%), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context 90%
-    0.0 kept: WorkKept(0 changed, 2 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
+    0.0 killed 2: IterationCompleted(1 handed over, needs reboot), AutocommitStarted(iteration within 60s) ! survey
+    0.0 kept: AutocommitFinished(2 changed, 2 left), ProgressMeasured(1: 1), RebootStarted(context at 90%), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context 90%
+    0.0 kept: AutocommitFinished(0 changed, 2 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }
 
@@ -188,14 +190,14 @@ fn a_checkpoint_is_committed_behind_the_hooks_and_a_reboot_that_they_forbid_has_
     play.hooks(HookPoint::BeforeReboot, None).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
     0.0 reboot: RebootStarted(asked for by the operator), HooksStarted(before_reboot) ! run before_reboot ! ok: reboots
-    0.0 hooks: HooksRan(before_reboot, 1), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
+    0.0 hooks: HooksRan(before_reboot, 1), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     ");
     play.pause(Urgency::Graceful)
         .reboot()
         .hush()
         .hooks(HookPoint::BeforeReboot, Some("no"));
-    assert!(!play.told().contains("KeepStarted"));
+    assert!(!play.told().contains("AutocommitStarted"));
 }
 
 #[test]
@@ -203,9 +205,9 @@ fn a_graceful_stop_sees_the_commit_through() {
     let mut play = up();
     play.exited(0).stop(Urgency::Graceful).kept(2, 2);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work is kept
-    0.0 kept: WorkKept(2 changed, 2 as 0000001, 0 left), ProgressMeasured(1: 11), Stopped(stopped by the operator) ! finish
+    0.0 kept: AutocommitFinished(2 changed, 2 as 0000001, 0 left), ProgressMeasured(1: 11), Stopped(stopped by the operator) ! finish
     ");
 }
 
@@ -215,16 +217,16 @@ fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
     play.exited(0).stop(Urgency::Now);
     play.not_committed(2, ": called off");
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 stop: StopRequested(stopped by the operator), KeepCalledOff(within 5s) ! call off ! ok: stops when the work is kept
-    0.0 kept: WorkKept(2 changed, 2 left: called off), ProgressMeasured(1: 1), Stopped(stopped by the operator) ! finish
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 stop: StopRequested(stopped by the operator), AutocommitCanceled(within 5s) ! call off ! ok: stops when the work is kept
+    0.0 kept: AutocommitFinished(2 changed, 2 left: called off), ProgressMeasured(1: 1), Stopped(stopped by the operator) ! finish
     ");
     let mut play = up();
     play.stop(Urgency::Now).killed(2).kept(2, 0);
     insta::assert_snapshot!(play.told(), @"
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
-    0.0 killed 2: IterationCompleted(1 interrupted), KeepStarted(iteration within 5s) ! survey
-    0.0 kept: WorkKept(2 changed, 2 left), Stopped(stopped by the operator) ! finish
+    0.0 killed 2: IterationCompleted(1 interrupted), AutocommitStarted(iteration within 5s) ! survey
+    0.0 kept: AutocommitFinished(2 changed, 2 left), Stopped(stopped by the operator) ! finish
     ");
 }
 
@@ -234,10 +236,10 @@ fn who_asks_twice_and_kills_waits_for_nothing() {
     play.exited(0).shutdown(2, Urgency::Graceful);
     play.shutdown(2, Urgency::Now).shutdown(2, Urgency::Kill);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C))
-    0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C)), KeepCalledOff(within 5s) ! call off
-    0.0 signal 2: KeepGivenUp(iteration: it was told to end, and did not at once), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
+    0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C)), AutocommitCanceled(within 5s) ! call off
+    0.0 signal 2: AutocommitGivenUp(iteration: it was told to end, and did not at once), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
     ");
     assert!(play.state.owes_a_look(), "nobody knows what it changed");
 }
@@ -247,37 +249,37 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     let mut play = up();
     play.exited(0).pause(Urgency::Graceful).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 pause: PauseRequested ! ok: pauses when the work is kept
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Paused(delay 5s)
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Paused(delay 5s)
     ");
     let mut play = up();
     play.exited(0).pause(Urgency::Now);
     play.not_committed(1, ": called off");
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 pause: PauseRequested, KeepCalledOff(within 5s) ! call off ! ok: pauses when the work is kept
-    0.0 kept: WorkKept(1 changed, 1 left: called off), ProgressMeasured(1: 1), Paused(delay 5s)
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 pause: PauseRequested, AutocommitCanceled(within 5s) ! call off ! ok: pauses when the work is kept
+    0.0 kept: AutocommitFinished(1 changed, 1 left: called off), ProgressMeasured(1: 1), Paused(delay 5s)
     ");
     let mut play = up();
     play.exited(1).skip().kept(1, 0);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), KeepStarted(iteration within 60s) ! survey
-    0.0 skip: KeepCalledOff(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
-    0.0 kept: WorkKept(1 changed, 1 left), ProgressMeasured(1: 1), IterationStarted(2 attempt 1) ! launch
+    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), AutocommitStarted(iteration within 60s) ! survey
+    0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
+    0.0 kept: AutocommitFinished(1 changed, 1 left), ProgressMeasured(1: 1), IterationStarted(2 attempt 1) ! launch
     ");
     let mut play = up();
     play.exited(0).reboot().kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is kept
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
     ");
     let mut play = up();
     play.exited(0).kept(0, 0).reboot().hush();
     play.skip().kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
-    0.0 skip: KeepCalledOff(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
+    0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
     0.0 kept: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     ");
 }
@@ -288,16 +290,19 @@ fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped()
     play.exited(0);
     let late = play.state.kept.number;
     play.sleep().launched().exited(0);
-    let kept = Ok(Kept::default());
-    play.input("late", tachikoma_core::Input::Kept { number: late, kept });
+    let kept = Ok(AutocommitResult::default());
+    play.input(
+        "late",
+        tachikoma_core::Input::AutocommitFinished { number: late, kept },
+    );
     insta::assert_snapshot!(play.told(), @"
-    0.0 exited 0: IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    360.0 wake: KeepGivenUp(iteration: it did not end in time), IterationStarted(2 attempt 1) ! call off ! launch
+    0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    360.0 wake: AutocommitGivenUp(iteration: it did not end in time), IterationStarted(2 attempt 1) ! call off ! launch
     360.0 launched: AgentLaunched(77)
-    360.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    360.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
     360.0 late: -
     ");
-    let mut play = Play::up(keeping(KeepRules {
+    let mut play = Play::up(keeping(AutocommitRules {
         timeout: Duration::ZERO,
         ..RULES
     }));
@@ -310,8 +315,8 @@ fn what_the_death_of_a_runner_cut_is_done_again() {
     let mut play = up();
     play.exited(0).hush().crash().kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 start: Started(after crash), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 5s)
+    0.0 start: Started(after crash), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000002, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 5s)
     ");
     let mut play = up();
     play.exited(1).kept(2, 0).stop(Urgency::Graceful).hush();
@@ -320,7 +325,7 @@ fn what_the_death_of_a_runner_cut_is_done_again() {
     insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), IterationStarted(2 attempt 1) ! launch");
     let mut play = up();
     play.exited(0).kept(0, 0).reboot().hush().crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), RebootStarted(asked for by the operator), KeepStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown");
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown");
 }
 
 #[test]
@@ -332,14 +337,14 @@ fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
         id: "0000001".to_owned(),
         files: 2,
     });
-    play.answer_keep(Ok(Kept {
+    play.answer_keep(Ok(AutocommitResult {
         commit,
-        ..Kept::default()
+        ..AutocommitResult::default()
     }));
     insta::assert_snapshot!(play.told(), @"
     0.0 start: Started(after crash), AttemptCut(1 attempt 1), Paused(-)
-    0.0 stop: KeepStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
-    0.0 kept: WorkKept(0 changed, 2 as 0000001, 0 left), Stopped(stopped by the operator) ! finish
+    0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
+    0.0 kept: AutocommitFinished(0 changed, 2 as 0000001, 0 left), Stopped(stopped by the operator) ! finish
     ");
 }
 
@@ -376,7 +381,7 @@ fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
     insta::assert_snapshot!(play.told(), @"
     1.0 snapshot: SnapshotTaken(2: 5a5a5a5)
     1.0 launched: AgentLaunched(77)
-    1.0 exited 0: IterationCompleted(2 succeeded), KeepStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
+    1.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
     1.0 kept: ProgressMeasured(2: 0), WaitStarted(delay 5s)
     1.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
     ");
@@ -387,9 +392,9 @@ fn an_agent_that_ends_while_its_work_is_kept_is_started_again() {
     let mut play = Play::up(in_a_session());
     play.hush().resulted(true).exited(0).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 exited 0: AgentExited(exit 0)
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), IterationStarted(2 attempt 1) ! launch
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), IterationStarted(2 attempt 1) ! launch
     ");
 }
 
@@ -402,13 +407,13 @@ fn a_checkpoint_is_committed_when_the_old_agent_has_ended() {
     play.sleep().sleep().sleep().killed(9).kept(2, 3).opened();
     insta::assert_snapshot!(play.told(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
-    0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), KeepStarted(iteration within 60s) ! survey
-    0.0 kept: WorkKept(1 changed, 1 left), ProgressMeasured(2: 1), RebootStarted(context at 90%), HandOffRequested(within 120s) ! ask for the hand-off
+    0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), AutocommitStarted(iteration within 60s) ! survey
+    0.0 kept: AutocommitFinished(1 changed, 1 left), ProgressMeasured(2: 1), RebootStarted(context at 90%), HandOffRequested(within 120s) ! ask for the hand-off
     120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
     130.0 wake: RungClimbed(terminate 5s) ! signal terminate
     135.0 wake: RungClimbed(kill 15s) ! signal kill
-    135.0 killed 9: AgentExited(signal 9), KeepStarted(checkpoint within 360s) ! commit iteration 2, checkpoint, session 1, context 90%
-    135.0 kept: WorkKept(2 changed, 3 as 0000003, 0 left), SessionOpening(2) ! open 2
+    135.0 killed 9: AgentExited(signal 9), AutocommitStarted(checkpoint within 360s) ! commit iteration 2, checkpoint, session 1, context 90%
+    135.0 kept: AutocommitFinished(2 changed, 3 as 0000003, 0 left), SessionOpening(2) ! open 2
     135.0 launched: AgentLaunched(77)
     135.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(3 attempt 1) ! prompt
     ");
@@ -421,16 +426,16 @@ fn the_last_commit_is_made_when_the_agent_has_ended() {
     let mut play = Play::up(policy.clone());
     play.hush().resulted(true).kept(1, 1).exited(0).kept(1, 1);
     insta::assert_snapshot!(play.told(), @"
-    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), KeepStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), KeepStarted(end within 390s) ! close
+    0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), AutocommitStarted(end within 390s) ! close
     0.0 exited 0: AgentExited(exit 0) ! commit iteration 1, end, session 1, context unknown
-    0.0 kept: WorkKept(1 changed, 1 as 0000002, 0 left), Completed(the limit of 1 iteration is reached) ! finish
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000002, 0 left), Completed(the limit of 1 iteration is reached) ! finish
     ");
     let mut play = Play::up(policy.clone());
     play.resulted(true).hush().kept(1, 1);
     play.sleep().sleep().killed(9).kept(0, 0);
     insta::assert_snapshot!(play.told(), @"
-    0.0 kept: WorkKept(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), KeepStarted(end within 390s) ! close
+    0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), AutocommitStarted(end within 390s) ! close
     10.0 wake: RungClimbed(terminate 5s) ! signal terminate
     15.0 wake: RungClimbed(kill 15s) ! signal kill
     15.0 killed 9: AgentExited(signal 9) ! commit iteration 1, end, session 1, context unknown
@@ -438,7 +443,7 @@ fn the_last_commit_is_made_when_the_agent_has_ended() {
     ");
     let mut play = Play::up(policy.clone());
     play.resulted(true).kept(1, 1).hush().stop(Urgency::Now);
-    insta::assert_snapshot!(play.told(), @"0.0 stop: StopRequested(stopped by the operator), KeepGivenUp(end: the agent had not ended yet), Completed(the limit of 1 iteration is reached) ! finish ! ok: stopped");
+    insta::assert_snapshot!(play.told(), @"0.0 stop: StopRequested(stopped by the operator), AutocommitGivenUp(end: the agent had not ended yet), Completed(the limit of 1 iteration is reached) ! finish ! ok: stopped");
     assert!(
         play.state.owes_a_look(),
         "of the files that it changed last"
@@ -446,7 +451,7 @@ fn the_last_commit_is_made_when_the_agent_has_ended() {
     let mut play = Play::up(policy);
     play.resulted(true).kept(1, 1).hush();
     play.crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), KeepStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown");
+    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use uuid::Uuid;
 /// A life of a loop: within one, no two records have the same number. Empty where an earlier version did not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Life(String);
+pub struct Epoch(String);
 
-impl Life {
+impl Epoch {
     /// Makes a life from a UUID that the shell drew.
     #[must_use]
     pub fn new(uuid: Uuid) -> Self {
@@ -24,7 +24,7 @@ impl Life {
     }
 }
 
-impl fmt::Display for Life {
+impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

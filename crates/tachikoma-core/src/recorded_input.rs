@@ -1,0 +1,370 @@
+//! The input of a step as the journal stores it, so that a recorded loop can be replayed.
+//!
+//! Most events repeat everything that their input said, and then the first record of the step only says so. Other inputs are stored
+//! in full. Text of the agent that the step did not put into an event is left out, because agent output does not belong into the
+//! journal.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::LoopEvent;
+use crate::exit::Leftover;
+use crate::id::{Generation, Ticket};
+use crate::input::{AgentEvent, Input, TurnEnd};
+use crate::operator::{OperatorEvent, OperatorRequest};
+use crate::outcome::Failure;
+use crate::state::State;
+
+/// The input of a step, stored in the first record of the step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RecordedInput {
+    /// The events of the step contain the whole input.
+    #[serde(rename = "in_events")]
+    InEvents,
+    /// The input, without its ticket and without text that the events contain.
+    #[serde(untagged)]
+    Given(Box<Input>),
+}
+
+/// The numbers that an input must carry in order not to be dropped, as they were before the step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpectedNumbers {
+    agent: Option<Generation>,
+    autocommit: u64,
+    check: u64,
+}
+
+impl ExpectedNumbers {
+    pub(crate) fn of(state: &State) -> Self {
+        Self {
+            agent: state.agent.map(|agent| agent.generation),
+            autocommit: state.kept.number,
+            check: state.completion.number,
+        }
+    }
+}
+
+impl RecordedInput {
+    /// Returns what the journal stores about the input of a step that led to these events.
+    pub(crate) fn new(mut input: Input, before: ExpectedNumbers, events: &[&LoopEvent]) -> Self {
+        normalize(&mut input, events);
+        if matches!(input, Input::Start { .. })
+            || in_events(before, events).as_ref() == Some(&input)
+        {
+            return Self::InEvents;
+        }
+        if let Input::Agent {
+            event: AgentEvent::TurnEnded(end),
+            ..
+        } = &mut input
+        {
+            end.text.clear();
+        }
+        Self::Given(Box::new(input))
+    }
+
+    /// Returns the input of the step that led to these events. The events of a step that a crash cut short may be incomplete.
+    pub(crate) fn restore(&self, before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
+        match self {
+            Self::InEvents => in_events(before, events),
+            Self::Given(input) => {
+                let mut input = (**input).clone();
+                if let Input::Agent {
+                    event: AgentEvent::TurnEnded(end),
+                    ..
+                } = &mut input
+                {
+                    end.text = hand_off_text(events);
+                }
+                Some(input)
+            }
+        }
+    }
+}
+
+/// Removes what the step did not use, and brings durations to the precision of the journal.
+fn normalize(input: &mut Input, events: &[&LoopEvent]) {
+    match input {
+        Input::Command { ticket, .. }
+        | Input::CompletionClaimed { ticket, .. }
+        | Input::Note { ticket, .. }
+        | Input::OperatorRequest { ticket, .. }
+        | Input::CustomSet { ticket, .. } => *ticket = Ticket::default(),
+        Input::Suspended { duration } | Input::DiskWasFull { duration } => {
+            *duration =
+                Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+        }
+        Input::Agent {
+            event: AgentEvent::TurnEnded(end),
+            ..
+        } => end.text = hand_off_text(events),
+        Input::Agent {
+            event: AgentEvent::Exited { last_words, .. },
+            ..
+        } if !events.iter().any(|event| repeats_last_words(event)) => *last_words = None,
+        Input::Agent {
+            event: AgentEvent::HandOffText { text },
+            ..
+        } => {
+            if let Some(LoopEvent::HandOffWritten { text: written, .. }) = events.first() {
+                text.clone_from(written);
+            }
+        }
+        Input::Start { .. }
+        | Input::Wake
+        | Input::Shutdown { .. }
+        | Input::Decline { .. }
+        | Input::Broken { .. }
+        | Input::Agent { .. }
+        | Input::HooksRan { .. }
+        | Input::SnapshotTaken { .. }
+        | Input::AutocommitFinished { .. }
+        | Input::ConditionsAnswered { .. }
+        | Input::GatesRan { .. }
+        | Input::RolledBack { .. }
+        | Input::Warning { .. }
+        | Input::Incident(_)
+        | Input::Repaired { .. } => {}
+    }
+}
+
+/// Returns whether the event has the agent's last line on standard error in it.
+fn repeats_last_words(event: &LoopEvent) -> bool {
+    matches!(
+        event,
+        LoopEvent::IterationFailed {
+            failure: Failure::NoResult { .. },
+            ..
+        } | LoopEvent::IterationLimited(_)
+            | LoopEvent::AttemptCut {
+                reason: Some(_),
+                ..
+            }
+    )
+}
+
+/// Returns the hand-off that a step recorded; empty if it recorded none.
+fn hand_off_text(events: &[&LoopEvent]) -> String {
+    let text = events.iter().find_map(|event| match event {
+        LoopEvent::HandOffWritten { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    text.unwrap_or_default()
+}
+
+/// Returns the input whose whole content is in the events, if they are the usual ones for such an input.
+#[expect(clippy::too_many_lines, reason = "one arm for each event")]
+fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
+    let first = *events.iter().find(|event| !is_prelude(event))?;
+    let agent = |event| {
+        let generation = before.agent?;
+        Some(Input::Agent { generation, event })
+    };
+    let ticket = Ticket::default();
+    let number = before.check;
+    match first {
+        LoopEvent::Started { launch, runner, .. } => Some(Input::Start {
+            launch: launch.clone(),
+            runner: runner.clone(),
+        }),
+        LoopEvent::AgentLaunched { pid } => agent(AgentEvent::Launched { pid: *pid }),
+        LoopEvent::SessionNamed { agent_id } => agent(AgentEvent::SessionNamed {
+            agent_id: agent_id.clone(),
+        }),
+        LoopEvent::OutputSeen => agent(AgentEvent::Output),
+        LoopEvent::ContextMeasured {
+            context, answering, ..
+        } => agent(AgentEvent::ContextMeasured {
+            context: *context,
+            answering: *answering,
+        }),
+        LoopEvent::ToolStarted { id, name, summary } => agent(AgentEvent::ToolStarted {
+            id: id.clone(),
+            name: name.clone(),
+            summary: summary.clone(),
+        }),
+        LoopEvent::ToolEnded { id, error } => agent(AgentEvent::ToolEnded {
+            id: id.clone(),
+            error: error.clone(),
+        }),
+        LoopEvent::ToolDenied(denial) => agent(AgentEvent::ToolDenied {
+            tool: denial.name.clone(),
+            id: denial.id.clone(),
+        }),
+        LoopEvent::FileTouched { path } => agent(AgentEvent::FileTouched { path: path.clone() }),
+        LoopEvent::TurnResulted(report) => agent(AgentEvent::TurnEnded(TurnEnd {
+            success: report.success,
+            reason: report.reason.clone(),
+            problem: report.problem.clone(),
+            text: hand_off_text(events),
+            claimed: report.claimed,
+            pattern: report.pattern.clone(),
+            more: false,
+            stop_pattern: stop_pattern(events),
+            cost_microusd: report.cost_microusd,
+            tokens: report.tokens,
+            spent: report.spent,
+        })),
+        LoopEvent::CallEnded { tokens } => agent(AgentEvent::CallEnded { tokens: *tokens }),
+        LoopEvent::CostTold {
+            conversation_microusd,
+        } => agent(AgentEvent::Cost {
+            conversation_microusd: *conversation_microusd,
+        }),
+        LoopEvent::ConversationTakenUp(told) => agent(AgentEvent::ConversationResumed(*told)),
+        LoopEvent::QuotaTold(quota) => agent(AgentEvent::Quota(quota.clone())),
+        LoopEvent::StreamEnded => agent(AgentEvent::StreamEnded),
+        LoopEvent::AgentBusy { activity } => agent(AgentEvent::ProcessesSampled {
+            activity: Some(*activity),
+        }),
+        LoopEvent::HandOffWritten { text, .. } => {
+            agent(AgentEvent::HandOffText { text: text.clone() })
+        }
+        LoopEvent::AgentExited { exit } => agent(AgentEvent::Exited {
+            exit: *exit,
+            claimed: false,
+            stop_pattern: stop_pattern(events),
+            leftovers: leftovers(events),
+            last_words: None,
+            problem: None,
+        }),
+        LoopEvent::IterationCompleted { report, .. } => agent(AgentEvent::Exited {
+            exit: report.exit?,
+            claimed: report.claimed,
+            stop_pattern: stop_pattern(events),
+            leftovers: leftovers(events),
+            last_words: None,
+            problem: None,
+        }),
+        LoopEvent::IterationFailed { failure, .. } => {
+            let (exit, last_words, problem) = match failure {
+                Failure::Exited { exit } => (*exit, None, None),
+                Failure::Reported { exit, .. } => ((*exit)?, None, None),
+                Failure::NoResult {
+                    exit,
+                    last_words,
+                    problem,
+                } => (*exit, last_words.clone(), problem.clone()),
+                Failure::NotLaunched { reason } => {
+                    let reason = reason.clone();
+                    return agent(AgentEvent::NotLaunched { reason });
+                }
+                Failure::TimedOut { .. } | Failure::GuardLost | Failure::Unkillable { .. } => {
+                    return None;
+                }
+            };
+            agent(AgentEvent::Exited {
+                exit,
+                claimed: false,
+                stop_pattern: stop_pattern(events),
+                leftovers: leftovers(events),
+                last_words,
+                problem,
+            })
+        }
+        LoopEvent::Claimed { reason } => Some(Input::CompletionClaimed {
+            ticket,
+            reason: reason.clone(),
+        }),
+        LoopEvent::ConditionsAnswered { answers } => Some(Input::ConditionsAnswered {
+            number,
+            answers: answers.clone(),
+        }),
+        LoopEvent::GatesRan { results, .. } => Some(Input::GatesRan {
+            number,
+            results: results.clone(),
+            tests: events.iter().find_map(|event| match event {
+                LoopEvent::TestsRan(report) => Some(report.clone()),
+                _ => None,
+            }),
+        }),
+        LoopEvent::Noted {
+            text,
+            tell,
+            operator,
+        } => Some(Input::Note {
+            ticket,
+            text: text.clone(),
+            tell: *tell,
+            operator: *operator,
+        }),
+        LoopEvent::Suspended { duration_ms } => Some(Input::Suspended {
+            duration: Duration::from_millis(*duration_ms),
+        }),
+        LoopEvent::SnapshotTaken {
+            iteration,
+            commit,
+            uncommitted,
+        } => Some(Input::SnapshotTaken {
+            iteration: *iteration,
+            commit: commit.clone(),
+            uncommitted: *uncommitted,
+        }),
+        LoopEvent::AutocommitFinished { kept, .. } => Some(Input::AutocommitFinished {
+            number: before.autocommit,
+            kept: Ok(kept.clone()),
+        }),
+        LoopEvent::HooksRan(end) => Some(Input::HooksRan {
+            point: end.point,
+            results: end.results.clone(),
+        }),
+        LoopEvent::CustomSet { key, value } => Some(Input::CustomSet {
+            ticket,
+            key: key.clone(),
+            value: value.clone(),
+        }),
+        LoopEvent::Operator(OperatorEvent::Reloaded {
+            launch,
+            later,
+            limits,
+            ..
+        }) => Some(Input::OperatorRequest {
+            ticket,
+            wish: OperatorRequest::Reload {
+                launch: launch.clone(),
+                later: later.clone(),
+                limits: *limits,
+            },
+        }),
+        LoopEvent::Operator(OperatorEvent::Told { text, .. }) => Some(Input::OperatorRequest {
+            ticket,
+            wish: OperatorRequest::Tell { text: text.clone() },
+        }),
+        LoopEvent::Warned { warning } => Some(Input::Warning {
+            warning: warning.clone(),
+        }),
+        LoopEvent::DiskWasFull { duration_ms } => Some(Input::DiskWasFull {
+            duration: Duration::from_millis(*duration_ms),
+        }),
+        LoopEvent::Incident(incident) => Some(Input::Incident(incident.clone())),
+        LoopEvent::Repaired { what, how } => Some(Input::Repaired {
+            what: *what,
+            how: how.clone(),
+        }),
+        _ => None,
+    }
+}
+
+/// Returns whether the event belongs to the end of a process and comes before the event that names that end.
+fn is_prelude(event: &LoopEvent) -> bool {
+    matches!(
+        event,
+        LoopEvent::LeftoversEnded { .. } | LoopEvent::StopPatternMatched { .. }
+    )
+}
+
+fn leftovers(events: &[&LoopEvent]) -> Vec<Leftover> {
+    let leftovers = events.iter().find_map(|event| match event {
+        LoopEvent::LeftoversEnded { leftovers } => Some(leftovers.clone()),
+        _ => None,
+    });
+    leftovers.unwrap_or_default()
+}
+
+fn stop_pattern(events: &[&LoopEvent]) -> Option<String> {
+    events.iter().find_map(|event| match event {
+        LoopEvent::StopPatternMatched { pattern } => Some(pattern.clone()),
+        _ => None,
+    })
+}
