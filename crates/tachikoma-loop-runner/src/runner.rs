@@ -45,8 +45,7 @@ use crate::prompt;
 use crate::store::temporary::TemporaryStore;
 use crate::worktree;
 
-use actor::{Actor, Parts};
-use context::Context;
+use actor::Actor;
 use error::Abort;
 use event::{Event, until};
 use features::Features;
@@ -217,9 +216,7 @@ impl LoopRunner {
         } else {
             self.start().await?;
             if self.opening.found == FoundLoop::Nothing {
-                let Parts {
-                    context, features, ..
-                } = self.actor.parts();
+                let (context, features, ..) = self.actor.parts();
                 features.maintenance.prune_loops(context);
             }
         }
@@ -240,25 +237,16 @@ impl LoopRunner {
         let reads_head = actor.state.started_at.is_none() && repository;
         let start_commit =
             reads_head.then(|| tokio::task::spawn_blocking(move || worktree::head(&working_dir)));
-        let Parts {
-            context, features, ..
-        } = actor.parts();
+        let (context, features, ..) = actor.parts();
         features.server.start(context).await?;
-        let Parts {
-            context, features, ..
-        } = actor.parts();
+        let (context, features, ..) = actor.parts();
         let session = &mut features.session;
         session.start_guard(context).map_err(RunError::Guard)?;
         let containment = session
             .guard()
             .map_or("none".to_owned(), |guard| guard.containment().to_string());
         set_keep_rules(&mut actor.policy, Some(actor.config.keep_rules(repository)));
-        let Parts {
-            context,
-            features,
-            queue,
-            ..
-        } = actor.parts();
+        let (context, features, queue, _) = actor.parts();
         if !features.autocommit.start(context, queue) {
             actor.policy.autocommit = None;
         }
@@ -297,9 +285,7 @@ impl LoopRunner {
         if opening.found == FoundLoop::Nothing {
             warnings.extend(opening.origin.warnings.iter().map(warning_input));
         }
-        let Parts {
-            context, features, ..
-        } = actor.parts();
+        let (context, features, ..) = actor.parts();
         warnings.extend(features.checks.script_warnings(context.config));
         warnings.extend(opencode_server::attach_warning(context));
         warnings
@@ -348,9 +334,7 @@ impl LoopRunner {
 
     /// Checks the object store, if backups are uploaded to one.
     fn probe_cloud(&mut self) {
-        let Parts {
-            context, features, ..
-        } = self.actor.parts();
+        let (context, features, ..) = self.actor.parts();
         let Features {
             backups,
             maintenance,
@@ -368,21 +352,14 @@ impl LoopRunner {
             let _ = actor.back_up();
         }
         let journal = &actor.storage.journal;
+        let closed = journal.has_closed().then(|| journal.closed());
+        let (context, features, ..) = actor.parts();
+        features.maintenance.finish_run(context, closed);
         let Features {
             maintenance,
             backups,
             ..
         } = &mut actor.features;
-        let context = Context {
-            config: &actor.config,
-            agent: &actor.agent,
-            policy: &actor.policy,
-            state: &actor.state,
-            lock: &actor.storage.lock,
-            handle: &actor.handle,
-            own_server: false,
-        };
-        maintenance.finish_run(context, journal);
         let shutdowns = &mut actor.channels.shutdowns;
         let has_uploader = backups.has_uploader();
         let hurry = async {
@@ -395,7 +372,8 @@ impl LoopRunner {
         maintenance
             .shutdown(backups.waits_for_upload(), hurry)
             .await;
-        let Some(mut drain) = backups.drain(context) else {
+        let (context, features, ..) = actor.parts();
+        let Some(mut drain) = features.backups.drain(context) else {
             return;
         };
         loop {

@@ -71,7 +71,7 @@ pub fn unreachable_runner(error: &ClientError) -> Failure {
         ClientError::Protocol { .. } => {
             failure.hint("use the version that started it, or stop it with a signal")
         }
-        ClientError::Nobody { .. } => failure.hint(
+        ClientError::NotListening { .. } => failure.hint(
             "the runner was just killed, or its socket was removed; try again, or send it SIGTERM",
         ),
         ClientError::Foreign { .. } => failure.hint(

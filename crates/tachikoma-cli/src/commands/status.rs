@@ -76,7 +76,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
 
 /// Returns whether no process listens: the runner is dead, and its guard cleans up.
 fn is_refused(error: &ClientError) -> bool {
-    matches!(error, ClientError::Nobody { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
+    matches!(error, ClientError::NotListening { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn text(status: &Status) -> String {

@@ -29,7 +29,7 @@ pub struct Client {
 pub enum ClientError {
     /// No runner listens. A dead runner may have left its socket.
     #[error("no runner listens at {}", path.display())]
-    Nobody {
+    NotListening {
         /// The socket.
         path: PathBuf,
         /// The error of the system.
@@ -76,12 +76,13 @@ impl Client {
     /// # Errors
     /// No runner listens there, or it uses another version of the protocol.
     pub async fn connect_within(path: &Path, patience: Duration) -> Result<Self, ClientError> {
-        let stream = UnixStream::connect(path)
-            .await
-            .map_err(|source| ClientError::Nobody {
-                path: path.to_owned(),
-                source,
-            })?;
+        let stream =
+            UnixStream::connect(path)
+                .await
+                .map_err(|source| ClientError::NotListening {
+                    path: path.to_owned(),
+                    source,
+                })?;
         if !peer::is_ours(&stream) {
             return Err(ClientError::Foreign {
                 path: path.to_owned(),

@@ -47,31 +47,32 @@ pub(super) struct Actor {
     pub suspended: Option<std::time::Instant>,
 }
 
-/// The actor, divided into what features read and what they change.
-pub(super) struct Parts<'a> {
-    pub context: Context<'a>,
-    pub features: &'a mut Features,
-    pub queue: &'a mut InputQueue,
-    clock: &'a mut Clock,
-}
+/// What features read of the actor, and what they change.
+type Parts<'a> = (
+    Context<'a>,
+    &'a mut Features,
+    &'a mut InputQueue,
+    &'a mut Clock,
+);
 
 impl Actor {
     /// Divides the actor, so that a feature can be changed while it reads the loop.
     pub fn parts(&mut self) -> Parts<'_> {
-        Parts {
-            context: Context {
-                config: &self.config,
-                agent: &self.agent,
-                policy: &self.policy,
-                state: &self.state,
-                lock: &self.storage.lock,
-                handle: &self.handle,
-                own_server: self.features.server.is_running(),
-            },
-            features: &mut self.features,
-            queue: &mut self.queue,
-            clock: &mut self.clock,
-        }
+        let context = Context {
+            config: &self.config,
+            agent: &self.agent,
+            policy: &self.policy,
+            state: &self.state,
+            lock: &self.storage.lock,
+            handle: &self.handle,
+            own_server: self.features.server.is_running(),
+        };
+        (
+            context,
+            &mut self.features,
+            &mut self.queue,
+            &mut self.clock,
+        )
     }
 
     /// Gives the core one input, after the time during which the process was suspended, if it was.
@@ -118,12 +119,7 @@ impl Actor {
             self.next_segment(now).await?;
         }
         for effect in decided.effects {
-            let Parts {
-                context,
-                features,
-                queue,
-                ..
-            } = self.parts();
+            let (context, features, queue, _) = self.parts();
             features.perform(context, effect, queue).await;
         }
         self.features.hooks.cancel_outdated(&self.state);
@@ -151,12 +147,7 @@ impl Actor {
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. }
         );
         let synced = self.storage.journal.is_synced();
-        let Parts {
-            context,
-            features,
-            queue,
-            ..
-        } = self.parts();
+        let (context, features, queue, _) = self.parts();
         if matches!(record.event, LoopEvent::TestsRan(_)) {
             features.checks.write_test_history(context, queue);
         }
@@ -226,16 +217,9 @@ impl Actor {
             }
             Event::Git(reply) => self.git_reply(reply).await?,
             Event::SnapshotTimedOut => {
-                let Parts {
-                    context, features, ..
-                } = self.parts();
+                let (context, features, ..) = self.parts();
                 let warning = features.autocommit.snapshot_timed_out(context);
-                let Parts {
-                    context,
-                    features,
-                    queue,
-                    ..
-                } = self.parts();
+                let (context, features, queue, _) = self.parts();
                 features.begin_deferred_turn(context, queue).await;
                 Some(warning)
             }
@@ -245,12 +229,7 @@ impl Actor {
 
     /// Handles an event of a feature. Returns the input for the core, if there is one.
     pub async fn feature_event(&mut self, event: Event) -> Option<Input> {
-        let Parts {
-            context,
-            features,
-            queue,
-            clock,
-        } = self.parts();
+        let (context, features, queue, clock) = self.parts();
         features.event(context, event, clock, queue).await
     }
 
@@ -265,9 +244,7 @@ impl Actor {
                 Some(autocommit::no_change_detection(&why))
             }
             GitReply::Opened => {
-                let Parts {
-                    context, features, ..
-                } = self.parts();
+                let (context, features, ..) = self.parts();
                 features.opened(context);
                 None
             }
@@ -278,12 +255,7 @@ impl Actor {
                 if let Some(input) = input {
                     self.take(input).await?;
                 }
-                let Parts {
-                    context,
-                    features,
-                    queue,
-                    ..
-                } = self.parts();
+                let (context, features, queue, _) = self.parts();
                 features.begin_deferred_turn(context, queue).await;
                 None
             }
@@ -320,9 +292,7 @@ impl Actor {
                 Some(Input::Suspended { duration })
             }
             request => {
-                let Parts {
-                    context, features, ..
-                } = self.parts();
+                let (context, features, ..) = self.parts();
                 features.request(context, request)
             }
         }
@@ -371,9 +341,7 @@ impl Actor {
 
     /// Tells the backups who makes the changes of the work tree that no survey has covered.
     fn note_change_owner(&mut self) {
-        let Parts {
-            context, features, ..
-        } = self.parts();
+        let (context, features, ..) = self.parts();
         let owner = features.autocommit.change_owner(context);
         features.backups.set_change_owner(owner);
     }

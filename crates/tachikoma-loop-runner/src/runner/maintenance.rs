@@ -19,7 +19,7 @@ use crate::git::bundle::{Bundled, Work};
 use crate::git::{CallOff, Whose};
 use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
-use crate::store::journal::{Journal, segment};
+use crate::store::journal::segment;
 use crate::store::vault::Vault;
 use crate::store::{StoreError, gates_dir};
 use crate::task::panicked;
@@ -298,8 +298,8 @@ impl Maintenance {
         });
     }
 
-    /// Queues the work at the end of a run, when no agent writes.
-    pub fn finish_run(&mut self, context: Context<'_>, journal: &Journal) {
+    /// Queues the work at the end of a run, when no agent writes. `closed` are the closed segments of the journal.
+    pub fn finish_run(&mut self, context: Context<'_>, closed: Option<segment::Closed>) {
         // A loop that is not kept needs no maintenance.
         if !context.config.settings.state.enabled {
             return;
@@ -314,8 +314,8 @@ impl Maintenance {
                 });
             }
         }
-        if journal.has_closed() {
-            self.submit(MaintenanceTask::CompressSegments(journal.closed()));
+        if let Some(closed) = closed {
+            self.submit(MaintenanceTask::CompressSegments(closed));
         }
     }
 

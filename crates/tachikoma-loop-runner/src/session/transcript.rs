@@ -180,7 +180,7 @@ impl Transcript {
         self
     }
 
-    /// Adds words to the name of the file; what is no letter or digit of ASCII becomes a `-`.
+    /// Adds a label to the name of the file. Characters other than ASCII letters and digits become `-`.
     pub(crate) fn labelled(mut self, label: &str) -> Self {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         self.label = Some(label.chars().map(plain).take(LABEL_CHARS_MAX).collect());

@@ -33,7 +33,7 @@ pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, 
         match ask(&socket, &request)? {
             Ok(response) => return answered(response),
             // The runner has just died, or its guard will be gone soon.
-            Err(ClientError::Nobody { .. }) => {}
+            Err(ClientError::NotListening { .. }) => {}
             Err(error) => return Err(unreachable_runner(&error)),
         }
     }

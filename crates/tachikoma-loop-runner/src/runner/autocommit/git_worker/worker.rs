@@ -361,8 +361,8 @@ impl GitThread {
         tree.keeper
             .settle_refs(&planning)
             .map_err(|error| or_canceled(&error))?;
-        // Changes that others made since the last survey do not belong to the loop. After a runner died during a rollback, nobody
-        // can tell them apart from its changes.
+        // Changes that others made since the last survey do not belong to the loop. After a runner died during a rollback, they cannot be
+        // told from its own changes.
         let owner = if again { Whose::Loop } else { Whose::Others };
         self.survey(tree, owner, &planning)
             .map_err(|error| or_canceled(&error))?;
