@@ -143,10 +143,7 @@ mod tests {
         let output = Command::new("setsid")
             .args(["--ctty", "--wait"])
             .arg(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "keys::raw::tests::a_panic_leaves_the_terminal_as_it_was",
-            ])
+            .args(["--exact", "keys::raw::tests::a_panic_restores_the_terminal"])
             .env(INSIDE, &gave_keys)
             .stdin(slave.try_clone().unwrap())
             .output()
