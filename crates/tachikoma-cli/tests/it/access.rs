@@ -19,7 +19,7 @@ pub(crate) fn refused(scratch: &Scratch) -> Vec<String> {
 }
 
 #[test]
-fn what_the_agent_may_not_ask_is_refused_recorded_and_without_effect() {
+fn requests_that_the_agent_may_not_make_are_refused_and_recorded() {
     let scratch = Scratch::new();
     let asks = "for word in stop pause skip reboot resume 'stop --now' 'state set key 1'; do tachikoma $word; echo $word: $? >> answers; done 2>> refused";
     let script = format!("{asks}; tachikoma status > seen && tachikoma note kept && {CLAIMS}");
@@ -58,7 +58,7 @@ fn what_the_agent_may_not_ask_is_refused_recorded_and_without_effect() {
 }
 
 #[test]
-fn a_child_that_hides_from_its_parent_is_refused_too() {
+fn a_detached_child_of_the_agent_is_refused_too() {
     let scratch = Scratch::new();
     let script = format!(
         "setsid sh -c 'tachikoma stop 2> refused; echo $? > answer' & while [ ! -s answer ]; do sleep 0.01; done; {CLAIMS}"
@@ -69,10 +69,10 @@ fn a_child_that_hides_from_its_parent_is_refused_too() {
     assert_eq!(refused(&scratch), ["stop"]);
 }
 
-/// With nothing in its environment only its place tells whose it is: below a program whose name is no text, below more than anybody looks
-/// at, and while those above it end.
+/// With an empty environment only its ancestors identify it: below a program with a name that is not UTF-8, below many processes,
+/// and while its ancestors exit.
 #[test]
-fn a_child_is_known_by_its_place_whatever_stands_between() {
+fn a_descendant_of_the_agent_is_recognized_through_other_processes() {
     let scratch = Scratch::new();
     let bin = env!("CARGO_BIN_EXE_tachikoma");
     scratch.write(
@@ -98,7 +98,7 @@ fn a_child_is_known_by_its_place_whatever_stands_between() {
 }
 
 #[test]
-fn an_agent_that_asks_again_and_again_does_not_fill_the_journal() {
+fn repeated_requests_of_an_agent_do_not_fill_the_journal() {
     let scratch = Scratch::new();
     let script = format!(
         "i=0; while [ $i -lt 110 ]; do tachikoma skip 2>/dev/null; i=$((i+1)); done; {CLAIMS}"
@@ -109,7 +109,7 @@ fn an_agent_that_asks_again_and_again_does_not_fill_the_journal() {
 }
 
 #[test]
-fn an_agent_that_edits_the_configuration_changes_nothing_of_the_loop_that_runs() {
+fn an_agent_that_edits_the_configuration_does_not_change_the_running_loop() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "max_iterations = 2\n");
     let edits = "printf 'max_iterations = 50\\n[[hook]]\\non = \"iteration_end\"\\ncommand = \"touch evil\"\\n' > tachikoma.toml";
@@ -121,9 +121,9 @@ fn an_agent_that_edits_the_configuration_changes_nothing_of_the_loop_that_runs()
     assert_eq!(asked, [] as [Value; 0]);
 }
 
-/// One that runs in another loop was started there: for it, its operator is whoever stands inside of that one.
+/// A nested loop was started inside of another loop: its operator is the process that started it there.
 #[test]
-fn a_loop_inside_of_another_obeys_those_who_stand_where_it_was_started() {
+fn a_nested_loop_obeys_the_process_that_started_it() {
     let scratch = Scratch::new();
     let inside = |of: &str| tachikoma(&scratch).env("TACHIKOMA_INSIDE", of);
     let live = inside("one").spawn(run(&[], BUSY));
@@ -153,7 +153,7 @@ int main(int count, char **words) {
 ";
 
 #[test]
-fn connections_of_the_agent_do_not_keep_the_operator_from_stopping_the_loop() {
+fn connections_of_the_agent_do_not_block_a_stop_of_the_operator() {
     let scratch = Scratch::new();
     scratch.write("crowds.c", CROWDS);
     let built = std::process::Command::new("cc")

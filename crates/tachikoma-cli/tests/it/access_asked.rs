@@ -13,7 +13,7 @@ use crate::live_support::{BIN, SOON, obey};
 use crate::support::{CLAIMS, events, run, status, tachikoma};
 
 #[test]
-fn the_agent_does_not_answer_a_question_that_is_open() {
+fn the_agent_cannot_answer_an_open_question() {
     let waits =
         format!("while ! {BIN} status --json | grep -q '\"after_iteration\"'; do sleep 0.02; done");
     let answers = format!("{BIN} answer continue > said 2>&1; echo $? > answered");
@@ -54,7 +54,7 @@ fn the_agent_does_not_answer_a_question_that_is_open() {
 }
 
 #[test]
-fn a_message_is_no_command() {
+fn a_notification_command_cannot_command_the_loop() {
     let scratch = Scratch::new();
     let said = scratch.home().join("said");
     let asks = format!("{BIN} stop; echo $? >> {}", said.display());
@@ -73,7 +73,7 @@ fn a_message_is_no_command() {
 }
 
 #[test]
-fn a_hook_that_stops_the_loop_is_heard_out() {
+fn a_hook_that_stops_the_loop_runs_to_its_end() {
     for (on, iterations) in [
         ("loop_start", 0),
         ("session_start", 0),
@@ -117,7 +117,7 @@ fn a_hook_that_stops_the_loop_is_heard_out() {
 }
 
 #[test]
-fn a_hook_beside_the_loop_that_stops_it_is_obeyed_at_once_and_heard_out() {
+fn a_background_hook_stops_the_loop_at_once_and_runs_to_its_end() {
     for words in ["stop", "stop --now"] {
         let scratch = Scratch::new();
         // It goes on only when its wish is in the journal, and has something left to do then.
@@ -133,7 +133,7 @@ fn a_hook_beside_the_loop_that_stops_it_is_obeyed_at_once_and_heard_out() {
 }
 
 #[test]
-fn a_hook_that_the_loop_waits_for_may_stop_it_at_once() {
+fn a_blocking_hook_can_stop_the_loop_at_once() {
     let scratch = Scratch::new();
     let stops = format!("{BIN} stop --now; sleep 600");
     scratch.write(
@@ -146,7 +146,7 @@ fn a_hook_that_the_loop_waits_for_may_stop_it_at_once() {
 }
 
 #[test]
-fn a_hook_before_a_reboot_that_stops_the_loop_calls_the_reboot_off() {
+fn a_hook_that_stops_the_loop_cancels_the_reboot() {
     let scratch = Scratch::new();
     let stops = format!("{BIN} stop > said");
     scratch.write(

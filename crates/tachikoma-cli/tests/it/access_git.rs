@@ -30,7 +30,7 @@ fn asks(words: &str, said: &str) -> String {
 }
 
 #[test]
-fn a_hook_of_the_repository_is_refused_and_what_it_leaves_ends_with_the_run() {
+fn a_git_hook_cannot_command_the_loop_and_its_processes_end_with_the_run() {
     let scratch = repository();
     let long = seconds();
     // Out of the session, out of the family, and without a variable to be known by.
@@ -94,7 +94,7 @@ fn a_hook_of_the_repository_is_refused_and_what_it_leaves_ends_with_the_run() {
 }
 
 #[test]
-fn a_filter_of_the_repository_is_refused() {
+fn a_git_filter_cannot_command_the_loop() {
     let scratch = repository();
     let once = format!(
         "if mkdir \"$HOME/once\" 2>/dev/null; then {}; {}; fi; exec cat",
@@ -117,7 +117,7 @@ fn a_filter_of_the_repository_is_refused() {
 }
 
 #[test]
-fn what_a_hook_of_git_left_is_ended_when_the_runner_is_killed() {
+fn processes_of_a_git_hook_end_when_the_runner_is_killed() {
     let scratch = repository();
     let long = seconds();
     let left = format!("(setsid sleep {long} >/dev/null 2>&1 </dev/null &)");
@@ -133,7 +133,7 @@ fn what_a_hook_of_git_left_is_ended_when_the_runner_is_killed() {
 }
 
 #[test]
-fn what_ran_before_in_the_same_process_is_not_ended_with_the_run() {
+fn processes_from_before_the_run_are_not_ended() {
     let scratch = repository();
     let long = seconds();
     let script =

@@ -1,5 +1,5 @@
-//! What is for messages alone is found by nobody who is started for the loop: neither in its environment nor in that of those
-//! above it.
+//! No process that the loop starts can read the secrets of notifications: neither in its environment nor in that of its
+//! ancestors.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ pub fn assert_clean(scratch: &Scratch, who: &str) {
 }
 
 #[test]
-fn neither_the_agent_nor_anything_else_that_runs_finds_the_secrets_of_messages() {
+fn no_started_process_can_read_the_secrets_of_notifications() {
     let scratch = repository();
     let service = Service::new(&[Answer::Status(200)]);
     let spy = spy(&scratch);
@@ -62,7 +62,7 @@ fn neither_the_agent_nor_anything_else_that_runs_finds_the_secrets_of_messages()
 }
 
 #[test]
-fn a_loop_in_the_background_has_them_and_shows_them_to_nobody() {
+fn a_detached_loop_keeps_the_secrets_of_notifications_private() {
     let scratch = Scratch::new();
     let service = Service::new(&[Answer::Status(200)]);
     let spy = spy(&scratch);

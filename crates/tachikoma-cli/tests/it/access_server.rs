@@ -29,7 +29,7 @@ fn server_records(bed: &Bed) -> Vec<Value> {
 }
 
 #[test]
-fn an_agent_of_any_loop_neither_stops_nor_replaces_the_shared_server() {
+fn agents_cannot_stop_or_replace_the_shared_server() {
     let bed = Bed::new(&json!({}), "");
     let mut up = bed.up();
     let before = bed.await_ready(1);
@@ -52,7 +52,7 @@ fn an_agent_of_any_loop_neither_stops_nor_replaces_the_shared_server() {
 }
 
 #[test]
-fn signals_of_an_agent_to_the_supervisor_are_not_obeyed_and_the_operators_are() {
+fn the_supervisor_obeys_signals_of_the_operator_only() {
     let bed = Bed::new(&json!({}), "");
     let mut up = bed.up();
     let before = bed.await_ready(1);
@@ -85,7 +85,7 @@ fn signals_of_an_agent_to_the_supervisor_are_not_obeyed_and_the_operators_are() 
 }
 
 #[test]
-fn a_tool_in_the_shared_server_commands_no_loop() {
+fn a_tool_in_the_shared_server_cannot_command_a_loop() {
     let command = "tachikoma note mind the beans; tachikoma stop --now 2> refused; echo x > asked";
     let bed = Bed::new(
         &json!({"turn": {"command": command.replace("tachikoma", BIN)}}),

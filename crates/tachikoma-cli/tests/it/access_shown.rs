@@ -27,7 +27,7 @@ fn ran(scratch: &Scratch) -> Vec<String> {
 }
 
 #[test]
-fn what_the_repository_names_is_not_run_to_show_a_diff() {
+fn diff_does_not_run_programs_of_the_repository() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > tracked"]);
     scratch.write(".git/info/attributes", "* diff=odd\n");
@@ -57,7 +57,7 @@ fn what_the_repository_names_is_not_run_to_show_a_diff() {
     terminal.await_text("as committed");
     assert_eq!(terminal.wait(), Some(0));
     assert_eq!(ran(&scratch), ["own.ran"]);
-    // What goes by on the way back is shown by nobody.
+    // Programs that ran during the rollback have shown nothing.
     fs::remove_file(format!("{own}.ran")).unwrap();
     let mut terminal = Terminal::start(&tool, &["rollback", "1", "--yes"], 80);
     terminal.await_text("1 file changed");
@@ -94,7 +94,7 @@ fn diff_starts_no_git_in_a_nested_repository() {
 fn git_does_not_fetch_missing_objects() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > tracked"]);
-    // A partial clone whose remote is a program, and a blob that is missing.
+    // A partial clone with a program as its remote, and a missing blob.
     let fetches = planted(&scratch, "fetches");
     for (setting, value) in [
         ("core.repositoryFormatVersion", "1"),

@@ -35,7 +35,7 @@ fn reloads(tool: &tachikoma_testkit::Tool<'_>) -> usize {
     events.iter().filter(of).count()
 }
 
-/// A hang-up is refused because nobody can tell who sent it.
+/// A hang-up is refused because its sender is unknown.
 fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
     await_until("it is recorded", SOON, || {
         events(tool).iter().any(|record| {
@@ -46,7 +46,7 @@ fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
 }
 
 #[test]
-fn the_agent_does_not_end_the_loop_by_a_signal() {
+fn signals_of_the_agent_do_not_end_the_loop() {
     let scratch = Scratch::new();
     // One after the other: signals that wait together have no order. The journal has this script, too.
     let signals = "n=0; for s in TERM INT INT INT HUP TSTP; do kill -s $s $runner; n=$((n+1)); \
@@ -67,7 +67,7 @@ fn the_agent_does_not_end_the_loop_by_a_signal() {
 }
 
 #[test]
-fn the_agent_does_not_have_a_loop_in_the_background_read_what_it_wrote() {
+fn the_agent_cannot_make_a_detached_loop_reload() {
     let scratch = with_agent(&format!(
         "{RUNNER}; echo 'max_iterations = 1' > tachikoma.toml; kill -HUP $runner; {UP} {UNTIL_GO}"
     ));
@@ -85,7 +85,7 @@ fn the_agent_does_not_have_a_loop_in_the_background_read_what_it_wrote() {
 }
 
 #[test]
-fn a_hang_up_of_somebody_who_is_gone_is_refused_and_a_termination_is_not() {
+fn from_a_sender_that_is_gone_only_a_termination_counts() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     scratch.write("tachikoma.toml", CONFIG);
     let tool = tool(&scratch);

@@ -39,7 +39,7 @@ fn every_recording_is_decoded() {
 }
 
 #[test]
-fn a_limit_is_told_with_its_end() {
+fn a_usage_limit_is_shown_with_its_reset() {
     let report = decode(&Scratch::new(), "82-usage-limit-rejected", "1");
     assert_eq!(report["limit_resets_at"], "2026-11-15T04:10:33.000Z");
     assert_eq!(report["window"], 1_000_000);
@@ -48,7 +48,7 @@ fn a_limit_is_told_with_its_end() {
 }
 
 #[test]
-fn people_get_it_in_words() {
+fn the_summary_for_people_is_text() {
     let scratch = Scratch::new();
     let words = |name: &str, exit: &str| {
         let file = corpus().join(format!("{name}.jsonl"));
@@ -110,7 +110,7 @@ fn people_get_it_in_words() {
 }
 
 #[test]
-fn standard_input_and_compressed_files_are_read_alike() {
+fn standard_input_and_compressed_files_give_the_same_result() {
     let scratch = Scratch::new();
     let plain = corpus().join("09-context-growth-no-compact.jsonl");
     let expected = decode(&scratch, "09-context-growth-no-compact", "1");
@@ -130,7 +130,7 @@ fn standard_input_and_compressed_files_are_read_alike() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error() {
+fn unreadable_input_is_an_error() {
     let scratch = Scratch::new();
     scratch.write("binary", b"\x7fELF\0\0\0\x01\n\0\0".as_slice());
     scratch.write("broken.zst", "this is not zstd");
@@ -172,7 +172,7 @@ fn what_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn lines_that_make_no_sense_are_counted() {
+fn unknown_lines_are_counted() {
     let scratch = Scratch::new();
     let good = r#"{"type":"result","subtype":"success","is_error":false,"result":"fine","usage":{"output_tokens":3},"total_cost_usd":0.5}"#;
     let long = format!(r#"{{"type":"user","x":"{}"}}"#, "x".repeat(9 << 20));

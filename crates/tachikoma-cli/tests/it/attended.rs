@@ -27,9 +27,9 @@ fn operator(tool: &Tool<'_>) -> Vec<Value> {
     events.filter(|event| event["type"] == "operator").collect()
 }
 
-/// Nothing is recorded behind the question: who waits for a second record would wait for the answer.
+/// Nothing is recorded after the question, so a wait for a second record would wait for the answer.
 #[test]
-fn a_loop_that_asks_at_once_is_left_in_the_background() {
+fn a_detached_loop_may_begin_with_a_question() {
     let scratch = with_agent(UP);
     let tool = tool(&scratch);
     let mut words = ATTENDED.to_vec();
@@ -42,7 +42,7 @@ fn a_loop_that_asks_at_once_is_left_in_the_background() {
 }
 
 #[test]
-fn a_question_is_answered_from_elsewhere_and_a_stale_answer_is_refused() {
+fn a_question_is_answered_by_a_command_and_a_stale_answer_is_refused() {
     let scratch = with_agent(UP);
     let tool = tool(&scratch);
     let live = tool.spawn(ATTENDED);
@@ -96,7 +96,7 @@ fn a_question_is_answered_from_elsewhere_and_a_stale_answer_is_refused() {
 }
 
 #[test]
-fn nobody_answers_and_the_loop_pauses() {
+fn a_question_without_an_answer_pauses_the_loop() {
     let scratch = with_agent(UP);
     let tool = tool(&scratch).env("TACHIKOMA_QUESTION_TIMEOUT", "100ms");
     let live = tool.spawn(ATTENDED);
@@ -115,7 +115,7 @@ fn nobody_answers_and_the_loop_pauses() {
 }
 
 #[test]
-fn a_question_outlives_its_runner() {
+fn a_question_stays_open_after_the_runner_is_killed() {
     let scratch = with_agent(UP);
     let tool = tool(&scratch);
     let live = tool.spawn(ATTENDED);
@@ -135,7 +135,7 @@ fn a_question_outlives_its_runner() {
 }
 
 #[test]
-fn an_agent_does_not_answer_for_its_operator() {
+fn an_agent_cannot_answer_for_the_operator() {
     let scratch = with_agent(&format!(
         "{UP} tachikoma answer continue >answered 2>&1; echo $? >>answered; tachikoma attend off >>answered 2>&1; \
          tachikoma tell me >>answered 2>&1; echo $? >>answered; touch done1; {UNTIL_GO}"
@@ -159,7 +159,7 @@ fn an_agent_does_not_answer_for_its_operator() {
 }
 
 #[test]
-fn a_prompt_is_written_for_one_iteration_and_outlives_its_runner() {
+fn an_edited_prompt_holds_for_one_iteration_and_survives_a_kill() {
     let scratch = with_agent(&format!(
         "cat >>prompts; echo == >>prompts; {UP} {UNTIL_GO}"
     ));
@@ -206,7 +206,7 @@ fn a_prompt_is_written_for_one_iteration_and_outlives_its_runner() {
 }
 
 #[test]
-fn words_are_told_with_the_next_prompt_once() {
+fn a_message_of_the_operator_is_in_the_next_prompt_once() {
     let scratch = with_agent(&format!(
         "cat >>prompts; echo == >>prompts; {UP} {UNTIL_GO}"
     ));
@@ -231,7 +231,7 @@ fn words_are_told_with_the_next_prompt_once() {
 }
 
 #[test]
-fn words_are_told_again_after_a_stop_or_a_kill_cut_their_iteration() {
+fn a_message_of_the_operator_is_repeated_after_its_iteration_was_cut_off() {
     let scratch = with_agent(&format!(
         "cat >>prompts; echo == >>prompts; {UP} touch attempt$TACHIKOMA_ATTEMPT; {UNTIL_GO}"
     ));
@@ -260,7 +260,7 @@ fn words_are_told_again_after_a_stop_or_a_kill_cut_their_iteration() {
 }
 
 #[test]
-fn attendance_is_switched_while_the_loop_runs() {
+fn attended_mode_can_be_switched_during_a_run() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     let tool = tool(&scratch);
     let live = tool.spawn(["run", "--delay", "0s", "--", "sh", "agent.sh"]);
@@ -348,7 +348,7 @@ fn a_reboot_is_confirmed() {
 }
 
 #[test]
-fn the_socket_takes_no_half_answer() {
+fn the_socket_rejects_an_incomplete_answer() {
     use std::io::{BufRead as _, BufReader, Write as _};
     let scratch = with_agent(UP);
     let tool = tool(&scratch);

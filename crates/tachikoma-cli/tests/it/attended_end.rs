@@ -5,7 +5,7 @@ use crate::live_support::{SOON, obey, tool};
 use crate::support::{CLAIMS, events};
 
 #[test]
-fn it_is_asked_before_the_limit_of_iterations_ends_the_loop() {
+fn the_operator_is_asked_before_the_limit_of_iterations_ends_the_loop() {
     let scratch = repository("echo work >>file", |_| {});
     let tool = tool(&scratch);
     let live = tool.spawn([
@@ -39,7 +39,7 @@ fn it_is_asked_before_the_limit_of_iterations_ends_the_loop() {
 }
 
 #[test]
-fn a_rollback_takes_a_claim_back_and_the_loop_goes_on() {
+fn a_rollback_revokes_a_claim_and_the_loop_continues() {
     let scratch = repository(CLAIMS, |_| {});
     let tool = tool(&scratch);
     let live = tool.spawn(ATTENDED);

@@ -1,4 +1,4 @@
-//! A rollback in a repository whose filters fail, hang or are killed: the work tree is of one moment, and never half of two.
+//! A rollback in a repository with filters that fail, hang or are killed: the work tree is never a mix of two states.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use tachikoma_testkit::{Live, Scratch, Tool, await_until};
 use crate::attended_support::{ATTENDED, CALLED_OFF, await_question, repository, rolled_back};
 use crate::live_support::{SOON, obey, tool};
 
-/// A repository whose agent spoils two files, adds one and takes one away. A filter writes the last of them: it fails, or hangs, while
-/// there is a file of that name.
+/// A repository with an agent that damages two files, adds one and removes one. A filter writes the last of them: it fails, or hangs, while
+/// a file of that name exists.
 struct Ground {
     scratch: Scratch,
 }
@@ -58,7 +58,7 @@ impl Ground {
         await_until("the filter hangs", SOON, || reached.exists());
     }
 
-    /// Begins a loop whose first iteration is over and asked about.
+    /// Starts a loop that asks about its finished first iteration.
     fn begin(&self) -> (Tool<'_>, Live) {
         let tool = tool(&self.scratch);
         let live = tool.spawn(ATTENDED);
@@ -97,7 +97,7 @@ fn leaves_nothing(ground: &Ground) {
 }
 
 #[test]
-fn a_filter_that_fails_in_the_middle_leaves_the_work_tree_as_it_was() {
+fn a_failing_filter_leaves_the_work_tree_unchanged() {
     let ground = Ground::new();
     let (tool, live) = ground.begin();
     ground.set("s-fails");
@@ -127,7 +127,7 @@ fn killed_half_way(ground: &Ground) -> Tool<'_> {
 }
 
 #[test]
-fn a_purge_takes_what_a_killed_rollback_had_set_aside() {
+fn a_purge_deletes_the_backup_of_a_killed_rollback() {
     let ground = Ground::new();
     let tool = killed_half_way(&ground);
     obey(&tool, &["state", "clear", "--purge", "--yes"]);
@@ -136,7 +136,7 @@ fn a_purge_takes_what_a_killed_rollback_had_set_aside() {
 }
 
 #[test]
-fn who_takes_the_loop_up_undoes_what_cannot_be_finished() {
+fn the_next_runner_undoes_a_rollback_that_cannot_be_finished() {
     let ground = Ground::new();
     let tool = killed_half_way(&ground);
     assert_ne!(ground.files(), SPOILT, "half of it");
@@ -158,7 +158,7 @@ fn who_takes_the_loop_up_undoes_what_cannot_be_finished() {
 }
 
 #[test]
-fn a_rollback_that_can_neither_be_done_nor_undone_ends_the_loop() {
+fn a_rollback_that_can_be_neither_finished_nor_undone_ends_the_loop() {
     let ground = Ground::new();
     let (tool, live) = ground.begin();
     ground.set("s-hangs");
@@ -191,7 +191,7 @@ fn a_stop_is_obeyed_while_a_filter_sleeps() {
         let ground = Ground::new();
         let (tool, live) = ground.begin();
         if hangs == "p-hangs" {
-            // It comes when the look has gone by: whoever plans is the first to see it.
+            // The planning step sees it first.
             let leaves = ["config", "filter.odd.clean", "echo late >late; cat"];
             ground.scratch.git(&leaves);
         }

@@ -11,7 +11,7 @@ use crate::live_support::{SOON, events, records, tool};
 
 const RUN: [&str; 7] = ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 
-/// A reboot is due behind the second iteration, and has to be confirmed.
+/// A reboot is due after the second iteration, and has to be confirmed.
 const CONFIG: &str = "[reboot]\nmode = \"confirm\"\nmin_reboot_interval = \"0s\"\n\
                       [reboot.triggers]\nafter_iterations = 2\n";
 
@@ -112,7 +112,7 @@ fn live(scratch: &Scratch, tool: &Tool<'_>, runner: Live, kill_at: usize) -> boo
     }
 }
 
-/// The records around questions in a life that nobody disturbs, by number.
+/// Returns the numbers of the records around questions in an undisturbed run.
 fn around_questions() -> Vec<usize> {
     let scratch = ground();
     let tool = tool(&scratch);

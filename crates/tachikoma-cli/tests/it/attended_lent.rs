@@ -1,5 +1,5 @@
-//! An editor or a pager has the terminal of a loop for a while: what is pressed there is meant for it, and the loop has the terminal again
-//! behind it, however it ends.
+//! An editor or a pager has the terminal of a loop for a while: keys go to it, and the loop gets the terminal back
+//! after any end of it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -23,7 +23,7 @@ echo 'only this once' >>\"$1\"
 ls -l \"$1\" >listed
 ";
 
-/// The same without processes of its own: a shell whose child is stopped before it is another program waits for that, and cannot be
+/// The same without child processes: a shell waits for a child that is stopped before its `exec`, and cannot be
 /// stopped itself.
 const ALONE: &str = "#!/bin/sh
 mkfifo close
@@ -78,7 +78,7 @@ fn ctrl_c_in_an_editor_does_not_stop_the_loop() {
 }
 
 #[test]
-fn an_editor_that_dies_leaves_the_terminal_to_the_loop() {
+fn the_loop_gets_the_terminal_back_from_a_killed_editor() {
     let scratch = with_agent("cat >>prompts");
     let (tool, terminal, editor) = editing(&scratch);
     let editor = Pid::from_raw(i32::try_from(editor).unwrap()).unwrap();
@@ -96,14 +96,14 @@ fn an_editor_that_dies_leaves_the_terminal_to_the_loop() {
 }
 
 #[test]
-fn ctrl_z_in_an_editor_stops_the_loop_too_and_both_go_on() {
+fn ctrl_z_in_an_editor_stops_the_loop_too_and_both_continue() {
     let scratch = with_agent("cat >>prompts");
     let (_tool, terminal, editor) = editing_with(&scratch, ALONE);
     terminal.press(CTRL_Z);
     let mut pressed = Some(Instant::now());
     await_until("the editor is stopped", SOON, || {
         let is_stopped = state_of(editor) == Some('T');
-        // Whoever is told to go on with the terminal may be told so behind our key: then it is pressed once more.
+        // The program may get the terminal only after our key: then the key is pressed once more.
         let in_vain = pressed.is_some_and(|pressed| pressed.elapsed() > Duration::from_secs(2));
         if !is_stopped && in_vain && terminal.has_in_front(editor) {
             pressed = None;
@@ -143,7 +143,7 @@ fn a_loop_that_ends_takes_its_terminal_back_from_an_editor() {
 }
 
 #[test]
-fn a_third_ctrl_c_leaves_the_terminal_as_it_was() {
+fn a_third_ctrl_c_restores_the_terminal() {
     let scratch = with_agent("echo working");
     scratch.write(
         "tachikoma.toml",
@@ -165,9 +165,9 @@ fn a_third_ctrl_c_leaves_the_terminal_as_it_was() {
     assert_eq!(code, Some(130), "{screen:#?}");
 }
 
-/// Whoever writes is there: the question waits for what is written.
+/// The operator is writing: the question waits for the text.
 #[test]
-fn a_question_waits_for_what_is_being_written() {
+fn a_question_waits_for_a_prompt_that_is_being_edited() {
     let scratch = with_agent("cat >>prompts");
     let (tool, terminal, editor) = editing(&scratch);
     let until = |status: &serde_json::Value| status["question"]["until"].clone();
@@ -193,9 +193,9 @@ fn a_question_waits_for_what_is_being_written() {
     assert_eq!(terminal.end().0, Some(5));
 }
 
-/// Somebody else has answered meanwhile.
+/// Another client has answered meanwhile.
 #[test]
-fn what_was_written_for_a_question_that_is_over_is_kept_for_the_next() {
+fn a_late_edit_is_kept_for_the_next_question() {
     let scratch = with_agent("cat >>prompts");
     let (tool, terminal, _) = editing(&scratch);
     obey(&tool, &["answer", "continue"]);
@@ -226,7 +226,7 @@ echo 'only this once' >>\"$1\"
 ";
 
 #[test]
-fn a_server_that_an_editor_leaves_running_survives_the_run_and_may_not_command() {
+fn a_server_started_by_an_editor_survives_the_run_but_cannot_command_it() {
     let scratch = with_agent("cat >>prompts");
     scratch.write_script("editor.sh", LEAVES);
     scratch.write(

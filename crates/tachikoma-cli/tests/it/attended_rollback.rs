@@ -19,7 +19,7 @@ const HALF_WAY: &str = "*--dry-run*) ;; *read-tree*-m*-u*";
 /// It is about to keep what the work tree was.
 const KEEPS: &str = "*commit-tree*before-rollback*)";
 
-/// A repository whose agent spoils two files and says what it was told.
+/// A repository with an agent that damages two files and prints its prompt.
 fn spoilt() -> Scratch {
     let script = "echo spoilt >a; echo spoilt >b; cat >>.git/prompts; echo == >>.git/prompts";
     repository(script, |scratch| {
@@ -90,7 +90,7 @@ fn a_stop_undoes_a_rollback_that_has_begun() {
 }
 
 #[test]
-fn a_stop_keeps_a_rollback_from_beginning() {
+fn a_stop_prevents_a_rollback_that_has_not_begun() {
     let scratch = spoilt();
     let (tool, live) = rolling(&scratch, KEEPS);
     obey(&tool, &["stop"]);
@@ -122,7 +122,7 @@ fn the_next_turn_waits_for_a_rollback() {
 }
 
 #[test]
-fn who_takes_the_loop_up_finishes_a_rollback() {
+fn the_next_runner_finishes_a_rollback() {
     let scratch = spoilt();
     let (tool, live) = rolling(&scratch, HALF_WAY);
     let pid = Pid::from_raw(i32::try_from(live.pid()).unwrap()).unwrap();

@@ -13,7 +13,7 @@ use crate::live_support::{
 };
 
 #[test]
-fn hooks_and_messages_of_a_question_have_all_that_an_answer_needs() {
+fn hooks_and_notifications_of_a_question_contain_all_that_an_answer_needs() {
     let scratch = with_agent(UP);
     let answers = format!("cat >told; {BIN} answer $TACHIKOMA_QUESTION stop >answered 2>&1");
     let message = "[[notify]]\nto = 'command'\ncommand = 'cat >message.tmp; mv message.tmp message'\non = ['question']\n";
@@ -40,7 +40,7 @@ fn hooks_and_messages_of_a_question_have_all_that_an_answer_needs() {
 }
 
 #[test]
-fn status_says_whether_somebody_is_asked_and_what_waits_for_the_agent() {
+fn status_shows_an_open_question_and_pending_messages() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     let tool = tool(&scratch);
     let live = tool.spawn(["run", "--delay", "0s", "--", "sh", "agent.sh"]);
@@ -74,7 +74,7 @@ fn status_says_whether_somebody_is_asked_and_what_waits_for_the_agent() {
 }
 
 #[test]
-fn status_names_a_reboot_that_was_called_off() {
+fn status_shows_a_canceled_reboot() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     scratch.write(
         "tachikoma.toml",
@@ -97,7 +97,7 @@ fn status_names_a_reboot_that_was_called_off() {
 }
 
 #[test]
-fn what_a_hook_says_too_much_of_is_said_and_what_is_taken_away_is_not_set() {
+fn rejected_output_of_a_hook_is_reported_and_removed_values_are_unset() {
     let scratch = with_agent("exit 0");
     let long =
         "printf '{\"custom\": {\"n\": \"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"}}'";

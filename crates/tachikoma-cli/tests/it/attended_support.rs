@@ -5,7 +5,7 @@ use tachikoma_testkit::{Scratch, Tool};
 
 use crate::live_support::{await_status, events};
 
-/// The words that run `agent.sh` with somebody there.
+/// The arguments that run `agent.sh` in attended mode.
 pub(crate) const ATTENDED: [&str; 7] =
     ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 

@@ -13,7 +13,7 @@ use crate::live_support::{
 };
 
 #[test]
-fn a_key_is_an_answer_and_another_one_is_not() {
+fn only_the_keys_of_a_question_answer_it() {
     let scratch = with_agent("echo working");
     let tool = tool(&scratch);
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
@@ -41,7 +41,7 @@ fn a_key_is_an_answer_and_another_one_is_not() {
 }
 
 #[test]
-fn keys_go_on_and_stop_while_the_loop_is_paused() {
+fn keys_resume_and_stop_a_paused_loop() {
     let scratch = with_agent("echo working");
     let tool = tool(&scratch);
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
@@ -62,7 +62,7 @@ fn keys_go_on_and_stop_while_the_loop_is_paused() {
 }
 
 #[test]
-fn what_was_typed_before_anything_was_asked_is_no_answer() {
+fn keys_pressed_before_a_question_do_not_answer_it() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     let tool = tool(&scratch);
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
@@ -109,7 +109,7 @@ fn the_changes_are_shown_and_the_next_prompt_is_edited() {
 }
 
 #[test]
-fn the_terminal_is_as_it_was_on_every_way_out() {
+fn every_exit_restores_the_terminal() {
     let question = || {
         let scratch = with_agent("echo working");
         let tool = tool(&scratch);

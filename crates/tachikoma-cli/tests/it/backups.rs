@@ -59,7 +59,7 @@ pub fn plan(scratch: &Scratch) -> serde_json::Value {
 }
 
 #[test]
-fn a_loop_that_goes_on_is_backed_up_first_and_a_new_one_has_nothing_to_lose() {
+fn a_resumed_loop_is_backed_up_first_and_a_new_one_is_not() {
     let scratch = with_history();
     assert_eq!(backups(&scratch), [] as [PathBuf; 0]);
     let ended = fs::read_to_string(crate::support::journal(&scratch)).unwrap();
@@ -78,7 +78,7 @@ fn a_loop_that_goes_on_is_backed_up_first_and_a_new_one_has_nothing_to_lose() {
 }
 
 #[test]
-fn a_session_that_is_replaced_is_backed_up_before() {
+fn a_backup_is_taken_before_a_session_is_replaced() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -97,7 +97,7 @@ fn a_session_that_is_replaced_is_backed_up_before() {
 }
 
 #[test]
-fn an_interval_brings_backups_and_only_so_many_stay() {
+fn backups_are_taken_at_an_interval_and_old_ones_deleted() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -121,7 +121,7 @@ fn an_interval_brings_backups_and_only_so_many_stay() {
 }
 
 #[test]
-fn a_backup_that_cannot_be_taken_is_a_warning_and_the_loop_goes_on() {
+fn a_failed_backup_is_a_warning_and_the_loop_continues() {
     let scratch = with_history();
     scratch.write(".ralph/backups", "in the way");
     say(&scratch, &up_to("2"), 3);
@@ -133,7 +133,7 @@ fn a_backup_that_cannot_be_taken_is_a_warning_and_the_loop_goes_on() {
 }
 
 #[test]
-fn a_loop_comes_back_and_what_was_there_is_kept() {
+fn a_restore_keeps_the_replaced_loop() {
     let scratch = with_history();
     say(&scratch, &["state", "set", "plan", "7"], 0);
     let taken = back_up(&scratch);
@@ -175,7 +175,7 @@ fn a_loop_comes_back_and_what_was_there_is_kept() {
 }
 
 #[test]
-fn a_backup_alone_is_enough_to_go_on_elsewhere() {
+fn a_loop_continues_in_another_directory_from_a_backup_alone() {
     let script =
         "echo here >> work; [ $(wc -l < work) -lt 4 ] || echo '<promise>COMPLETE</promise>'";
     let here = Scratch::new();
@@ -232,7 +232,7 @@ fn events_of_all(scratch: &Scratch, kind: &str) -> usize {
 }
 
 #[test]
-fn what_is_no_good_backup_changes_nothing() {
+fn an_invalid_backup_is_refused_without_changes() {
     let scratch = with_history();
     let taken = back_up(&scratch);
     let whole = fs::read(&taken).unwrap();
@@ -271,7 +271,7 @@ fn what_is_no_good_backup_changes_nothing() {
 }
 
 #[test]
-fn without_a_loop_or_a_backup_there_is_nothing_to_do() {
+fn restore_without_a_loop_or_a_backup_fails() {
     let scratch = Scratch::new();
     say(&scratch, &["state", "backup"], 1);
     let told = say(&scratch, &["state", "backups"], 0);
@@ -283,7 +283,7 @@ fn without_a_loop_or_a_backup_there_is_nothing_to_do() {
 
 /// A loop that was begun since is archived, not lost, and the restored one is the current one.
 #[test]
-fn another_loop_is_archived() {
+fn restoring_another_loop_archives_the_current_one() {
     let scratch = with_history();
     let first = status(&scratch)["loop_id"].clone();
     let taken = back_up(&scratch);
@@ -298,7 +298,7 @@ fn another_loop_is_archived() {
 
 /// The snapshot and a part of the journal are gone: what a backup has is not lost.
 #[test]
-fn a_run_makes_up_for_damage_with_a_backup() {
+fn a_run_repairs_damage_from_a_backup() {
     let scratch = with_history();
     back_up(&scratch);
     say(&scratch, &["state", "set", "plan", "7"], 0);
@@ -324,9 +324,9 @@ fn a_run_makes_up_for_damage_with_a_backup() {
     assert!(warned.contains("falling back to backup "), "{warned}");
 }
 
-/// A purge takes backups with it, but not those of others and not what is none.
+/// A purge deletes backups, but not those of other loops and not other files.
 #[test]
-fn a_purge_takes_backups_with_it() {
+fn a_purge_deletes_backups() {
     for place in [".ralph/backups", "kept"] {
         let scratch = with_history();
         let setting = format!("[state]\nbackup_dir = \"{place}\"\n");
@@ -388,7 +388,7 @@ fn a_loop_that_is_not_kept_is_not_backed_up() {
 
 /// What a killed writer has begun goes with the next run, and the backups that are whole stay.
 #[test]
-fn a_runner_that_is_killed_leaves_whole_backups_only() {
+fn a_killed_runner_leaves_complete_backups_only() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -470,7 +470,7 @@ fn compress_packs_snapshot_and_backups_and_can_be_changed() {
 
 /// A compressed snapshot that is damaged or foreign is treated as a plain one.
 #[test]
-fn a_compressed_snapshot_that_is_damaged_costs_nothing() {
+fn a_damaged_compressed_snapshot_loses_nothing() {
     let scratch = with_history();
     scratch.write("tachikoma.toml", "[state]\ncompress = true\n");
     say(&scratch, &["state", "set", "plan", "7"], 0);

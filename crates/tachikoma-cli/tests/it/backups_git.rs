@@ -1,4 +1,4 @@
-//! Backups and the work tree: what the loop writes is nobody's work, wherever it is told to put it.
+//! Backups in the work tree: files of the loop never count as work.
 
 use tachikoma_testkit::{Scratch, await_until};
 
@@ -42,7 +42,7 @@ fn backups_in_the_work_tree_are_neither_committed_nor_rolled_back() {
 }
 
 #[test]
-fn a_backup_in_the_work_tree_is_no_progress() {
+fn a_backup_in_the_work_tree_does_not_count_as_progress() {
     for scratch in [repository(), Scratch::new()] {
         scratch.write("tachikoma.toml", KEPT);
         let words = run(&["--allow-dirty"], "tachikoma state backup");
@@ -55,7 +55,7 @@ fn a_backup_in_the_work_tree_is_no_progress() {
 
 /// Iterations that the loop comes to again have work trees of their own before them.
 #[test]
-fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
+fn snapshots_of_iterations_after_the_restored_one_are_moved_away() {
     let scratch = repository();
     let script = "echo life $LIFE iteration $TACHIKOMA_ITERATION >> work";
     let iterate = |life: &str, count: &str| {
@@ -96,9 +96,9 @@ fn snapshots_of_iterations_behind_a_restoration_are_set_aside() {
     assert_eq!(scratch.git(&["for-each-ref", "refs/tachikoma"]), "");
 }
 
-/// What the loop did before it was killed is its own after a restoration too, and what somebody did since is not.
+/// After a restore, the work of the killed loop is its own, and later changes of the user are not.
 #[test]
-fn a_restored_loop_commits_what_it_had_not() {
+fn a_restored_loop_commits_its_uncommitted_work() {
     for hurt in [false, true] {
         let scratch = repository();
         let held = scratch.home().join("go");
@@ -147,7 +147,7 @@ fn a_restored_loop_commits_what_it_had_not() {
 }
 
 #[test]
-fn without_a_terminal_a_restoration_needs_a_yes_and_hints_fit_what_is_missing() {
+fn without_a_terminal_a_restore_needs_a_flag_and_hints_name_it() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "work\n");
     for (words, code, says) in [

@@ -30,7 +30,7 @@ pub fn damage(path: &Path, line: usize) {
 }
 
 #[test]
-fn two_lives_with_segments_of_one_number_are_not_mixed() {
+fn segments_of_two_epochs_with_one_number_are_not_mixed() {
     let scratch = with_history();
     let first = back_up(&scratch);
     restore(&scratch, &first);
@@ -48,7 +48,7 @@ fn two_lives_with_segments_of_one_number_are_not_mixed() {
 }
 
 #[test]
-fn a_loop_that_runs_in_two_places_is_commanded_in_each() {
+fn a_loop_that_runs_in_two_directories_is_controlled_in_each() {
     let here = with_history();
     let there = Scratch::new();
     there.write("prompt.md", "go on\n");
@@ -73,7 +73,7 @@ fn a_loop_that_runs_in_two_places_is_commanded_in_each() {
 
 /// A restoration that died before it moved the snapshot of what was there.
 #[test]
-fn the_snapshot_of_the_life_before_is_not_gone_on_from() {
+fn the_snapshot_of_an_earlier_epoch_is_not_used() {
     let scratch = with_history();
     let taken = back_up(&scratch);
     say(&scratch, &["state", "set", "plan", "8"], 0);
@@ -120,7 +120,7 @@ fn a_restoration_keeps_the_snapshot_of_a_loop_that_cannot_be_backed_up() {
 }
 
 #[test]
-fn what_lies_in_the_place_of_a_loop_and_cannot_be_opened_is_moved_away() {
+fn a_locked_loop_in_the_way_of_a_restore_is_moved_away() {
     let hurt: [fn(&Path); 4] = [
         |dir| {
             fs::remove_file(dir.join("journal-0001.jsonl")).unwrap();
@@ -160,9 +160,9 @@ fn what_lies_in_the_place_of_a_loop_and_cannot_be_opened_is_moved_away() {
     }
 }
 
-/// A record that is whole, and whose line end is missing, is no damage; neither is it in a segment that is closed then.
+/// A complete record with a missing line end is not damage, also in a closed segment.
 #[test]
-fn a_missing_line_end_makes_no_damaged_loop_of_a_backup() {
+fn a_backup_with_a_missing_line_end_restores_an_undamaged_loop() {
     let scratch = with_history();
     let path = journal(&scratch);
     let text = fs::read_to_string(&path).unwrap();
@@ -255,7 +255,7 @@ fn a_restoration_is_not_undone_by_the_next_one() {
 
 /// A loop further up is another one: a run would not go on with it either.
 #[test]
-fn a_file_is_restored_where_one_stands() {
+fn a_restore_replaces_an_existing_file() {
     let scratch = with_history();
     let taken = back_up(&scratch);
     let above = Scratch::new();
@@ -277,9 +277,9 @@ fn a_file_is_restored_where_one_stands() {
     assert_eq!(status(&above), before);
 }
 
-/// One that cannot be removed is somebody else's to look at; the one that was taken is there.
+/// A backup that cannot be deleted stays, and the new one is there.
 #[test]
-fn a_backup_is_taken_where_an_older_one_cannot_go() {
+fn a_backup_is_taken_even_if_an_old_one_cannot_be_deleted() {
     let scratch = with_history();
     scratch.write("tachikoma.toml", "[state]\nmax_backups = 1\n");
     let first = back_up(&scratch);
@@ -297,9 +297,9 @@ fn a_backup_is_taken_where_an_older_one_cannot_go() {
     assert!(scratch.path().join(ran.stdout.trim()).exists() && first.exists());
 }
 
-/// Below our own directory the name suffices: nobody wants to keep what cannot be read.
+/// In our own directory the name is enough: unreadable backups are deleted.
 #[test]
-fn a_purge_takes_backups_that_are_damaged() {
+fn a_purge_deletes_damaged_backups() {
     let scratch = with_history();
     let taken = back_up(&scratch);
     let mut bytes = fs::read(&taken).unwrap();
@@ -312,7 +312,7 @@ fn a_purge_takes_backups_that_are_damaged() {
 
 /// Two directories keep their backups in one place, and the second has its loop from the first.
 #[test]
-fn a_shared_directory_of_backups_is_left_to_the_others() {
+fn a_purge_keeps_backups_of_other_loops_in_a_shared_directory() {
     let here = with_history();
     let there = Scratch::new();
     let shared = here.home().join("shared");
@@ -341,7 +341,7 @@ fn a_shared_directory_of_backups_is_left_to_the_others() {
 
 /// The restored loop is in its place already when it turns out that the other one cannot be archived.
 #[test]
-fn a_restoration_that_fails_late_is_taken_back() {
+fn a_restore_that_fails_late_is_undone() {
     let scratch = with_history();
     let taken = back_up(&scratch);
     let dir = loops(&scratch)[0].clone();

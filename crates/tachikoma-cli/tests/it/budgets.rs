@@ -83,7 +83,7 @@ fn a_budget_of_a_dollar_is_kept_in_the_middle_of_a_turn() {
 }
 
 #[test]
-fn what_was_spent_stays_spent_until_the_budget_is_raised() {
+fn a_spent_budget_stays_spent_until_it_is_raised() {
     let scratch = with_scenario(&short());
     let dollar = [("MAX_COST_USD", "1")];
     let ran = run_with(&scratch, &dollar);
@@ -100,12 +100,12 @@ fn what_was_spent_stays_spent_until_the_budget_is_raised() {
 }
 
 #[test]
-fn a_runner_that_is_killed_forgets_no_cent() {
+fn costs_survive_a_killed_runner() {
     let scratch = with_scenario(&overspending());
     let live = claude(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "1")
         .spawn(["run", "--agent", "claude"]);
-    // One is told before the first answer, one behind it.
+    // One is reported before the first answer, one after it.
     await_events(&scratch, "cost_told", 2);
     kill(&scratch, live);
     let spent = status(&scratch)["stats"]["cost_microusd"].as_u64();
@@ -113,7 +113,7 @@ fn a_runner_that_is_killed_forgets_no_cent() {
     let ran = run_with(&scratch, &[("MAX_COST_USD", "1")]);
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
     let (_, cost) = ended(&scratch);
-    // What the killed agent answered last may not have been told.
+    // The last answer of the killed agent may not have been reported.
     assert!((1.0..1.4).contains(&cost), "${cost}");
     assert!(calls(&scratch) <= 4, "{}", ran.snapshot());
 }
@@ -135,7 +135,7 @@ fn complaint_33_tokens_end_the_first_turn() {
 }
 
 #[test]
-fn an_agent_that_cannot_say_its_cost_is_held_to_it_between_iterations() {
+fn without_live_costs_the_budget_is_checked_between_iterations() {
     let mut scenario = short();
     scenario.agent.always = Misbehaviour {
         tells_no_cost: true,
@@ -192,7 +192,7 @@ fn complaint_30_an_endless_loop_ends_with_its_time() {
 }
 
 #[test]
-fn time_that_is_over_ends_an_agent_at_work() {
+fn the_time_limit_ends_a_working_agent() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_DURATION", "1s")
@@ -241,7 +241,7 @@ fn complaint_32_a_loop_does_not_start_loops_unless_that_is_meant() {
 }
 
 #[test]
-fn budgets_that_an_agent_cannot_be_held_to_are_said() {
+fn budgets_that_cannot_be_enforced_are_reported() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "1")
@@ -255,7 +255,7 @@ fn budgets_that_an_agent_cannot_be_held_to_are_said() {
 }
 
 #[test]
-fn status_says_how_near_the_end_is() {
+fn status_shows_the_rest_of_each_budget() {
     let turns = [
         Turn::text("a").using(DEAR),
         Turn::bash("exec sleep 600").using(DEAR),
@@ -307,7 +307,7 @@ fn status_says_how_near_the_end_is() {
 }
 
 #[test]
-fn words_of_the_agent_end_the_loop_and_neither_tools_nor_the_prompt_do() {
+fn stop_patterns_match_text_of_the_agent_but_not_of_tools_or_the_prompt() {
     let prompt = "do the next thing\nIf you cannot go on, say BLOCKED and why.\n";
     let turns = [
         Turn::bash("echo BLOCKED"),
@@ -338,7 +338,7 @@ fn words_of_the_agent_end_the_loop_and_neither_tools_nor_the_prompt_do() {
 }
 
 #[test]
-fn a_command_is_read_for_its_last_words() {
+fn stop_patterns_match_the_last_output_of_a_command() {
     let scratch = Scratch::new();
     let script =
         "echo x >> runs; if [ $(wc -l < runs) = 2 ]; then echo 'stuck: no disk'; exit 3; fi";
@@ -350,7 +350,7 @@ fn a_command_is_read_for_its_last_words() {
 }
 
 #[test]
-fn a_pattern_that_is_none_is_an_error_before_anything_begins() {
+fn an_invalid_pattern_is_an_error_before_the_first_iteration() {
     let scratch = Scratch::new();
     for wrong in ["['(']", "['']"] {
         let ran = tachikoma(&scratch)

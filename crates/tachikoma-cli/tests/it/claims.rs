@@ -25,7 +25,7 @@ fn refused_for(scratch: &Scratch, reason: &str) {
 }
 
 #[test]
-fn a_claim_does_not_outlive_the_prompt_that_it_answers() {
+fn a_claim_holds_only_for_its_prompt() {
     let scratch = Scratch::new();
     owed(&scratch);
     let mut words = run(&["--max-iterations", "2"], "touch worked");
@@ -36,7 +36,7 @@ fn a_claim_does_not_outlive_the_prompt_that_it_answers() {
 }
 
 #[test]
-fn a_claim_does_not_outlive_an_edit_of_the_prompt() {
+fn an_edit_of_the_prompt_revokes_a_claim() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
     let again = |script| ["run", "--max-iterations", "2", "--", "sh", "-c", script];
@@ -53,7 +53,7 @@ fn a_claim_does_not_outlive_an_edit_of_the_prompt() {
 }
 
 #[test]
-fn a_claim_does_not_outlive_a_rollback() {
+fn a_rollback_revokes_a_claim() {
     let scratch = repository();
     owed(&scratch);
     let back = tachikoma(&scratch).run(["rollback", "1", "--yes"]);

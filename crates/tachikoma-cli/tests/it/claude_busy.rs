@@ -22,7 +22,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("SESSION__TOOL_TIMEOUT", "6s"),
 ];
 
-/// Runs a loop of one iteration whose agent misbehaves so. Returns how the iteration failed.
+/// Runs a loop of one iteration with this misbehavior of the agent. Returns how the iteration failed.
 fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
     let at_start = wrong.hang_at_start;
     let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
@@ -89,7 +89,7 @@ fn expect_busy(scratch: &Scratch, failed: &Value, (what, least): (&str, u64)) {
         took >= Some(TOOL_TIMEOUT_MS),
         "not before tool_timeout: {failed}"
     );
-    // One for each time that a time-out ran out: a handful, whatever the machine has to do.
+    // One for each timeout that ran out: a handful on any machine.
     assert!(seen.len() <= 3, "{}", seen.len());
 }
 
@@ -119,7 +119,7 @@ fn complaint_10_one_that_computes_is_left_alone_until_tool_timeout() {
 }
 
 #[test]
-fn one_that_computes_before_its_first_word_is_left_alone_too() {
+fn an_agent_that_computes_before_its_first_output_is_not_killed() {
     let (scratch, failed) = one_iteration(Misbehaviour {
         hang_at_start: true,
         while_silent: Some(WhileSilent::Compute),
@@ -131,7 +131,7 @@ fn one_that_computes_before_its_first_word_is_left_alone_too() {
 
 // complaint_10
 #[test]
-fn one_that_gets_an_answer_of_ten_words_in_a_second_is_left_alone() {
+fn an_agent_that_receives_a_slow_answer_is_not_killed() {
     let server = Server::sending(126);
     let port = server.port;
     let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Receive { port })));
@@ -140,7 +140,7 @@ fn one_that_gets_an_answer_of_ten_words_in_a_second_is_left_alone() {
 }
 
 #[test]
-fn one_that_gets_only_pings_is_ended_although_it_gets_ten_in_a_second() {
+fn an_agent_that_receives_only_pings_is_killed() {
     let server = Server::sending(41);
     let port = server.port;
     let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Receive { port })));
@@ -149,7 +149,7 @@ fn one_that_gets_only_pings_is_ended_although_it_gets_ten_in_a_second() {
 }
 
 #[test]
-fn one_that_sleeps_is_ended() {
+fn an_idle_silent_agent_is_killed() {
     let (scratch, failed) = one_iteration(falls_silent(None));
     expect_idle(&scratch);
     expect_timeout(&failed, "silence");

@@ -48,7 +48,7 @@ pub(crate) fn loop_of(scratch: &Scratch, iterations: &str, settings: &[(&str, &s
     shown(&set(claude(scratch), settings).run(run(iterations)))
 }
 
-/// A scenario whose processes misbehave, one after the other.
+/// A scenario with processes that misbehave, one after the other.
 pub(crate) fn misbehaving(
     mut scenario: Scenario,
     starts: impl IntoIterator<Item = Misbehaviour>,

@@ -13,7 +13,7 @@ fn texts() -> Scenario {
     Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")])
 }
 
-/// Runs a loop of so many iterations whose first process misbehaves.
+/// Runs a loop of this many iterations with a misbehaving first process.
 fn first_one(
     wrong: Misbehaviour,
     iterations: &str,
@@ -38,7 +38,7 @@ fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
 
 // complaint_4
 #[test]
-fn it_says_nothing_at_all() {
+fn a_silent_agent_times_out() {
     let wrong = Misbehaviour {
         hang_at_start: true,
         ..Misbehaviour::default()
@@ -69,7 +69,7 @@ fn it_says_nothing_at_all() {
 
 // complaint_2
 #[test]
-fn it_falls_silent() {
+fn an_agent_that_becomes_silent_times_out() {
     let wrong = Misbehaviour {
         silent_after_line: Some(4),
         ..Misbehaviour::default()
@@ -112,7 +112,7 @@ fn pings_do_not_extend_silence_timeout() {
 }
 
 #[test]
-fn it_writes_garbage() {
+fn garbage_in_the_output_is_skipped() {
     let wrong = Misbehaviour {
         garbage_before_line: Some(3),
         ..Misbehaviour::default()
@@ -140,7 +140,7 @@ fn it_writes_garbage() {
 }
 
 #[test]
-fn it_writes_an_endless_line() {
+fn an_endless_line_is_bounded() {
     let wrong = Misbehaviour {
         huge_line_bytes: Some(20 << 20),
         ..Misbehaviour::default()
@@ -150,7 +150,7 @@ fn it_writes_an_endless_line() {
 }
 
 #[test]
-fn it_does_not_hear_an_interrupt() {
+fn an_agent_that_ignores_an_interrupt_is_killed() {
     let wrong = Misbehaviour {
         ignore: vec![Ignored::Interrupt, Ignored::Sigint],
         ..Misbehaviour::default()
@@ -170,7 +170,7 @@ fn it_does_not_hear_an_interrupt() {
 }
 
 #[test]
-fn it_dies_in_the_middle_of_a_turn() {
+fn an_agent_that_dies_during_a_turn_is_a_failure() {
     let wrong = Misbehaviour {
         exit_at_line: Some(5),
         exit_code: 7,
@@ -208,7 +208,7 @@ fn it_dies_in_the_middle_of_a_turn() {
 
 // complaint_1
 #[test]
-fn it_lingers_after_its_result() {
+fn an_agent_that_stays_after_its_result_is_killed() {
     let wrong = Misbehaviour {
         hang_after_result: true,
         ..Misbehaviour::default()
@@ -226,7 +226,7 @@ fn it_lingers_after_its_result() {
 }
 
 #[test]
-fn it_tells_each_result_twice() {
+fn a_repeated_result_counts_once() {
     let wrong = Misbehaviour {
         second_result: true,
         ..Misbehaviour::default()
@@ -240,7 +240,7 @@ fn it_tells_each_result_twice() {
 }
 
 #[test]
-fn it_dies_when_its_next_prompt_is_on_its_way() {
+fn an_agent_that_dies_before_it_reads_a_prompt_is_restarted() {
     let wrong = Misbehaviour {
         die_after_results: Some(1),
         ..Misbehaviour::default()
@@ -259,7 +259,7 @@ fn it_dies_when_its_next_prompt_is_on_its_way() {
 }
 
 #[test]
-fn it_dies_between_two_prompts() {
+fn an_agent_that_dies_between_prompts_is_restarted() {
     let wrong = Misbehaviour {
         die_after_results: Some(1),
         ..Misbehaviour::default()
@@ -306,7 +306,7 @@ fn fill() -> Turn {
     Turn::bash("true").using(Usage::cached(171_000))
 }
 
-/// What nobody waits for to its end.
+/// A tool that never ends.
 fn interrupted() -> Turn {
     Turn {
         delay_ms: 60_000,
@@ -314,7 +314,7 @@ fn interrupted() -> Turn {
     }
 }
 
-/// A model whose every session is full at once.
+/// A model that fills every session at once.
 fn full() -> Scenario {
     let scenario = Scenario::of([fill(), interrupted()]);
     let scenario = Scenario {
@@ -328,7 +328,7 @@ fn full() -> Scenario {
 }
 
 #[test]
-fn a_reboot_that_leads_into_the_same_conversation_is_for_nothing() {
+fn a_reboot_into_the_same_conversation_fails() {
     let wrong = Misbehaviour {
         session_id: Some("3f0b8c1e-7c3d-4a53-9d0c-2d7a1a6c7f10".to_owned()),
         ..Misbehaviour::default()
@@ -347,7 +347,7 @@ fn a_reboot_that_leads_into_the_same_conversation_is_for_nothing() {
 }
 
 #[test]
-fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
+fn a_failed_new_session_keeps_the_old_one() {
     let dead = Misbehaviour {
         hang_at_start: true,
         ..Misbehaviour::default()
@@ -397,7 +397,7 @@ fn a_fresh_session_that_cannot_be_opened_leaves_the_old_one() {
 }
 
 #[test]
-fn its_children_that_hide_are_ended() {
+fn detached_children_of_the_agent_are_killed() {
     let marker = unique();
     let wrong = Misbehaviour {
         escaping_child: Some(marker.clone()),

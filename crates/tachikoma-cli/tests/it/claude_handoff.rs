@@ -1,4 +1,4 @@
-//! What a session is told that takes over from another: built once, kept, given word for word, and shown.
+//! The hand-off to a new session: built once, kept, repeated unchanged, and shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -103,7 +103,7 @@ fn the_full_cycle_hands_the_work_over() {
 }
 
 #[test]
-fn a_repeated_attempt_gets_the_same_words() {
+fn a_repeated_attempt_gets_the_same_prompt() {
     let turns = [
         did(),
         says("on it", 171_000),
@@ -240,7 +240,7 @@ fn hand_offs_are_shown_by_session_and_before_they_are_due() {
 }
 
 #[test]
-fn hand_offs_belong_to_the_state() {
+fn hand_offs_are_part_of_the_state() {
     let scratch = two_sessions();
     let file = checkpoint_file(&scratch, 2);
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -278,7 +278,7 @@ fn a_loop_that_is_not_kept_hands_over_too() {
 }
 
 #[test]
-fn a_hand_off_that_cannot_be_kept_is_given_all_the_same() {
+fn a_hand_off_that_cannot_be_saved_is_still_used() {
     let turns = [
         says("on it", 171_000),
         says("what?", 20_000),
@@ -303,7 +303,7 @@ fn a_hand_off_that_cannot_be_kept_is_given_all_the_same() {
 }
 
 #[test]
-fn a_session_without_a_hand_off_leaves_its_last_words_and_tool_calls() {
+fn without_a_hand_off_the_last_output_and_tool_calls_are_used() {
     let turns = [
         bash("echo parsing > parser.rs", 40_000),
         says("The parser is half done.", 171_000),

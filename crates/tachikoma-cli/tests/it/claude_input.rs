@@ -41,7 +41,7 @@ fn replayed(name: &str) -> (Scratch, Ran) {
 }
 
 #[test]
-fn it_is_missing() {
+fn a_missing_agent_is_reported() {
     let scratch = quiet();
     let ran = claude(&scratch)
         .env("TACHIKOMA_SESSION__CLAUDE_COMMAND", "claude-of-nowhere")
@@ -57,7 +57,7 @@ fn it_is_missing() {
 }
 
 #[test]
-fn it_is_not_logged_in() {
+fn an_agent_without_a_login_is_reported() {
     let (scratch, ran) = replayed("66-not-logged-in.jsonl");
     assert_snapshot!(trouble(&ran), @"
     exit: 1
@@ -70,7 +70,7 @@ fn it_is_not_logged_in() {
 }
 
 #[test]
-fn its_model_does_not_exist() {
+fn an_unknown_model_is_reported() {
     let (scratch, ran) = replayed("26-404-model.jsonl");
     assert_snapshot!(trouble(&ran), @"
     exit: 1
@@ -83,7 +83,7 @@ fn its_model_does_not_exist() {
 }
 
 #[test]
-fn its_arguments_are_not_known() {
+fn unknown_arguments_of_the_agent_are_reported() {
     let scratch = quiet();
     let ran = claude(&scratch)
         .env(ONCE.0, ONCE.1)
@@ -103,7 +103,7 @@ fn its_arguments_are_not_known() {
 }
 
 #[test]
-fn it_ends_without_a_word() {
+fn an_agent_that_ends_without_output_is_reported() {
     let wrong = Misbehaviour {
         exit_at_line: Some(1),
         exit_code: 1,
@@ -121,7 +121,7 @@ fn it_ends_without_a_word() {
 }
 
 #[test]
-fn it_is_of_a_version_that_nobody_has_tried() {
+fn an_untested_version_is_a_warning() {
     let wrong = Misbehaviour {
         version: Some("3.0.0".to_owned()),
         die_after_results: Some(1),
@@ -142,7 +142,7 @@ fn it_is_of_a_version_that_nobody_has_tried() {
 
 // complaint_59
 #[test]
-fn its_conversation_is_gone() {
+fn a_missing_conversation_is_replaced() {
     let scenario = Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")]);
     let scratch = with_scenario(&scenario);
     let ran = claude(&scratch).run(run("1"));

@@ -40,7 +40,7 @@ fn a_dry_run_shows_the_whole_launch_and_no_secret() {
 }
 
 #[test]
-fn a_redline_above_what_the_agent_takes_is_said_at_the_start() {
+fn a_redline_above_the_limit_of_the_agent_is_a_warning() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
     scratch.write(

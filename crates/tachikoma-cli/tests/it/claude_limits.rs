@@ -24,7 +24,7 @@ fn reboots(scratch: &Scratch) -> Value {
 }
 
 #[test]
-fn so_many_reboots_are_allowed_and_one_session_more() {
+fn the_limit_of_reboots_allows_one_session_more() {
     let scratch = stage(&filling(), "");
     let ran = run_claude(&scratch, &["--max-restarts", "2"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
@@ -47,7 +47,7 @@ fn so_many_reboots_are_allowed_and_one_session_more() {
 }
 
 #[test]
-fn none_are_allowed_where_the_count_is_zero() {
+fn a_limit_of_zero_allows_no_reboot() {
     let turns = [did(), says("full", 190_000), claims(191_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--max-restarts", "0"]);
@@ -82,7 +82,7 @@ fn the_threshold_is_met_to_the_decimal() {
 }
 
 #[test]
-fn tool_calls_stand_in_for_an_agent_that_reports_nothing() {
+fn without_readings_tool_calls_trigger_a_reboot() {
     let silent = |turn: Turn| turn.using(Usage::default());
     let call = |n: u32| silent(Turn::bash(&format!("echo {n}")));
     let turns = [
@@ -112,7 +112,7 @@ fn tool_calls_stand_in_for_an_agent_that_reports_nothing() {
 }
 
 #[test]
-fn a_fresh_session_for_each_iteration_is_no_reboot() {
+fn a_new_session_for_each_iteration_is_not_a_reboot() {
     let turns = [did(), says("a", 20_000), says("b", 20_000), claims(20_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--fresh-session"]);
@@ -194,7 +194,7 @@ fn flags_win_over_the_file_and_hold_until_others_are_given() {
 }
 
 #[test]
-fn what_is_no_percentage_is_refused_with_what_would_be_right() {
+fn an_invalid_percentage_is_refused_with_an_example() {
     let scratch = Scratch::new();
     for wrong in ["-1", "0", "0.5", "100.1", "NaN", "inf", "full", ""] {
         let ran = tachikoma(&scratch).run(["run", "--context-threshold", wrong]);

@@ -12,7 +12,7 @@ fn printed(scratch: &Scratch, words: &[&str]) -> String {
     ran.stdout
 }
 
-/// Times are as long as what stands for them: columns stay where they are.
+/// Times have the length of their placeholders, so that columns stay aligned.
 fn columns(text: &str) -> String {
     let lines = text.lines().map(|line| {
         assert!(line.chars().count() <= 80, "{line}");
@@ -77,7 +77,7 @@ fn the_curve_of_a_session_is_drawn() {
 }
 
 #[test]
-fn a_crashed_loop_has_its_curve_and_its_history() {
+fn context_and_history_work_after_a_crash() {
     let turns = [says("a", 30_000), bash("sleep 600", 60_000)];
     let scratch = stage(&scenario(turns), "");
     let live = claude(&scratch).spawn(["run"]);
@@ -144,7 +144,7 @@ fn each_iteration_has_its_outcome_its_context_and_its_cost() {
 }
 
 #[test]
-fn reboots_are_remembered_with_how_they_went() {
+fn history_shows_reboots_with_their_results() {
     // The second session is as full as the first was, and so is the third.
     let turns = [
         says("a", 171_000),
@@ -197,7 +197,7 @@ fn without_ids(text: &str) -> String {
 }
 
 #[test]
-fn a_reboot_that_has_to_wait_is_pending_and_said_to_be() {
+fn a_delayed_reboot_is_shown_as_pending() {
     let turns = [
         says("a", 171_000),
         says("b", 20_000),
@@ -236,7 +236,7 @@ fn a_reboot_that_has_to_wait_is_pending_and_said_to_be() {
 }
 
 #[test]
-fn a_loop_whose_agent_reports_nothing_has_a_history_and_no_curve() {
+fn without_readings_there_is_a_history_but_no_curve() {
     let scratch = Scratch::new();
     let empty = tachikoma(&scratch).run(["history"]);
     assert_eq!(empty.code(), Some(1), "{}", empty.snapshot());
@@ -269,7 +269,7 @@ fn a_loop_whose_agent_reports_nothing_has_a_history_and_no_curve() {
 }
 
 #[test]
-fn the_lines_of_a_run_say_how_far_the_redline_is() {
+fn run_prints_the_distance_to_the_redline() {
     let turns = [says("a", 100_000), says("b", 171_000), claims(20_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
@@ -290,7 +290,7 @@ fn the_lines_of_a_run_say_how_far_the_redline_is() {
 }
 
 #[test]
-fn a_note_is_taken_from_the_agent_wherever_it_is_and_from_the_operator() {
+fn notes_are_accepted_from_the_agent_in_any_directory_and_from_the_operator() {
     let scratch = Scratch::new();
     let script = "cd / && tachikoma note from the agent > $TACHIKOMA_DIR/said 2>&1; exec sleep 600";
     let live = tachikoma(&scratch).spawn(run(&[], script));
@@ -338,7 +338,7 @@ fn a_note_is_taken_from_the_agent_wherever_it_is_and_from_the_operator() {
 }
 
 #[test]
-fn the_agent_finds_us_behind_everything_that_is_the_users() {
+fn the_agent_finds_tachikoma_last_in_its_path() {
     let dir = std::path::Path::new(env!("CARGO_BIN_EXE_tachikoma"))
         .parent()
         .unwrap();

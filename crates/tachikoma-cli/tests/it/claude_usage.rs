@@ -41,7 +41,7 @@ fn millis(time: &Value) -> u64 {
 /// One call before the limit is lifted, one soon after it, and neither success nor failure in between.
 // complaint_40
 #[test]
-fn one_call_before_the_limit_is_lifted_and_one_after_it() {
+fn one_request_before_the_reset_of_a_usage_limit_and_one_after() {
     let (scratch, replay, lifted) = limited(6);
     let ran = claude(&scratch).env(REPLAY_VAR, &replay).run(run("1"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -69,7 +69,7 @@ fn one_call_before_the_limit_is_lifted_and_one_after_it() {
 
 // complaint_42
 #[test]
-fn the_wait_goes_on_over_the_death_of_the_runner_and_can_be_cut_short() {
+fn the_wait_for_a_reset_survives_a_kill_and_can_be_skipped() {
     let (scratch, replay, _) = limited(3600);
     let mut live = claude(&scratch).env(REPLAY_VAR, &replay).spawn(run("1"));
     await_events(&scratch, "wait_started", 1);

@@ -25,7 +25,7 @@ fn go_on(iterations: &str) -> Vec<&str> {
 }
 
 #[test]
-fn backups_are_copied_and_recorded_and_old_copies_go() {
+fn backups_are_uploaded_and_old_uploads_deleted() {
     let server = Server::start();
     let scratch = with_history(&server, "max_backups = 2");
     for name in [
@@ -68,7 +68,7 @@ fn backups_are_copied_and_recorded_and_old_copies_go() {
 }
 
 #[test]
-fn a_copy_that_was_made_is_no_reason_for_another_backup() {
+fn an_upload_does_not_cause_another_backup() {
     let server = Server::start();
     let scratch = Scratch::new();
     let more = "backup_interval = \"50ms\"\nmax_backups = 0";
@@ -110,7 +110,7 @@ fn a_copy_that_was_made_is_no_reason_for_another_backup() {
 }
 
 #[test]
-fn a_backup_that_is_asked_for_is_copied_and_a_full_server_is_said() {
+fn a_manual_backup_is_uploaded_and_a_full_server_is_reported() {
     let server = Server::start();
     let scratch = with_history(&server, "");
     let told = server.say(&scratch, &["state", "backup"], 0);
@@ -132,7 +132,7 @@ fn a_backup_that_is_asked_for_is_copied_and_a_full_server_is_said() {
 }
 
 #[test]
-fn a_full_server_that_gets_room_has_the_copy_in_the_end() {
+fn an_upload_to_a_full_server_is_retried() {
     let server = Server::start();
     let scratch = with_history(&server, "");
     server
@@ -160,7 +160,7 @@ fn a_full_server_that_gets_room_has_the_copy_in_the_end() {
 }
 
 #[test]
-fn wrong_credentials_are_said_once_and_hold_up_nothing() {
+fn wrong_credentials_are_reported_once_and_delay_nothing() {
     let server = Server::start();
     let scratch = with_history(&server, "");
     let wrong = server
@@ -191,7 +191,7 @@ fn wrong_credentials_are_said_once_and_hold_up_nothing() {
 }
 
 #[test]
-fn a_clock_that_is_wrong_is_said() {
+fn a_wrong_clock_is_reported() {
     let server = Server::start();
     let scratch = with_history(&server, "");
     server
@@ -205,7 +205,7 @@ fn a_clock_that_is_wrong_is_said() {
 }
 
 #[test]
-fn a_slow_server_delays_no_iteration_and_the_last_copy_is_waited_for() {
+fn a_slow_server_delays_only_the_last_upload() {
     let server = Server::start();
     let scratch = with_history(&server, "");
     server.s3.behave(Misbehaviour::Slow(Duration::from_secs(3)));
@@ -218,7 +218,7 @@ fn a_slow_server_delays_no_iteration_and_the_last_copy_is_waited_for() {
     let copied = at("\"cloud_copied\"").expect("a copy");
     assert!(Some(copied) > ended, "{journal:#?}");
     assert!(ended.is_some(), "{journal:#?}");
-    // That of the end took the place of the one that waited, or came behind it.
+    // The backup at the end replaced the pending one, or came after it.
     let last = incidents(&scratch, "cloud_copied").pop().unwrap();
     let newest = files(&scratch.path().join(".ralph/backups"))
         .into_keys()
@@ -228,7 +228,7 @@ fn a_slow_server_delays_no_iteration_and_the_last_copy_is_waited_for() {
 }
 
 #[test]
-fn a_copy_that_is_there_is_said_though_nobody_may_list_what_else_is() {
+fn an_upload_succeeds_without_the_right_to_list() {
     let server = Server::start();
     let scratch = with_history(&server, "");
     server.s3.behave(Misbehaviour::ListsNothing);
@@ -243,7 +243,7 @@ fn a_copy_that_is_there_is_said_though_nobody_may_list_what_else_is() {
 }
 
 #[test]
-fn a_server_that_dies_in_mid_upload_and_comes_back_has_the_copy_once() {
+fn a_server_that_dies_during_an_upload_gets_it_once() {
     let mut server = Server::start();
     let scratch = repository(&server, "");
     // The server keeps parts under names that are too long for more than this.
@@ -297,7 +297,7 @@ fn an_address_with_a_password_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn a_directory_that_is_away_is_a_warning_and_one_that_is_there_has_the_copies() {
+fn a_missing_upload_directory_is_a_warning() {
     let scratch = crate::support::with_history();
     let place = scratch.home().join("copies");
     let url = format!("file://{}", place.display());

@@ -29,7 +29,7 @@ fn result(scratch: &Scratch) -> (String, String, String) {
 }
 
 #[test]
-fn a_loop_that_is_killed_goes_on_elsewhere_with_the_same_result() {
+fn a_killed_loop_continues_on_another_machine_with_the_same_result() {
     let server = Server::start();
     let more = "backup_interval = \"50ms\"\nmax_backups = 3";
     let hold = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn a_loop_that_is_killed_goes_on_elsewhere_with_the_same_result() {
 }
 
 #[test]
-fn what_was_not_committed_comes_along() {
+fn uncommitted_work_is_part_of_an_upload() {
     let server = Server::start();
     let here = repository(&server, "[git]\nauto_commit = false");
     here.write("draft", "not committed\n");
@@ -123,7 +123,7 @@ fn what_was_not_committed_comes_along() {
 }
 
 #[test]
-fn an_encrypted_loop_comes_along_with_its_key_and_not_without() {
+fn an_encrypted_upload_needs_its_key() {
     let server = Server::start();
     let key = tempfile::NamedTempFile::new().unwrap();
     let text = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
@@ -162,7 +162,7 @@ fn an_encrypted_loop_comes_along_with_its_key_and_not_without() {
 }
 
 #[test]
-fn a_repository_fresh_from_git_init_is_as_good_as_none() {
+fn a_restore_fills_an_empty_repository() {
     let server = Server::start();
     let here = repository(&server, "");
     let words = [&up_to("1")[..], &["true"]].concat();
@@ -178,7 +178,7 @@ fn a_repository_fresh_from_git_init_is_as_good_as_none() {
 }
 
 #[test]
-fn a_repository_that_is_there_gets_the_commits_and_keeps_its_files() {
+fn a_restore_into_a_repository_adds_commits_and_keeps_files() {
     let server = Server::start();
     let here = repository(&server, "[git]\nauto_commit = false");
     let there = Scratch::new();
@@ -207,7 +207,7 @@ fn a_repository_that_is_there_gets_the_commits_and_keeps_its_files() {
 }
 
 #[test]
-fn a_copy_that_is_damaged_is_passed_over_and_of_two_loops_one_is_named() {
+fn a_damaged_upload_is_skipped_and_one_of_two_loops_must_be_named() {
     let server = Server::start();
     let here = repository(&server, "");
     let words = [&up_to("1")[..], &["true"]].concat();
@@ -253,7 +253,7 @@ fn a_copy_that_is_damaged_is_passed_over_and_of_two_loops_one_is_named() {
 }
 
 #[test]
-fn a_shallow_clone_goes_without_its_work_and_says_so() {
+fn an_upload_from_a_shallow_clone_has_no_work_tree() {
     let server = Server::start();
     let here = repository(&server, "");
     here.git(&["commit", "--quiet", "--allow-empty", "-m", "more"]);

@@ -23,7 +23,7 @@ impl Server {
         }
     }
 
-    /// The address of a place in it. Short: the server keeps files whose names are longer than those of objects by half.
+    /// The address of a prefix in it. Short: the server uses file names that are longer than those of objects by half.
     pub fn url(&self) -> String {
         format!("s3://{BUCKET}/a/b")
     }
@@ -99,7 +99,7 @@ pub fn repository(server: &Server, more: &str) -> Scratch {
     scratch
 }
 
-/// Whoever commits in the new place has a name.
+/// Sets an author for commits in the new directory.
 pub fn with_identity(scratch: &Scratch) {
     let settings = "[user]\n\tname = Scratch\n\temail = scratch@example.invalid\n";
     std::fs::write(scratch.home().join(".gitconfig"), settings).unwrap();

@@ -7,7 +7,7 @@ use crate::cloud_support::{incidents, settings, up_to, with_identity};
 use crate::keep_support::{dirty, files_of, subjects};
 use crate::support::{SOON, kill, lines, loops, tachikoma};
 
-/// A directory that copies go to, and a repository whose loop copies its backups there.
+/// A directory for uploads, and a repository with a loop that uploads its backups there.
 fn here(more: &str) -> (tempfile::TempDir, String, Scratch) {
     let copies = tempfile::tempdir().unwrap();
     let url = format!("file://{}", copies.path().display());
@@ -32,7 +32,7 @@ fn words<'a>(iterations: &'a str, agent: &'a str) -> Vec<&'a str> {
     [&up_to(iterations)[..], &["sh", "-c", agent]].concat()
 }
 
-/// The record that the newest copy stands at. A file that is there by its name may not be whole yet.
+/// Returns the record of the newest upload. A file with its final name may be incomplete.
 fn newest(scratch: &Scratch) -> usize {
     let copied = incidents(scratch, "cloud_copied");
     let seqs = copied.iter().filter_map(|copied| {
@@ -45,7 +45,7 @@ fn newest(scratch: &Scratch) -> usize {
 const LINE: &str = "echo $TACHIKOMA_ITERATION >> work";
 
 #[test]
-fn the_work_of_the_last_iteration_comes_along() {
+fn an_upload_has_the_work_of_the_last_iteration() {
     let (_copies, url, here) = here("[git]\nauto_commit = false");
     say(&here, &words("3", LINE), 3);
     let (there, told) = there(&url);
@@ -75,7 +75,7 @@ fn the_work_of_the_last_iteration_comes_along() {
 /// Lines of iterations that failed wait for the next commit; one that is cut leaves half a file. There all of it is the loop's as it
 /// was here.
 #[test]
-fn a_loop_that_is_killed_commits_elsewhere_what_it_left() {
+fn a_killed_loop_commits_its_work_after_a_restore_elsewhere() {
     let (_copies, url, here) = here("backup_interval = \"50ms\"");
     let hold = tempfile::tempdir().unwrap();
     let held = hold.path().join("go");
@@ -111,7 +111,7 @@ fn a_loop_that_is_killed_commits_elsewhere_what_it_left() {
 }
 
 #[test]
-fn files_of_the_user_come_along_and_stay_the_users() {
+fn files_of_the_user_are_restored_and_stay_uncommitted() {
     let (_copies, url, here) = here("");
     here.write("notes", "mine\n");
     here.write(".env", "SECRET=1\n");
@@ -143,7 +143,7 @@ fn files_of_the_user_come_along_and_stay_the_users() {
 
 /// A run in a repository that is there would go on beside the commits that came.
 #[test]
-fn the_way_back_says_what_to_merge_first() {
+fn a_restore_at_home_names_the_commits_to_merge() {
     let (_copies, url, here) = here("");
     say(&here, &words("1", LINE), 3);
     let (there, _) = there(&url);

@@ -70,7 +70,7 @@ fn a_loop_that_moved_once_moves_again() {
 }
 
 #[test]
-fn a_copy_without_the_work_never_replaces_the_last_one_with_it() {
+fn the_last_upload_with_a_work_tree_is_never_deleted() {
     let server = Server::start();
     let here = repository(&server, "max_backups = 2");
     for iterations in ["1", "2"] {
@@ -115,7 +115,7 @@ fn a_copy_without_the_work_never_replaces_the_last_one_with_it() {
 }
 
 #[test]
-fn the_copy_that_was_just_sent_stays_whatever_the_clock_of_others_says() {
+fn a_new_upload_stays_despite_clocks_of_other_machines() {
     let server = Server::start();
     let here = repository(&server, "max_backups = 1");
     server.say(&here, &words("1"), 3);
@@ -141,7 +141,7 @@ fn the_copy_that_was_just_sent_stays_whatever_the_clock_of_others_says() {
 }
 
 #[test]
-fn files_in_the_way_stay_and_are_named_and_all_else_is_made() {
+fn existing_files_stay_and_are_named_in_a_restore() {
     let server = Server::start();
     let here = repository(&server, "");
     here.write("more.md", "more\n");
@@ -202,7 +202,7 @@ fn a_work_tree_that_cannot_be_made_is_a_failure_and_the_commits_are_kept() {
 }
 
 #[test]
-fn what_is_wrong_with_the_place_of_copies_is_said_when_the_run_begins() {
+fn problems_of_the_upload_target_are_reported_at_the_start() {
     let server = Server::start();
     let here = repository(&server, "");
     let missing = here.home().join("missing");
@@ -282,7 +282,7 @@ fn a_refused_restoration_leaves_nothing_and_names_the_copy() {
 
 /// As `lost+found` of a disk is.
 #[test]
-fn a_directory_that_is_closed_to_us_beside_the_copies_is_in_nobodys_way() {
+fn an_unreadable_directory_beside_the_uploads_is_ignored() {
     let scratch = Scratch::new();
     let copies = scratch.home().join("copies");
     let closed = copies.join("lost+found");
@@ -300,7 +300,7 @@ fn a_directory_that_is_closed_to_us_beside_the_copies_is_in_nobodys_way() {
 }
 
 #[test]
-fn a_restoration_that_was_killed_is_not_run_on_and_can_be_repeated() {
+fn a_killed_restore_blocks_a_run_and_can_be_repeated() {
     let server = Server::start();
     let here = repository(&server, "");
     server.say(&here, &words("1"), 3);

@@ -49,7 +49,7 @@ fn complaint_6_no_words_of_the_agent_end_it_before_its_result() {
     assert_eq!(scratch.read("made"), "x\n");
 }
 
-/// A time-out in the middle of a task, after which all is forgotten.
+/// A timeout in the middle of a task, after which all is forgotten.
 #[test]
 fn complaint_11_after_a_timeout_the_work_and_the_conversation_go_on() {
     let stuck = Turn::bash("echo half > work; sleep 600");
@@ -80,7 +80,7 @@ fn complaint_38_39_words_about_limits_in_what_a_tool_or_the_agent_writes_are_no_
     assert_eq!(events(&scratch, "wait_started"), Vec::<Value>::new());
 }
 
-/// A time-out that becomes a limit, because such words came before it.
+/// A timeout that counts as a limit, because such words came before it.
 #[test]
 fn complaint_38_a_timeout_behind_words_about_limits_is_a_timeout() {
     let stuck = Turn::bash("echo 'API rate limit reached'; sleep 600")
@@ -118,7 +118,7 @@ fn complaint_37_41_a_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
     assert_eq!(outcomes(&scratch), ["succeeded"], "the second attempt");
 }
 
-/// A chain of processes that survives the supervisor's time-out.
+/// A chain of processes that survives the supervisor's timeout.
 #[test]
 fn complaint_43_a_timeout_ends_the_whole_chain_of_processes() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Completion as the real binary sees it: who may claim it, and what stands in its way. Complaints are those of users of other
+//! Completion with the real binary: who may claim it, and what prevents it. Complaints are those of users of other
 //! tools of this kind.
 
 use std::fs;
@@ -292,7 +292,7 @@ fn objectives_that_vanish_are_warned_of_once_and_no_claim_is_believed() {
             && reasons[0].contains("No such file"),
         "{reasons:?}"
     );
-    // What is there and no text, or no file, is no reason to hang or to end.
+    // A file that is not text, or a directory, neither hangs nor ends the loop.
     scratch.write("plan.md", vec![b'x'; 2 << 20]);
     let script = format!("rm -f plan.md; [ $TACHIKOMA_ITERATION = 5 ] && mkfifo plan.md; {CLAIMS}");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "5"], &script));
@@ -300,7 +300,7 @@ fn objectives_that_vanish_are_warned_of_once_and_no_claim_is_believed() {
 }
 
 #[test]
-fn stop_scripts_are_asked_at_once_with_the_status_and_say_what_they_want() {
+fn stop_scripts_get_the_status_and_their_answer_counts() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -375,7 +375,7 @@ fn a_stop_ends_scripts_that_hang() {
 }
 
 #[test]
-fn what_stands_in_the_way_reaches_every_kind_of_session() {
+fn reasons_against_a_claim_reach_every_kind_of_session() {
     for flags in [
         &["--max-iterations", "9"][..],
         &["--fresh-session", "--max-iterations", "9"],

@@ -86,9 +86,9 @@ fn secrets_are_not_shown() {
     }
 }
 
-/// Whoever wants to stop a loop must not wait for somebody to write into it.
+/// A stop must not wait for a writer of the pipe.
 #[test]
-fn a_pipe_in_its_place_is_refused_at_once() {
+fn a_named_pipe_as_configuration_is_refused_at_once() {
     let scratch = Scratch::new();
     let pipe = scratch.path().join("tachikoma.toml");
     let made = std::process::Command::new("mkfifo").arg(pipe).status();
@@ -101,7 +101,7 @@ fn a_pipe_in_its_place_is_refused_at_once() {
 }
 
 #[test]
-fn a_good_configuration_is_good() {
+fn config_check_accepts_a_valid_file() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "agent.fallback = [\"demo\"]\n");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
@@ -114,7 +114,7 @@ fn a_good_configuration_is_good() {
 }
 
 #[test]
-fn a_bad_configuration_is_not() {
+fn config_check_rejects_an_invalid_file() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "[sesion]\nstate_dir = \"x\"\n");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
@@ -128,7 +128,7 @@ fn a_bad_configuration_is_not() {
 }
 
 #[test]
-fn a_file_that_was_named_must_be_there() {
+fn a_named_configuration_file_must_exist() {
     let scratch = Scratch::new();
     let tool = tachikoma(&scratch).env("TACHIKOMA_CONFIG", "other.toml");
     assert_snapshot!(shown(&tool.run(["config", "check"])), @"
@@ -209,7 +209,7 @@ fn help_of_the_program() {
       reboot       Replace the agent's session by a fresh one
       answer       Answer the question that the loop waits with: before or after an iteration, or before
                    a reboot
-      attend       Be asked before the first iteration and after each from now on, or not any more
+      attend       Turn attended mode on or off
       tell         Tell the agent something: while its next tool runs where it can hear it, else with
                    the next prompt
       reload       Read the configuration again: what changed holds from the next decision on
@@ -223,7 +223,7 @@ fn help_of_the_program() {
                    another way
       diff         Show what an iteration changed, as git shows it
       rollback     Bring the work tree back to what it was before an iteration
-      checkpoint   Look at what a session is told that takes over from another
+      checkpoint   Show the hand-off given to a new session
       note         Leave a note for the sessions to come: what was found out, decided, or is left to do
       done         Claim that the whole work is complete: judged when the iteration under way is over
       state        Look at the state that is kept, and change it

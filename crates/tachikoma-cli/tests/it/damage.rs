@@ -14,14 +14,14 @@ use crate::support::{
     with_history,
 };
 
-/// Changes a byte of a file that somebody writes.
+/// Changes a byte of a file that a runner writes.
 fn scratch_byte(path: &Path, at: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(b"\x07", at).unwrap();
 }
 
 #[test]
-fn whoever_looks_back_gets_past_a_damaged_record() {
+fn readers_skip_a_damaged_record() {
     let scratch = with_history();
     damage(&journal(&scratch), 4);
     say(&scratch, &up_to("2"), 3);
@@ -71,7 +71,7 @@ fn whoever_looks_back_gets_past_a_damaged_record() {
 }
 
 #[test]
-fn where_nothing_can_be_read_that_is_an_error() {
+fn an_unreadable_journal_is_an_error() {
     let scratch = with_history();
     let path = journal(&scratch);
     std::fs::write(&path, "garbage\n".repeat(9)).unwrap();
@@ -121,7 +121,7 @@ fn a_runner_whose_journal_is_damaged_goes_on_in_a_new_segment_and_backs_that_up(
 }
 
 #[test]
-fn nobody_is_told_to_give_up_records_of_a_loop_that_is_run() {
+fn no_hint_gives_up_records_of_a_running_loop() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -198,7 +198,7 @@ fn a_journal_that_ends_before_a_backup_does_has_lost_records() {
 }
 
 #[test]
-fn a_backup_of_another_life_or_key_says_nothing_of_a_journal() {
+fn backups_of_another_epoch_or_key_do_not_judge_a_journal() {
     // A loop that was restored to before its last backups.
     let scratch = with_history();
     let first = back_up(&scratch);
@@ -298,7 +298,7 @@ fn no_backup_of_a_loop_that_is_here_or_elsewhere_is_warned_of() {
 }
 
 #[test]
-fn what_a_restoration_moved_away_is_called_that() {
+fn a_loop_that_a_restore_moved_away_is_named_so() {
     let scratch = with_history();
     back_up(&scratch);
     say(&scratch, &["state", "restore", "--yes"], 0);

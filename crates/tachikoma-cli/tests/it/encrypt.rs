@@ -123,7 +123,7 @@ pub(crate) fn expect_nothing(scratch: &Scratch) {
     assert!(!outside(scratch, "found").exists(), "the agent has seen it");
 }
 
-/// A loop whose agent has said the canary and goes on.
+/// A loop with an agent that printed the canary and continues.
 fn start(scratch: &Scratch) -> Live {
     let script = format!("{AGENT}; touch ../said; exec sleep 600");
     let live = tool(scratch).spawn(words("9", &script));
@@ -134,7 +134,7 @@ fn start(scratch: &Scratch) -> Live {
 }
 
 #[test]
-fn without_it_the_canary_is_everywhere() {
+fn without_encryption_the_canary_is_in_every_file() {
     let scratch = with_state("");
     run_up_to(&scratch, "3");
     say(&scratch, &["state", "set", "plan", "\"CaNaRy\""], 0);
@@ -159,7 +159,7 @@ fn without_it_the_canary_is_everywhere() {
 }
 
 #[test]
-fn nothing_that_is_kept_can_be_read_without_the_key() {
+fn no_stored_file_is_readable_without_the_key() {
     for compress in ["", "compress = true\n"] {
         let scratch = with_state(&format!("{SEALED}{compress}"));
         run_up_to(&scratch, "3");
@@ -191,7 +191,7 @@ fn nothing_that_is_kept_can_be_read_without_the_key() {
 }
 
 #[test]
-fn a_runner_that_is_killed_leaves_nothing_and_its_loop_goes_on() {
+fn a_killed_runner_leaves_no_plain_text_and_its_loop_continues() {
     let scratch = with_state(SEALED);
     let live = start(&scratch);
     expect_nothing(&scratch);
@@ -204,7 +204,7 @@ fn a_runner_that_is_killed_leaves_nothing_and_its_loop_goes_on() {
 }
 
 #[test]
-fn a_live_loop_is_asked_without_the_key() {
+fn a_live_loop_answers_without_the_key() {
     let scratch = with_state(SEALED);
     let live = start(&scratch);
     fs::remove_file(outside(&scratch, "key.txt")).unwrap();
@@ -296,7 +296,7 @@ pub(crate) fn another_key() -> String {
 }
 
 #[test]
-fn turned_on_everything_is_sealed_and_turned_off_all_is_as_before() {
+fn encryption_can_be_turned_on_and_off() {
     let scratch = with_state("");
     run_up_to(&scratch, "2");
     say(&scratch, &["state", "backup"], 0);

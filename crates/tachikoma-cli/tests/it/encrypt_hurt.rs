@@ -1,4 +1,4 @@
-//! Keys that change or are missing while something that is kept is damaged, or sealed to a key that nobody has any more.
+//! Changed or missing keys with damaged files, or with files for a lost key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ fn a_damaged_journal_outlives_the_end_of_encryption() {
     run_up_to(&scratch, "4");
 }
 
-/// Damage in an archived loop, its transcripts and hand-offs is no business of the one that runs.
+/// Damage in an archived loop, its transcripts and hand-offs does not affect the running loop.
 #[test]
 fn damage_in_an_archived_loop_outlives_a_change_of_keys() {
     let scratch = with_state(SEALED);
@@ -148,7 +148,7 @@ fn damage_in_an_archived_loop_outlives_a_change_of_keys() {
     assert_eq!(current(status()), before);
 }
 
-/// Files of an archived loop whose key is lost.
+/// Files of an archived loop with a lost key.
 #[test]
 fn a_locked_archived_loop_refuses_no_other() {
     let scratch = with_state(SEALED);
@@ -194,7 +194,7 @@ fn a_locked_archived_loop_refuses_no_other() {
     assert!(!scratch.path().join(".ralph").exists());
 }
 
-/// What is there and locked is no damage that a restoration may put away.
+/// A locked loop is not damage that a restore may move away.
 #[test]
 fn a_restoration_is_refused_where_what_is_there_is_locked() {
     let plain = with_state("");
@@ -227,7 +227,7 @@ fn sealed_to(key: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_older_locked_backup_does_not_stand_before_a_good_one() {
+fn a_good_backup_comes_before_an_older_locked_one() {
     let scratch = with_state(&format!("{SEALED}max_backups = 0\n"));
     run_up_to(&scratch, "1");
     say(&scratch, &["state", "backup"], 0);
@@ -254,7 +254,7 @@ fn an_older_locked_backup_does_not_stand_before_a_good_one() {
     assert_eq!(kept(&scratch), before);
 }
 
-/// As a turning off leaves them that was killed, whose key is lost.
+/// The state after a killed end of encryption with a lost key.
 #[test]
 fn a_backup_that_opens_stays_beside_one_of_its_name_that_does_not() {
     let scratch = with_state("");

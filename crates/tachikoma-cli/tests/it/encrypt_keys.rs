@@ -67,7 +67,7 @@ fn a_changed_key_rewrites_what_is_kept_and_the_old_one_is_not_needed_any_more() 
 }
 
 #[test]
-fn what_only_a_key_of_somebody_elses_opens_stays_and_is_counted() {
+fn files_for_another_key_stay_and_are_counted() {
     let scratch = with_state(SEALED);
     run_up_to(&scratch, "2");
     let theirs: age::x25519::Identity = another_key().parse().unwrap();
@@ -311,7 +311,7 @@ fn a_key_in_the_repository_is_refused_and_ours_are_ignored_by_git() {
 }
 
 #[test]
-fn half_a_file_of_a_conversion_that_died_does_not_stay() {
+fn an_incomplete_file_of_a_killed_conversion_is_removed() {
     let scratch = with_state(SEALED);
     run_up_to(&scratch, "2");
     let loop_dir = loops(&scratch)[0].clone();
@@ -344,7 +344,7 @@ fn half_a_file_of_a_conversion_that_died_does_not_stay() {
 
 /// What an agent says is not taken for something sealed: it is shown, and sealed when that is turned on.
 #[test]
-fn what_begins_as_something_sealed_is_text_like_any_other() {
+fn text_that_looks_encrypted_is_treated_as_text() {
     for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
         let scratch = with_state("");
         let script = format!("echo '{beginning}'; echo CaNaRy words; echo x >>work");
@@ -359,9 +359,9 @@ fn what_begins_as_something_sealed_is_text_like_any_other() {
     }
 }
 
-/// The same the other way round: it comes out again, and the key is not needed any more.
+/// The reverse: the text comes out again, and the key is no longer needed.
 #[test]
-fn what_begins_as_something_sealed_comes_out_again_when_encryption_is_turned_off() {
+fn text_that_looks_encrypted_survives_the_end_of_encryption() {
     for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
         let scratch = with_state(SEALED);
         let script = format!("echo '{beginning}'; echo CaNaRy words; echo x >>work");

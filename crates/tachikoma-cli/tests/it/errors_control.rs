@@ -1,4 +1,4 @@
-//! Commands and their socket: nobody there, something else there, and words that nobody understands.
+//! Commands and their socket: without a listener, with another listener, and with unknown requests.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -150,7 +150,7 @@ fn other_version(scratch: &Scratch) -> fs::File {
         .write(true)
         .open(scratch.path().join(".ralph/lock"))
         .expect("there is a lock");
-    // A child of another test has whatever was open when it was forked.
+    // A child of another test inherits files that were open when it was forked.
     await_until("nobody has it", SOON, || {
         flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
     });

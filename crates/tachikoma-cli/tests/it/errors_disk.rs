@@ -7,7 +7,7 @@ use tachikoma_testkit::{Scratch, Tool};
 
 use crate::support::{PATIENCE, shown};
 
-/// Runs a script with a `.ralph` on a disk of 256 KiB, which nobody else sees; none where that cannot be had.
+/// Runs a script with a `.ralph` on a private disk of 256 KiB; `None` if that is not possible.
 fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
     let mount = "mkdir .ralph && mount -t tmpfs -o size=256k,mode=700 tmpfs .ralph || exit 77\n";
     let script = format!("{mount}{script}");
@@ -110,7 +110,7 @@ fn check_full(script: &str) -> Option<String> {
             },
         )
         .collect();
-    // And so is whether the last record that fit was the end of an iteration, or the beginning of the look behind it.
+    // It also varies whether the last record that fit was the end of an iteration, or the start of the survey after it.
     let repeated = "the iteration is repeated as attempt 2";
     let looked = "what it had done is looked at again";
     Some(parts.concat().replace(looked, repeated))

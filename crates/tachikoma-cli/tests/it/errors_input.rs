@@ -64,7 +64,7 @@ fn a_prompt_that_is_empty() {
 }
 
 #[test]
-fn a_prompt_that_is_no_text() {
+fn a_prompt_that_is_not_utf8() {
     assert_snapshot!(check(&["run", "binary.md"]), @"
     exit: 2
     --- stdout
@@ -309,7 +309,7 @@ fn settings_that_are_wrong_are_all_named_with_file_and_line() {
 }
 
 #[test]
-fn a_file_that_is_no_toml() {
+fn a_file_that_is_not_toml() {
     let scratch = with_history();
     scratch.write(
         "tachikoma.toml",
@@ -384,7 +384,7 @@ fn a_limit_that_is_negative() {
 }
 
 #[test]
-fn a_limit_that_is_no_number() {
+fn a_limit_that_is_not_a_number() {
     assert_snapshot!(check(&["run", "--max-iterations=x"]), @"
     exit: 2
     --- stdout

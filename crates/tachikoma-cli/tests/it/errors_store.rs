@@ -159,7 +159,7 @@ fn a_symbolic_link_that_the_agent_makes_fails_the_next_iteration() {
 }
 
 #[test]
-fn our_directories_are_closed_to_others_and_theirs_are_left_alone() {
+fn our_directories_are_private_and_others_keep_their_mode() {
     let scratch = with_history();
     let mut ours = vec![
         scratch.path().join(".ralph/loops"),
@@ -257,7 +257,7 @@ fn a_journal_whose_first_record_is_damaged() {
 }
 
 #[test]
-fn a_journal_whose_first_record_is_no_json() {
+fn a_journal_with_a_first_record_that_is_not_json() {
     assert_snapshot!(check_unusable("{\"seq", b'!'), @"
     exit: 1
     --- stdout
@@ -279,7 +279,7 @@ fn a_journal_of_a_newer_version() {
 }
 
 #[test]
-fn a_record_that_was_cut_by_the_end_of_its_writer_is_no_damage() {
+fn an_incomplete_last_record_is_not_damage() {
     let scratch = with_history();
     let mut file = OpenOptions::new()
         .append(true)

@@ -26,7 +26,7 @@ pub fn gate(name: &str, command: &str, rest: &str) -> String {
 const ASKS_AND_CLAIMS: &str =
     "cat > asked.$TACHIKOMA_ITERATION; echo '<promise>COMPLETE</promise>'";
 
-/// Starts a loop whose agent claims completion and whose one gate sleeps, and returns when that runs.
+/// Starts a loop with an agent that claims completion and a gate that sleeps, and returns when the gate runs.
 #[track_caller]
 pub fn judging(scratch: &Scratch, seconds: &str, rest: &str) -> Live {
     let command = format!("touch judging; sleep {seconds}");
@@ -163,7 +163,7 @@ fn failing_gates_of_every_iteration_end_the_loop_and_are_told_to_the_agent() {
 }
 
 #[test]
-fn what_a_gate_says_is_bounded_wherever_it_goes() {
+fn output_of_a_gate_is_bounded_everywhere() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -184,7 +184,7 @@ fn what_a_gate_says_is_bounded_wherever_it_goes() {
     let names = kept
         .keys()
         .map(|path| path.file_name().unwrap().to_str().unwrap());
-    // Compressed as soon as somebody finds the time.
+    // Compressed in the background.
     let names: Vec<&str> = names.map(|name| name.trim_end_matches(".zst")).collect();
     assert_eq!(names, ["000001.1-loud.log", "000002.1-loud.log"]);
     assert!(kept.values().all(|bytes| bytes.len() < (4 << 20) + 64));
@@ -197,7 +197,7 @@ fn what_a_gate_says_is_bounded_wherever_it_goes() {
 }
 
 #[test]
-fn whatever_a_gate_leaves_running_is_ended() {
+fn processes_that_a_gate_leaves_are_ended() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let command = format!("setsid sleep {seconds} & exit 0");
@@ -240,7 +240,7 @@ fn a_stop_ends_gates_and_the_next_run_judges_the_claim() {
 }
 
 #[test]
-fn a_signal_ends_gates_that_hold_on() {
+fn a_signal_ends_gates_that_ignore_it() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let command =
@@ -342,7 +342,7 @@ fn a_loop_that_is_not_kept_has_gates_too() {
 }
 
 #[test]
-fn gates_that_cannot_be_meant_are_refused_before_anything_runs() {
+fn invalid_gates_are_refused_before_the_first_iteration() {
     for (config, what) in [
         (
             gate("", "true", ""),
@@ -370,7 +370,7 @@ fn gates_that_cannot_be_meant_are_refused_before_anything_runs() {
 }
 
 #[test]
-fn what_a_gate_runs_may_ask_but_not_command() {
+fn a_gate_can_read_the_status_but_not_command() {
     let scratch = Scratch::new();
     let bin = env!("CARGO_BIN_EXE_tachikoma");
     let command = format!("{bin} stop --now; {bin} done; {bin} note from a gate");
@@ -387,7 +387,7 @@ fn what_a_gate_runs_may_ask_but_not_command() {
 }
 
 #[test]
-fn what_a_gate_changes_in_the_work_tree_is_the_loops_own_doing() {
+fn changes_of_a_gate_belong_to_the_loop() {
     let scratch = Scratch::with_git();
     scratch.write("lock", "1\n");
     scratch.write(".gitignore", "tachikoma.toml\n");
@@ -398,7 +398,7 @@ fn what_a_gate_changes_in_the_work_tree_is_the_loops_own_doing() {
     let script = format!("echo $TACHIKOMA_ITERATION > work; {CLAIMS}");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    // With the iteration behind it, and at the end.
+    // After the iteration, and at the end.
     for (commit, files) in [("HEAD~1", "lock\nwork"), ("HEAD", "lock")] {
         let committed = scratch.git(&["show", "--name-only", "--format=", commit]);
         assert_eq!(committed.trim(), files, "{}", ran.snapshot());

@@ -1,4 +1,4 @@
-//! Tests that gates run: read from their reports or their output, remembered over runs, told to the agent.
+//! Tests of gates: read from reports or output, remembered between runs, reported to the agent.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tachikoma_testkit::Scratch;
 
 use crate::support::{events, loops, run, status, tachikoma};
 
-/// A loop whose one gate runs behind every iteration.
+/// A loop with one gate that runs after every iteration.
 fn gated(command: &str, rest: &str) -> Scratch {
     let scratch = Scratch::new();
     let config = format!(
@@ -35,7 +35,7 @@ fn warnings(scratch: &Scratch) -> Vec<String> {
 }
 
 #[test]
-fn what_is_new_in_each_run_is_recorded_and_told_to_the_agent() {
+fn changed_tests_are_recorded_and_in_the_next_prompt() {
     let scratch = gated(TAP, "");
     scratch.write("tap.1", "1..3\nok 1 - a\nnot ok 2 - b\nok 3 - c # SKIP\n");
     scratch.write("tap.2", "1..3\nnot ok 1 - a\nok 2 - b\nok 3 - d\n");
@@ -81,7 +81,7 @@ fn what_is_new_in_each_run_is_recorded_and_told_to_the_agent() {
 }
 
 #[test]
-fn a_test_that_passes_is_progress_where_nothing_else_changed() {
+fn a_newly_passing_test_is_progress() {
     let scratch = gated(
         "cat ../tap.$TACHIKOMA_ITERATION; ! grep -q ^not ../tap.$TACHIKOMA_ITERATION",
         "",
@@ -102,7 +102,7 @@ fn a_test_that_passes_is_progress_where_nothing_else_changed() {
 }
 
 #[test]
-fn a_report_is_read_where_it_is_left_and_never_one_of_an_earlier_run() {
+fn only_a_report_of_the_current_run_is_read() {
     let write =
         "[ $TACHIKOMA_ITERATION = 2 ] || cp junit.$TACHIKOMA_ITERATION out/TEST-a.xml; false";
     let scratch = gated(write, "report = 'out/**/TEST-*.xml'");
@@ -137,7 +137,7 @@ fn a_report_is_read_where_it_is_left_and_never_one_of_an_earlier_run() {
 }
 
 #[test]
-fn gates_that_run_no_tests_say_nothing_of_them() {
+fn gates_without_tests_have_no_test_results() {
     let scratch = gated("echo all is well", "");
     iterate(&scratch, 2, "true");
     assert_eq!(events(&scratch, "tests_ran").len(), 0);
@@ -169,7 +169,7 @@ fn lost_or_damaged_test_history_starts_again_with_a_warning() {
 }
 
 #[test]
-fn a_pattern_that_is_none_is_refused_before_anything_runs() {
+fn an_invalid_report_pattern_is_refused_before_the_first_iteration() {
     let scratch = gated("true", "report = 'out/['");
     let ran = tachikoma(&scratch).run(run(&[], "touch ran"));
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());

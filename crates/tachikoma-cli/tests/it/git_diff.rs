@@ -17,7 +17,7 @@ fn names(scratch: &Scratch, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_an_iteration_changed_is_shown_by_git_itself() {
+fn diff_shows_the_changes_of_an_iteration() {
     let scratch = repository();
     fs::create_dir(scratch.path().join("sub")).unwrap();
     scratch.write("loose", "the user's\n");
@@ -56,7 +56,7 @@ fn what_an_iteration_changed_is_shown_by_git_itself() {
 }
 
 #[test]
-fn a_snapshot_that_is_missing_is_made_up_for_by_the_one_before_it() {
+fn a_missing_snapshot_is_replaced_by_the_one_before() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a", "true", "echo 3 > b"]);
     let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
@@ -128,7 +128,7 @@ fn an_old_loop_is_asked_for_by_name() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said() {
+fn diff_explains_why_it_cannot_show_an_iteration() {
     let scratch = repository();
     let refused = |words: &[&str], code, says: &str| {
         let ran = tachikoma(&scratch).run([&["diff"], words].concat());

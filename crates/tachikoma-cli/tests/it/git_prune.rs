@@ -11,7 +11,7 @@ fn refs(scratch: &tachikoma_testkit::Scratch) -> Vec<String> {
 }
 
 #[test]
-fn a_purge_takes_the_snapshots_of_the_loops_it_deletes() {
+fn a_purge_deletes_the_snapshots_of_its_loops() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a", "echo 2 > a"]);
     run_iterations(&scratch, &["echo 3 > a"]);
@@ -41,7 +41,7 @@ fn a_purge_says_what_it_could_not_delete() {
 }
 
 #[test]
-fn the_eleventh_loop_takes_the_snapshots_of_the_first() {
+fn deleting_an_old_loop_deletes_its_snapshots() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a"]);
     let first = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
@@ -57,7 +57,7 @@ fn the_eleventh_loop_takes_the_snapshots_of_the_first() {
 }
 
 #[test]
-fn a_loop_that_should_be_gone_and_is_not_is_said() {
+fn a_loop_that_cannot_be_deleted_is_reported() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a"]);
     let first = status(&scratch)["loop_id"].as_str().unwrap().to_owned();

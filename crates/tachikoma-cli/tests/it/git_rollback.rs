@@ -57,7 +57,7 @@ with a line' ./-dash ':(top)magic'; echo 22 > '*'
     mkdir -p new/dir; echo 2 > new/dir/file; echo 2 > new-at-the-top";
 
 #[test]
-fn the_work_tree_is_as_it_was_and_can_be_brought_back_again() {
+fn a_rollback_can_be_undone() {
     let scratch = repository();
     scratch.write(".env", "the user's\n");
     scratch.write("noise.log", "ignored\n");
@@ -140,7 +140,7 @@ fn the_work_tree_is_as_it_was_and_can_be_brought_back_again() {
 
 /// What was brought back is committed with the next iteration; what is the user's is not.
 #[test]
-fn a_loop_that_commits_goes_on_from_there() {
+fn a_loop_with_commits_continues_after_a_rollback() {
     let scratch = repository();
     scratch.write("mine", "1\n");
     commit_all(&scratch);
@@ -164,7 +164,7 @@ fn a_loop_that_commits_goes_on_from_there() {
     assert_eq!(scratch.git(&["show", "HEAD:mine"]), "1\n");
 }
 
-/// The next session would look for work that is not there any more.
+/// The next session would look for work that is gone.
 #[test]
 fn the_next_session_is_told_and_the_journal_has_it() {
     let scratch = repository();
@@ -196,7 +196,7 @@ fn it_works_from_a_subdirectory_and_for_a_loop_in_one() {
 }
 
 #[test]
-fn what_is_as_it_was_is_left_alone() {
+fn unchanged_files_are_not_written() {
     let scratch = repository();
     run_iterations(&scratch, &["true", "touch tracked"]);
     let ran = done(&scratch, "1");
@@ -226,7 +226,7 @@ fn while_a_loop_runs_it_is_refused() {
 }
 
 #[test]
-fn a_person_is_asked_and_nobody_is_no_person() {
+fn a_rollback_asks_at_a_terminal_and_fails_without_one() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > tracked"]);
     let before = work_tree(&scratch);
@@ -250,7 +250,7 @@ fn a_person_is_asked_and_nobody_is_no_person() {
 }
 
 #[test]
-fn what_git_does_not_keep_is_not_overwritten() {
+fn files_that_git_cannot_keep_are_not_overwritten() {
     // In the place of a file.
     let scratch = repository();
     let iterations = [
@@ -284,9 +284,9 @@ fn what_git_does_not_keep_is_not_overwritten() {
     assert_eq!(scratch.read("e"), "1\n");
 }
 
-/// It may have been there at the time, and nobody looked.
+/// It may have existed then, but it was not in the snapshot.
 #[test]
-fn what_was_ignored_then_stays() {
+fn files_that_were_ignored_then_stay() {
     let scratch = repository();
     scratch.write(".gitignore", "local.conf\n/data/\n*.log\n");
     scratch.write("sub/.gitignore", "here\n");
@@ -309,7 +309,7 @@ fn what_was_ignored_then_stays() {
 }
 
 #[test]
-fn protected_and_huge_files_stay_whoever_knows_them() {
+fn protected_and_huge_files_stay() {
     let scratch = repository();
     scratch.write(
         "tachikoma.toml",
@@ -447,7 +447,7 @@ fn files_outside_a_sparse_checkout_stay() {
 }
 
 #[test]
-fn a_link_out_of_the_work_tree_leads_nowhere() {
+fn a_link_out_of_the_work_tree_is_not_followed() {
     let scratch = repository();
     run_iterations(&scratch, &["mkdir d; echo 1 > d/a", "true"]);
     sh(&scratch, "rm -r d; mkdir ../outside");

@@ -1,4 +1,4 @@
-//! A `tachikoma rollback` that somebody ends in the middle.
+//! A `tachikoma rollback` that is interrupted.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tachikoma_testkit::{Live, Scratch, await_until};
 use crate::git_support::{commit_all, repository, run_iterations};
 use crate::support::{SOON, tachikoma};
 
-/// A rollback whose git waits for the file `go` in the home directory.
+/// A rollback with a git that waits for the file `go` in the home directory.
 fn in_the_middle() -> (Scratch, Live) {
     let scratch = repository();
     scratch.write(".gitattributes", "slow filter=slow\n");
@@ -36,7 +36,7 @@ fn go(scratch: &Scratch) {
 }
 
 #[test]
-fn who_asks_it_to_end_waits_until_it_is_whole() {
+fn a_signal_waits_until_the_rollback_is_complete() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let (scratch, mut live) = in_the_middle();
         live.signal(signal);
@@ -58,7 +58,7 @@ fn who_asks_it_to_end_waits_until_it_is_whole() {
 }
 
 #[test]
-fn git_ends_with_it_and_the_journal_has_that_it_was_begun() {
+fn git_is_killed_with_a_rollback_and_its_start_is_recorded() {
     let (scratch, live) = in_the_middle();
     let git = fs::read_to_string(scratch.home().join("git")).unwrap();
     crate::support::kill(&scratch, live);

@@ -1,4 +1,4 @@
-//! What is looked at before a loop starts in a repository: whether it could commit, and whose changes would be whose.
+//! Checks before a loop starts in a repository: whether it can commit, and who owns the changes.
 
 use tachikoma_loop_runner::store::lock::is_held;
 use tachikoma_testkit::{Ran, Scratch, await_until};
@@ -59,7 +59,7 @@ fn a_dirty_work_tree_is_refused_at_the_first_start_with_three_ways_out() {
     assert_eq!(ran.stderr.matches("file-").count(), 10, "{}", ran.stderr);
     assert!(ran.stderr.contains("file-19 and 12 more"), "{}", ran.stderr);
 
-    // Each way out is one. The loop that has begun goes on whatever is dirty.
+    // Each way out works. A loop that has begun continues with a dirty work tree.
     assert_eq!(start(&scratch, &["--no-auto-commit"]).code(), Some(3));
     assert_eq!(start(&scratch, &["--new", "--allow-dirty"]).code(), Some(3));
     let ran = start(&scratch, &["--max-iterations", "2"]);
@@ -168,7 +168,7 @@ fn a_loop_around_here_in_the_same_repository_is_warned_of() {
     assert!(!second("sub/deep"), "none is live");
     let live = start_busy(&scratch, &["--no-auto-commit"]);
     assert!(second("sub/deep"));
-    // Another repository is none of its business.
+    // Another repository does not count.
     sh(
         &scratch,
         "git init -q sub; cd sub; git config user.name a; git config user.email b",

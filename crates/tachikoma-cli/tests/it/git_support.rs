@@ -1,4 +1,4 @@
-//! What the tests of git share: a repository with a loop in it whose iterations each do something else.
+//! Shared by the tests of git: a repository with a loop in which each iteration does something else.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ pub fn run_iterations(scratch: &Scratch, scripts: &[&str]) -> Ran {
     ran
 }
 
-/// All that must be as it was whatever is done to the work tree: HEAD, branches, index, stashes, settings.
+/// Everything that must stay unchanged: HEAD, branches, index, stashes, settings.
 pub fn untouchable(scratch: &Scratch) -> Vec<Vec<u8>> {
     let git = scratch.path().join(".git");
     let read = |name: &str| fs::read(git.join(name)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Commands before and after a reboot: what they are told, what their end means, and that nothing of them is left.
+//! Hooks before and after a reboot: their input, the meaning of their exit, and that no process is left.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub fn hook(on: &str, command: &str, rest: &str) -> String {
     format!("[[hook]]\non = '{on}'\ncommand = '''{command}'''\n{rest}\n")
 }
 
-/// Starts a loop whose agent is busy in its first iteration and then claims completion, and asks for a reboot of it.
+/// Starts a loop with a busy agent that then claims completion, and requests a reboot.
 #[track_caller]
 fn rebooting(scratch: &Scratch) -> Live {
     let script = format!("[ $TACHIKOMA_ITERATION = 1 ] && {BUSY}; {CLAIMS}");
@@ -96,7 +96,7 @@ fn hooks_run_around_a_reboot_and_are_told_about_it() {
 }
 
 #[test]
-fn a_hook_that_fails_before_a_reboot_calls_it_off_and_the_old_session_goes_on() {
+fn a_failing_hook_before_a_reboot_cancels_it() {
     let scratch = Scratch::new();
     let config = [
         hook(
@@ -197,7 +197,7 @@ fn a_hook_that_takes_too_long_is_ended_with_all_it_started() {
 }
 
 #[test]
-fn what_a_hook_leaves_running_is_ended_and_named() {
+fn processes_that_a_hook_leaves_are_ended_and_named() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let command = format!("setsid sleep {seconds} </dev/null >/dev/null 2>&1 & echo left");
@@ -214,7 +214,7 @@ fn what_a_hook_leaves_running_is_ended_and_named() {
 }
 
 #[test]
-fn commands_act_while_a_hook_runs_and_a_stop_asks_it_to_go_first() {
+fn commands_work_during_a_hook_and_a_stop_terminates_it() {
     let scratch = Scratch::new();
     let command = "trap \": > asked; exit 0\" TERM; touch begun; while :; do sleep 0.01; done";
     scratch.write(
@@ -355,7 +355,7 @@ fn over_the_redline(scratch: &Scratch, config: &[String]) {
 }
 
 #[test]
-fn a_hook_that_forbids_a_reboot_at_the_redline_keeps_the_conversation_and_cools_down() {
+fn a_hook_that_rejects_a_reboot_keeps_the_session_for_a_while() {
     let scratch = Scratch::new();
     // Its hand-off would be another reading of its context.
     let config = [

@@ -27,7 +27,7 @@ fn configure(scratch: &Scratch, hooks: &[String]) {
 }
 
 #[test]
-fn every_frame_is_told_in_order_and_the_loop_waits_for_it() {
+fn the_loop_waits_for_blocking_hooks_in_order() {
     let scratch = Scratch::new();
     // Who is not waited for would be overtaken by the agent.
     let slow = format!("sleep 0.05; {SAYS}");
@@ -54,7 +54,7 @@ fn every_frame_is_told_in_order_and_the_loop_waits_for_it() {
 }
 
 #[test]
-fn what_a_hook_finds_in_its_environment_is_no_setting() {
+fn variables_of_a_hook_are_not_settings() {
     let scratch = Scratch::new();
     let program = env!("CARGO_BIN_EXE_tachikoma");
     let asks = format!("{program} config show >> said 2>&1 || touch refused");
@@ -67,7 +67,7 @@ fn what_a_hook_finds_in_its_environment_is_no_setting() {
 }
 
 #[test]
-fn a_hook_is_told_what_happens_as_json() {
+fn a_hook_gets_its_event_as_json() {
     let scratch = Scratch::new();
     let told = "cat > told.$TACHIKOMA_HOOK";
     configure(
@@ -98,7 +98,7 @@ fn a_hook_is_told_what_happens_as_json() {
 }
 
 #[test]
-fn what_a_hook_prints_as_custom_is_kept() {
+fn custom_values_of_a_hook_are_kept() {
     let scratch = Scratch::new();
     let says = r#"echo talk; echo '{"custom": {"ticket": 7, "gone": null}}'; echo more"#;
     configure(&scratch, &[hook("loop_start", says, "")]);
@@ -336,7 +336,7 @@ fn a_hook_beside_the_loop_may_stop_it_and_the_last_one_is_told_too() {
 }
 
 #[test]
-fn no_progress_and_changed_tests_are_told() {
+fn no_progress_and_changed_tests_run_hooks() {
     let scratch = Scratch::with_git();
     scratch.write(
         "tachikoma.toml",
@@ -365,7 +365,7 @@ fn no_progress_and_changed_tests_are_told() {
 }
 
 #[test]
-fn behind_exit_125_the_other_hooks_of_the_point_run_all_the_same() {
+fn other_hooks_of_a_point_run_after_exit_125() {
     let scratch = Scratch::new();
     configure(
         &scratch,

@@ -14,7 +14,7 @@ use crate::live_support::{await_nobody, seconds};
 use crate::support::{BUSY, SOON, await_events, events, kill, run, status, tachikoma};
 
 #[test]
-fn each_good_iteration_is_committed_and_that_is_said() {
+fn each_successful_iteration_is_committed() {
     let scratch = repository("");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], WORK));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -71,7 +71,7 @@ fn the_work_tree_before_each_iteration_is_kept() {
 }
 
 #[test]
-fn a_failed_iteration_is_left_to_the_next_good_one() {
+fn work_of_a_failed_iteration_is_committed_with_the_next_success() {
     let scratch = repository("");
     let script = format!("{WORK} [ $TACHIKOMA_ITERATION != 1 ]");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
@@ -102,7 +102,7 @@ fn a_failed_iteration_is_committed_where_that_is_wanted() {
 }
 
 #[test]
-fn what_is_left_is_committed_at_the_end() {
+fn uncommitted_work_is_committed_at_the_end() {
     let scratch = repository("");
     let script = format!("{WORK} touch up; {BUSY}");
     let live = tachikoma(&scratch).spawn(run(&[], &script));
@@ -238,7 +238,7 @@ fn without_auto_commit_snapshots_are_kept_and_nothing_is_committed() {
 }
 
 #[test]
-fn a_hook_that_refuses_costs_nothing_and_is_heard() {
+fn a_rejecting_git_hook_loses_nothing_and_is_reported() {
     let scratch = repository("");
     git_hook(
         &scratch,
@@ -264,7 +264,7 @@ fn a_hook_that_refuses_costs_nothing_and_is_heard() {
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
 }
 
-/// A repository whose commits hang in a hook, and the loop that does.
+/// A repository with a hook in which commits hang, and its loop.
 fn hanging(config: &str, delay: &str) -> (Scratch, Live, String) {
     let scratch = repository(config);
     let seconds = seconds();
@@ -279,7 +279,7 @@ fn await_hook(scratch: &Scratch) {
     await_until("the hook hangs", SOON, || hangs.exists());
 }
 
-/// The loop goes on, with a hook that does not hang any more, to the end of its next iteration.
+/// The loop continues, with a hook that no longer hangs, to the end of its next iteration.
 fn goes_on_and_commits(scratch: &Scratch, iterations: &str) {
     scratch.write(".git/fine", "");
     let tool = tachikoma(scratch).env("TACHIKOMA_GIT__COMMIT_TIMEOUT", "5m");
@@ -317,7 +317,7 @@ fn stop_now_does_not_wait_for_a_hook_that_hangs() {
 }
 
 #[test]
-fn a_graceful_stop_sees_the_commit_through() {
+fn a_graceful_stop_waits_for_the_commit() {
     let scratch = repository("");
     let hook = "touch .git/hangs; while [ ! -e .git/fine ]; do sleep 0.01; done";
     git_hook(&scratch, "pre-commit", hook);
@@ -337,7 +337,7 @@ fn a_graceful_stop_sees_the_commit_through() {
 }
 
 #[test]
-fn a_hook_that_hangs_is_ended_when_its_time_is_over() {
+fn a_hanging_git_hook_is_killed_at_its_timeout() {
     let (scratch, live, seconds) = hanging("[git]\ncommit_timeout = '1s'\n", "10m");
     await_events(&scratch, "wait_started", 1);
     await_nobody(&seconds);
@@ -383,7 +383,7 @@ fn a_runner_killed_in_a_commit_loses_nothing_and_commits_once() {
 }
 
 #[test]
-fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
+fn changes_of_a_killed_iteration_belong_to_the_loop() {
     let scratch = repository("");
     let script = format!("{WORK} [ $TACHIKOMA_ATTEMPT = 2 ] || {BUSY}");
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
@@ -408,7 +408,7 @@ fn a_runner_killed_in_an_iteration_knows_that_its_changes_are_the_loops() {
     assert_eq!(before, "0\n", "before its first attempt");
 }
 
-/// Complaint 19, in the small: somebody else's changes were swept into commits.
+/// Complaint 19, in the small: changes of the user were swept into commits.
 #[test]
 fn complaint_19_what_the_user_does_in_between_stays_the_users() {
     let scratch = repository("");
@@ -460,7 +460,7 @@ fn a_stop_that_does_not_wait_for_a_commit_still_tells_the_loops_work_from_the_us
 }
 
 #[test]
-fn git_tidies_up_behind_a_commit_of_the_agent() {
+fn git_maintenance_runs_after_a_commit_of_the_agent() {
     let scratch = repository("");
     // One pack too many: the next commit is followed by `git gc`.
     scratch.git(&["repack", "-q", "-d"]);

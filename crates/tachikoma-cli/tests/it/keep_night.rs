@@ -1,4 +1,4 @@
-//! A night in a repository that somebody works in: failures, reboots and killed runners, and nothing of the user's is touched.
+//! A night in a repository with a working user: failures, reboots and killed runners, and no file of the user is touched.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::keep_support::{dirty, git_hook, repository, snapshots, subjects};
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{SOON, kill, run, status, tachikoma};
 
-/// What the user has, apart from what is committed: everything that could be lost or swept into somebody's commit.
+/// What the user has besides commits: everything that could be lost or swept into a commit.
 const EDITED: &str = "user.txt";
 const STAGED: &str = "staged.txt";
 const ADDED: &str = "added.txt";

@@ -63,7 +63,7 @@ fn program(path: &Path, script: &str) {
     assert!(made.expect("sh starts").success(), "{}", path.display());
 }
 
-/// The `PATH` of a user whose git does something else first, with its words in `$*`.
+/// A `PATH` with a git that does something else first, with its arguments in `$*`.
 pub fn path_with_git(scratch: &Scratch, script: &str) -> OsString {
     let bin = scratch.home().join("bin");
     let path = std::env::var_os("PATH").expect("there is a PATH");

@@ -1,4 +1,4 @@
-//! What an agent is told that happened to its work, and what a person is told about the repository.
+//! Reports about the work: to the agent in its prompt, and to the user about the repository.
 
 use std::fs;
 
@@ -106,7 +106,7 @@ fn snapshots_are_listed() {
 }
 
 #[test]
-fn what_is_not_committed_because_of_somebody_else_is_in_the_status() {
+fn files_left_uncommitted_for_the_user_are_in_the_status() {
     let scratch = repository("");
     scratch.write("known", "mine\n");
     iterations(&scratch, &["--allow-dirty"], "2");

@@ -1,4 +1,4 @@
-//! A live loop, asked and told from other processes: by the operator, by its own agent, by strangers, by many at once.
+//! Requests to a live loop from other processes: the operator, its own agent, other users, many at once.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -95,7 +95,7 @@ fn a_reboot_keeps_a_paused_loop_paused() {
 }
 
 #[test]
-fn the_agent_may_ask_and_not_tell() {
+fn the_agent_can_read_the_status_but_not_command_the_loop() {
     let others = "pause resume skip reboot";
     let scratch = with_agent(&format!(
         "{BIN} stop >inner.out 2>&1; echo $? >inner.code\n\
@@ -127,16 +127,16 @@ fn the_agent_may_ask_and_not_tell() {
     assert_eq!(stop(&tool, live), Some(5));
 }
 
-/// The variable that makes [`hit_and_run`] do something.
+/// The variable that makes [`a_request_of_a_process_that_exits_at_once_is_refused`] do something.
 const VICTIM: &str = "LIVE_CONTROL_VICTIM";
 
 /// Not a test by itself: played by an agent, tells the loop to stop and is gone before anybody can look at it.
 #[test]
-fn hit_and_run() {
+fn a_request_of_a_process_that_exits_at_once_is_refused() {
     if let Some(socket) = std::env::var_os(VICTIM) {
         let mut stream = UnixStream::connect(socket).unwrap();
         writeln!(stream, "{}", request("stop")).unwrap();
-        // Somebody else keeps the line open, so that it looks as if the caller waited for its answer.
+        // Another process keeps the connection open, so that it looks as if the caller waited.
         let kept = Stdio::from(OwnedFd::from(stream));
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 1000 &"]).stdout(kept);
@@ -150,11 +150,11 @@ fn request(command: &str) -> Value {
 }
 
 #[test]
-fn an_agent_that_is_gone_before_it_is_looked_at_is_no_operator() {
+fn a_caller_that_exits_before_it_is_identified_is_refused() {
     let this = std::env::current_exe().unwrap();
     let scratch = with_agent(&format!(
         "touch up; while [ ! -e socket ]; do sleep 0.01; done\n\
-         {VICTIM}=$(cat socket) {} --exact live_control::hit_and_run >/dev/null\n\
+         {VICTIM}=$(cat socket) {} --exact live_control::a_request_of_a_process_that_exits_at_once_is_refused >/dev/null\n\
          touch fired; exec sleep 1000",
         this.display()
     ));
@@ -162,7 +162,7 @@ fn an_agent_that_is_gone_before_it_is_looked_at_is_no_operator() {
     let mut live = tool.spawn(RUN);
     let exists = |name: &str| scratch.path().join(name).exists();
     await_until("the agent is up", SOON, || exists("up"));
-    // While the runner stands still the caller comes, speaks and goes.
+    // While the runner is stopped, the caller connects, sends and exits.
     live.signal(Signal::STOP);
     scratch.write("socket.new", socket(&scratch).to_str().unwrap());
     fs::rename(
@@ -172,7 +172,7 @@ fn an_agent_that_is_gone_before_it_is_looked_at_is_no_operator() {
     .unwrap();
     await_until("the caller is gone", SOON, || exists("fired"));
     live.signal(Signal::CONT);
-    // Whoever comes later is served later.
+    // Later callers are served later.
     for _ in 0..3 {
         assert_eq!(status(&tool)["state"], "running");
     }
@@ -181,7 +181,7 @@ fn an_agent_that_is_gone_before_it_is_looked_at_is_no_operator() {
 }
 
 #[test]
-fn nobody_else_can_talk_to_the_loop() {
+fn other_users_cannot_reach_the_loop() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let owner = tool(&scratch);
     let mut live = owner.spawn(RUN);
@@ -193,7 +193,7 @@ fn nobody_else_can_talk_to_the_loop() {
     assert_eq!(mode(&scratch.path().join(".ralph")), 0o700);
     assert_eq!(mode(&scratch.path().join(".ralph/lock")), 0o600);
     if rustix::process::geteuid().is_root() {
-        // Doors that somebody left open do not help either.
+        // Wrong permissions of directories do not help either.
         let copy = scratch.path().join("copy");
         copy_binary(&copy);
         let root = scratch.path().parent().unwrap().to_owned();
@@ -222,7 +222,7 @@ fn nobody_else_can_talk_to_the_loop() {
 }
 
 #[test]
-fn nobodys_own_loop_obeys_nobody() {
+fn a_loop_of_an_unprivileged_user_obeys_that_user() {
     let seconds = seconds();
     let scratch = with_agent(&format!("{UP} exec sleep {seconds}"));
     let tool = tool_of_nobody(&scratch);
@@ -244,7 +244,7 @@ fn connect(scratch: &Scratch) -> BufReader<UnixStream> {
 }
 
 #[test]
-fn forty_callers_are_served_while_forty_others_say_nothing() {
+fn silent_connections_do_not_block_other_callers() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
@@ -265,7 +265,7 @@ fn forty_callers_are_served_while_forty_others_say_nothing() {
 }
 
 #[test]
-fn followers_never_crowd_out_the_operator() {
+fn followers_do_not_use_the_connections_of_the_operator() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
@@ -288,7 +288,7 @@ fn followers_never_crowd_out_the_operator() {
 }
 
 #[test]
-fn followers_that_are_gone_make_room() {
+fn connections_of_closed_followers_are_reused() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
@@ -310,7 +310,7 @@ fn followers_that_are_gone_make_room() {
 }
 
 #[test]
-fn nonsense_on_the_socket_is_answered_and_harmless() {
+fn invalid_requests_are_answered_with_an_error() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
@@ -398,14 +398,14 @@ fn a_slow_follower_gets_every_record() {
 }
 
 #[test]
-fn a_follower_sees_what_was_recorded_while_it_came() {
+fn a_follower_gets_records_from_before_its_connection() {
     let scratch = with_agent(&format!("{UP} exec sleep 1000"));
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
     await_up(&scratch, 1);
     obey(&tool, &["pause", "--now"]);
     await_status(&tool, "paused", |status| status["state"] == "paused");
-    // Nothing more is recorded: whatever it is not shown now, it is never shown.
+    // Nothing more is recorded, so a record that is missing now is never shown.
     let mut follower = tool.spawn(["events", "--follow"]);
     await_until("the last record", SOON, || {
         follower.stdout().contains("paused;")

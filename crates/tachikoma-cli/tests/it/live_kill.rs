@@ -231,7 +231,7 @@ fn a_process_in_the_cgroup_of_a_dead_loop_cannot_trust_a_configuration() {
     await_until("the child of the agent has tried", SOON, || tried.exists());
     let said = scratch.read("said");
     let refused = said.contains("only the operator decides what is trusted");
-    // Without a cgroup, a process that cleared its environment cannot be told from one of the operator.
+    // Without a cgroup, a process with a cleared environment looks like one of the operator.
     assert_eq!(refused, in_cgroup, "{said}");
 }
 
@@ -266,14 +266,14 @@ fn leftovers_end_before_a_new_agent(scratch: &Scratch, tool: &Tool<'_>, seconds:
 
 // complaint_47
 #[test]
-fn what_outlives_runner_guard_and_standby_ends_before_the_next_agent_starts() {
+fn processes_that_survive_runner_guard_and_standby_end_before_the_next_agent() {
     let seconds = seconds();
     let scratch = suspicious(&seconds);
     leftovers_end_before_a_new_agent(&scratch, &tool(&scratch), &seconds);
 }
 
 #[test]
-fn what_outlives_runner_guard_and_standby_is_known_by_its_marker() {
+fn processes_that_survive_runner_guard_and_standby_are_found_by_their_marker() {
     let seconds = seconds();
     let scratch = suspicious(&seconds);
     leftovers_end_before_a_new_agent(&scratch, &tool_of_nobody(&scratch), &seconds);

@@ -275,7 +275,7 @@ impl Screen {
         self.lines.iter().any(|shown| shown.contains(line))
     }
 
-    /// What stands behind some words, to the end of their line.
+    /// Returns the text after some words, to the end of their line.
     pub(crate) fn behind(&self, words: &str) -> Option<&str> {
         let mut lines = self.lines.iter();
         let (_, behind) = lines.find_map(|line| line.split_once(words))?;

@@ -43,7 +43,7 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
 fn three_presses_end_a_run_that_is_stuck() {
     let scratch = with_agent("exit 0");
     let tool = tool(&scratch);
-    // Its last words go to a pipe that is full and that nobody reads.
+    // Its last output goes to a full pipe without a reader.
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
     fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
@@ -89,7 +89,7 @@ fn pid(number: u32) -> Pid {
 }
 
 #[test]
-fn three_presses_end_everything_also_when_the_guard_stands_still() {
+fn three_presses_end_everything_even_if_the_guard_is_stopped() {
     let seconds = seconds();
     let scratch = with_agent(&format!(
         "trap '' INT TERM; {UP} while :; do sleep {seconds}; done"
@@ -133,7 +133,7 @@ fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
     await_up(&scratch, 1);
-    // Whoever is stopped before it lies down has not overslept.
+    // A process that is stopped before it sleeps has not overslept.
     await_until("the runner has heard of it", SOON, || {
         kinds(&events(&tool)).contains(&"agent_launched".to_owned())
     });
@@ -142,7 +142,7 @@ fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
     for process in all {
         kill_process(pid(process), Signal::STOP).unwrap();
     }
-    // So much longer than the time-out that it is no busy machine.
+    // Much longer than the timeout, so that a busy machine is excluded.
     let stopped = Instant::now();
     await_until("time passes", SOON, || {
         stopped.elapsed().as_millis() > 10_000

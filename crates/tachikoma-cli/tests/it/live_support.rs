@@ -48,7 +48,7 @@ pub(crate) fn tool(scratch: &Scratch) -> Tool<'_> {
 
 /// Returns the binary, set up to run without root's rights.
 pub(crate) fn tool_of_nobody(scratch: &Scratch) -> Tool<'_> {
-    // The one that was built may lie where nobody can look.
+    // The built binary may be in a directory that other users cannot read.
     let copy = scratch.home().join("tachikoma");
     copy_binary(&copy);
     scratch.hand_to_nobody();
@@ -170,7 +170,7 @@ pub(crate) fn guard_of(runner: u32) -> u32 {
     guards[0]
 }
 
-/// Waits until nobody sleeps for so long.
+/// Waits until no process sleeps for this long.
 #[track_caller]
 pub(crate) fn await_nobody(seconds: &str) {
     await_until("no process is left", SOON, || {

@@ -79,7 +79,7 @@ fn a_progress_line_never_wraps() {
 }
 
 #[test]
-fn agents_cannot_talk_to_the_terminal() {
+fn agents_cannot_write_to_the_terminal() {
     let scratch = with_agent(
         "printf 'a\\033[2Jb\\033]52;c;aGk=\\007c\\033]0;title\\033\\\\d\\n'\n\
          printf 'over\\rwritten\\n'\n\
@@ -190,7 +190,7 @@ fn sigterm_ends_the_loop_with_143() {
 }
 
 #[test]
-fn ctrl_c_while_nothing_runs_is_heard_too() {
+fn ctrl_c_works_while_no_agent_runs() {
     let scratch = with_agent("exit 0");
     let words = ["run", "--delay", "1h", "--", "sh", "agent.sh"];
     let terminal = Terminal::start(&tool(&scratch), &words, 80);
@@ -228,7 +228,7 @@ fn ctrl_z_stops_runner_and_agent_and_the_clock() {
         !last.contains(PROGRESS)
     });
 
-    // Longer than the whole time-out.
+    // Longer than the whole timeout.
     let stopped = Instant::now();
     await_until("time passes", SOON, || stopped.elapsed().as_millis() > 3500);
     assert!(both(|state| state == 'T'));
@@ -302,7 +302,7 @@ fn closing_the_terminal_ends_a_loop_in_the_foreground() {
 }
 
 #[test]
-fn a_detached_loop_outlives_its_terminal() {
+fn a_detached_loop_survives_its_terminal() {
     let seconds = seconds();
     let scratch = with_agent(&format!(
         "echo \"$@\" >words; env >environment; {UP} exec sleep {seconds}"
@@ -382,7 +382,7 @@ fn a_loop_that_is_at_its_limit_is_not_left_in_the_background() {
 }
 
 #[test]
-fn a_report_that_nobody_reads_changes_neither_the_loop_nor_its_exit_code() {
+fn an_unread_report_does_not_affect_the_loop_or_its_exit_code() {
     for quiet in [false, true] {
         let scratch = with_agent("echo working; exit 9");
         scratch.write(

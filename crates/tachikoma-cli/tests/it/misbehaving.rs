@@ -1,4 +1,4 @@
-//! A loop whose hooks and messages all misbehave.
+//! A loop with misbehaving hooks and notifications.
 
 use tachikoma_testkit::{Scratch, await_until, processes_with};
 
@@ -8,7 +8,7 @@ use crate::notify_support::{Answer, Service};
 use crate::support::{CLAIMS, SOON, events, lines, run, status, tachikoma};
 
 #[test]
-fn a_loop_all_of_whose_hooks_and_messages_misbehave_ends_as_it_should() {
+fn a_loop_with_misbehaving_hooks_and_notifications_ends_correctly() {
     let scratch = Scratch::new();
     let long = seconds();
     let hangs = format!("trap '' TERM; sleep {long}");
@@ -27,7 +27,7 @@ fn a_loop_all_of_whose_hooks_and_messages_misbehave_ends_as_it_should() {
         hook("iteration_start", &forks, ""),
         hook("iteration_end", "kill -9 $$", ""),
         hook("iteration_end", "cat /dev/zero | head -c 5000000; exit 1", ""),
-        // It says stop when nobody waits for it any more.
+        // It stops the loop when the loop has already ended.
         hook("iteration_end", "trap 'exit 125' TERM; sleep 1 & wait", quick),
         hook("error", &hangs, quick),
         hook("no_progress", &forks, ""),

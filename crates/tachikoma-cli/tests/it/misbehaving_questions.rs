@@ -1,4 +1,4 @@
-//! A loop whose hooks, messages and questions all misbehave at once: it ends as it should, with a whole journal.
+//! A loop with misbehaving hooks, notifications and questions: it ends correctly, with a complete journal.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use crate::live_support::{
 };
 use crate::notify_support::{Answer, Service};
 
-/// What is no answer, as it comes over the socket.
+/// Invalid answers over the socket.
 const GARBAGE: [&[u8]; 6] = [
     b"",
     b"\xff\xfe\x00\n",
@@ -60,7 +60,7 @@ fn at_once(scratch: &Scratch, id: u32, choices: [&str; 2]) {
 }
 
 #[test]
-fn a_loop_all_of_whose_questions_misbehave_too_ends_as_it_should() {
+fn a_loop_with_misbehaving_question_hooks_ends_correctly() {
     let scratch = Scratch::with_git();
     let long = seconds();
     let hangs = format!("trap '' TERM; sleep {long}");
@@ -114,7 +114,7 @@ fn a_loop_all_of_whose_questions_misbehave_too_ends_as_it_should() {
     garbage(&scratch, &tool);
     assert_eq!(status(&tool)["question"]["id"], 1, "it is still open");
     at_once(&scratch, 1, ["continue", "continue"]);
-    // The iteration fails. Nobody answers in time, and the loop pauses.
+    // The iteration fails. The question times out, and the loop pauses.
     await_question(&tool, 2);
     await_status(&tool, "paused", |it| it["state"] == "paused");
     assert_ne!(tool.run(["answer", "2", "continue"]).code(), Some(0));
@@ -139,7 +139,7 @@ fn a_loop_all_of_whose_questions_misbehave_too_ends_as_it_should() {
             ["stopped", "incident"].contains(&it["event"]["type"].as_str().unwrap())
         })
     });
-    // Nobody waits for the messages about it.
+    // The loop does not wait for notifications about it.
     live.signal(rustix::process::Signal::INT);
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());

@@ -1,4 +1,4 @@
-//! Hooks and messages are told the same of the same.
+//! Hooks and notifications get the same facts.
 
 use std::fs;
 

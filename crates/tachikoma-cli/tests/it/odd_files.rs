@@ -83,7 +83,7 @@ fn a_pipe_in_the_place_of_the_journal() {
     fs::remove_file(&journal).expect("it is ours");
     let made = Command::new("mkfifo").arg(&journal).status();
     assert!(made.expect("mkfifo starts").success());
-    // Whatever it says, it says it, and the pipe is still there.
+    // The message may vary, and the pipe stays.
     for words in [&["status"][..], &["state", "verify"], &["run"]] {
         let ran = tachikoma(&scratch).run(words);
         assert_ne!(ran.code(), None, "{words:?}: {}", ran.snapshot());
@@ -175,7 +175,7 @@ fn two_runners_after_everything_was_deleted() {
 
 /// Nothing is written over because it could not be moved.
 #[test]
-fn what_is_in_the_place_of_the_snapshot_and_cannot_be_moved_stays() {
+fn an_unmovable_file_in_place_of_the_snapshot_stays() {
     let scratch = Scratch::new();
     let script = "[ $TACHIKOMA_ITERATION != 2 ] && exit 0
         until grep -q '\"iteration\": 2' .ralph/state.json; do sleep 0.01; done

@@ -175,7 +175,7 @@ fn a_server_that_is_not_enabled_is_not_started() {
 }
 
 #[test]
-fn in_the_background_it_is_found_from_a_subdirectory_and_tells_what_it_did() {
+fn a_detached_supervisor_is_found_from_a_subdirectory() {
     let bed = Bed::new(&json!({}), "restart_delay_ms = 10");
     bed.scratch.write("deep/down/file", "");
     let ran = bed.tool().run(["opencode", "up", "--detach"]);
@@ -345,7 +345,7 @@ fn a_hang_up_reads_the_configuration_again() {
 }
 
 #[test]
-fn a_purge_takes_what_is_known_of_the_server_unless_it_runs() {
+fn a_purge_deletes_the_server_state_unless_it_runs() {
     let bed = Bed::new(&json!({}), "");
     bed.scratch.write("prompt.md", "work\n");
     let live = bed.up();
@@ -397,7 +397,7 @@ fn a_tool_of_the_server_cannot_stop_it() {
 }
 
 #[test]
-fn systemd_is_told_when_it_is_ready_how_it_is_that_it_lives_and_that_it_stops() {
+fn systemd_gets_ready_status_watchdog_and_stopping() {
     let bed = Bed::new(&json!({}), "");
     let path = bed.scratch.home().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();

@@ -1,4 +1,4 @@
-//! `tachikoma run --agent opencode` with a fake server that is a real process: one conversation, whatever becomes of the server.
+//! `tachikoma run --agent opencode` with a fake server in its own process: one conversation, also if the server dies.
 
 use std::fs;
 use std::path::PathBuf;
@@ -222,7 +222,7 @@ fn a_server_that_forgot_the_conversation_gets_a_fresh_one_with_the_hand_off() {
 }
 
 #[test]
-fn a_prompt_that_nobody_confirms_is_asked_for_and_not_given_twice() {
+fn an_unconfirmed_prompt_is_checked_and_not_sent_twice() {
     let bed = Bed::new(&json!({"always": {"swallows_answers": 1}}), "");
     let ran = bed.start("2").wait(LOOP);
     expect(&ran, 3);
@@ -275,7 +275,7 @@ fn a_server_that_is_given_up_ends_the_loop_with_what_to_do() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_told_before_anything_begins() {
+fn a_missing_server_program_is_reported_before_the_first_iteration() {
     let bed = Bed::new(&json!({}), "");
     let path = bed.scratch.path().join("tachikoma.toml");
     fs::write(path, "[opencode]\nserve_command = 'opencode-nonesuch'\n").expect("ours");
@@ -401,7 +401,7 @@ fn an_attached_server_is_used_with_its_password_and_left_alone() {
 }
 
 #[test]
-fn what_is_no_server_of_ours_is_told_at_once_and_clearly() {
+fn an_address_without_an_opencode_server_is_reported_at_once() {
     let page = json!({"always": {"html": "<!doctype html><title>x</title>"}});
     let other = json!({"always": {"health": "{\"status\":\"up\"}"}});
     for (script, password, wanted, words) in [
@@ -440,7 +440,7 @@ fn what_is_no_server_of_ours_is_told_at_once_and_clearly() {
 }
 
 #[test]
-fn nobody_at_an_address_is_said_at_once_and_can_be_taken_back() {
+fn an_unreachable_address_is_reported_at_once_and_can_be_replaced() {
     let bed = Bed::new(&json!({}), "");
     // The port of one that is gone.
     let (server, url) = fake(&bed, None);

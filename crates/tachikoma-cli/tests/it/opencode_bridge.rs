@@ -1,4 +1,4 @@
-//! The bridge as a process, with a fake server that is one too: whoever takes a conversation up hears of its own turn only.
+//! The bridge as a process, with a fake server: a resumed conversation reports only its own turn.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,7 +14,7 @@ use crate::live_support::{BIN, SOON};
 use crate::opencode::{Bed, kill_server};
 use crate::opencode_agent::{Books as _, Fake, HELD, fake};
 
-/// A turn takes as long as its tool; what is told late is told in this time.
+/// A turn takes as long as its tool; late events come within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A bridge that the test started.
@@ -181,7 +181,7 @@ fn a_conversation_without_a_message_is_taken_up() {
 }
 
 #[test]
-fn messages_that_are_no_list_are_no_messages() {
+fn an_invalid_list_of_messages_counts_as_empty() {
     for answer in ["null", "{}", "[null]", "\"\""] {
         let (bed, _server, url) = bed(&json!({"always": {"messages": answer}}));
         let session = post(&url, "/session", &json!({}));
@@ -195,7 +195,7 @@ fn messages_that_are_no_list_are_no_messages() {
 }
 
 #[test]
-fn who_takes_a_live_turn_up_hears_its_own_to_the_end_and_the_prompt_is_there_once() {
+fn a_resumed_live_turn_is_read_to_its_end_with_one_prompt() {
     let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
     let mut first = Bridge::start(&bed, &url, &[]);
     first.prompt(1);
@@ -255,7 +255,7 @@ fn a_turn_that_someone_else_ends_is_lost_and_goes_on() {
 }
 
 #[test]
-fn whoever_leaves_leaves_no_turn_behind() {
+fn a_bridge_that_ends_aborts_its_turn() {
     let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
     let mut bridge = Bridge::start(&bed, &url, &[]);
     let session = bridge.session();
@@ -269,7 +269,7 @@ fn whoever_leaves_leaves_no_turn_behind() {
 }
 
 #[test]
-fn what_a_compaction_says_is_not_the_agents_word() {
+fn the_text_of_a_compaction_is_not_agent_output() {
     let (bed, _server, url) = bed(&json!({"turn": {"tools": 2, "compacts": true}}));
     let mut bridge = Bridge::start(&bed, &url, &[]);
     bridge.prompt(1);
@@ -279,7 +279,7 @@ fn what_a_compaction_says_is_not_the_agents_word() {
 }
 
 #[test]
-fn a_sub_agent_that_was_born_unheard_gets_its_answer() {
+fn a_sub_agent_with_a_missed_start_event_gets_its_answer() {
     let script = json!({"turn": {"child_asks": true}, "always": {"cuts_births": true}});
     let (bed, _server, url) = bed(&script);
     let mut bridge = Bridge::start(&bed, &url, &[]);

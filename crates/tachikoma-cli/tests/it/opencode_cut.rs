@@ -11,7 +11,7 @@ use crate::opencode::Bed;
 use crate::opencode_agent::{Books as _, HELD, LOOP, RUN, expect, outcomes};
 
 #[test]
-fn a_turn_that_was_cut_behind_a_compaction_goes_on_and_its_prompt_is_there_once() {
+fn a_turn_cut_off_after_a_compaction_continues_with_one_prompt() {
     let command = "echo x >> started; [ $(wc -l < started) -lt 2 ] || until [ -e go ] || ! [ -e started ]; do sleep 0.02; done";
     let turn = json!({"tools": 2, "compacts": true, "command": command});
     let bed = Bed::new(&json!({"turn": turn}), "restart_delay_ms = 0");
@@ -32,7 +32,7 @@ fn a_turn_that_was_cut_behind_a_compaction_goes_on_and_its_prompt_is_there_once(
 
 /// S004: after a restart the interrupted iteration goes on.
 #[test]
-fn a_restart_that_someone_orders_in_mid_turn_is_no_failure() {
+fn a_requested_restart_during_a_turn_is_not_a_failure() {
     let bed = Bed::new(&json!({"turn": {"command": HELD}}), "restart_delay_ms = 0");
     let up = bed.up();
     bed.await_ready(1);

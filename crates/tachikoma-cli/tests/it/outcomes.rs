@@ -33,7 +33,7 @@ fn done() {
 }
 
 #[test]
-fn a_claim_inside_a_sentence_is_none() {
+fn a_claim_inside_a_sentence_does_not_count() {
     let scratch = Scratch::new();
     let script = "echo 'I do not say <promise>COMPLETE</promise> yet'";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], script));
@@ -71,7 +71,7 @@ fn complaint_23_a_promise_that_is_not_meant_is_none_and_said() {
 }
 
 #[test]
-fn a_claim_of_a_failed_iteration_is_none() {
+fn a_claim_of_a_failed_iteration_does_not_count() {
     let scratch = Scratch::new();
     let script = format!("{CLAIMS}; exit 1");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
@@ -337,8 +337,8 @@ fn the_agents_words_cannot_steer_the_terminal() {
 }
 
 #[test]
-fn what_it_is_busy_with_is_an_exit_of_its_own() {
-    // The agent's own signals are its own: a loop whose agent is killed goes on.
+fn a_busy_directory_has_its_own_exit_code() {
+    // Signals to the agent do not matter to the loop: it continues if its agent is killed.
     let scratch = Scratch::new();
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], BUSY));
     await_events(&scratch, "agent_launched", 1);

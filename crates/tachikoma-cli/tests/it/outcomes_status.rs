@@ -69,7 +69,7 @@ fn check_keys(status: &Value) {
 }
 
 #[test]
-fn a_runner_that_stands_still_is_shown_at_once_and_as_live() {
+fn a_stopped_runner_is_shown_as_live_at_once() {
     let scratch = Scratch::new();
     let mut live = start_busy(&scratch, &[]);
     live.signal(rustix::process::Signal::STOP);

@@ -31,7 +31,7 @@ fn complaint_30_a_loop_that_does_nothing_ends_by_itself_and_says_how_to_go_on() 
     assert_eq!(known["outcome"]["kind"], "condition");
     assert_eq!(known["stats"]["no_progress_count"], 5);
     assert_eq!(known["progress"]["last_iteration"], Value::Null);
-    // Whoever runs it again wants it to go on.
+    // Another run continues the loop.
     let again = as_configured(&scratch).run(["run", "--max-iterations", "7"]);
     assert_eq!(again.code(), Some(3), "{}", again.snapshot());
     assert_eq!(status(&scratch)["stats"]["no_progress_count"], 2);
@@ -96,7 +96,7 @@ fn the_size_of_a_change_counts_up_to_a_bound() {
 }
 
 #[test]
-fn what_a_person_changes_between_two_iterations_is_no_progress() {
+fn changes_of_the_user_between_iterations_are_not_progress() {
     for scratch in [Scratch::new(), repository("")] {
         let script = "while [ ! -e ../go.$TACHIKOMA_ITERATION ]; do sleep 0.01; done";
         let config = "iteration_delay = \"1h\"\n[git]\nauto_commit = false\n";
@@ -127,7 +127,7 @@ fn what_a_person_changes_between_two_iterations_is_no_progress() {
 }
 
 #[test]
-fn what_a_runner_that_died_did_not_see_is_not_taken_for_nothing() {
+fn an_unmeasured_iteration_of_a_killed_runner_is_not_counted_as_no_progress() {
     let scratch = Scratch::new();
     let script = "[ $TACHIKOMA_ATTEMPT -gt 1 ] || { touch begun; sleep 600; }";
     let mut live = as_configured(&scratch).spawn(run(&["--max-iterations", "1"], script));

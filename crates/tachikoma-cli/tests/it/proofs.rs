@@ -34,7 +34,7 @@ fn work_that_was_found_complete_is_complete_if_gates_prove_it() {
 }
 
 #[test]
-fn what_gates_and_scripts_write_is_the_loops_and_is_committed_at_its_end() {
+fn files_of_gates_and_scripts_are_committed_at_the_end() {
     let scratch = repository();
     let asks = "[stop_conditions]\ncustom_scripts = ['ask.sh']\n";
     let config = asks.to_owned() + &gate("proof", "echo 1 > by-a-gate", "");
@@ -50,7 +50,7 @@ fn what_gates_and_scripts_write_is_the_loops_and_is_committed_at_its_end() {
 }
 
 #[test]
-fn a_stop_script_may_ask_and_not_command() {
+fn a_stop_script_can_read_the_status_but_not_command() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -70,7 +70,7 @@ fn a_stop_script_may_ask_and_not_command() {
 }
 
 #[test]
-fn objectives_that_were_ticked_before_the_loop_are_no_claim() {
+fn objectives_completed_before_the_loop_are_not_a_claim() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -219,7 +219,7 @@ fn objectives_that_may_not_be_meant_so_are_said_before_the_first_iteration() {
 }
 
 #[test]
-fn a_claim_of_a_script_behind_a_failed_iteration_needs_a_gate() {
+fn a_claim_of_a_script_after_a_failed_iteration_needs_a_gate() {
     let scratch = Scratch::new();
     let scripts = "[stop_conditions]\ncustom_scripts = ['yes.sh']\n";
     scratch.write("tachikoma.toml", scripts);

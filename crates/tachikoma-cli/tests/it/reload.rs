@@ -25,7 +25,7 @@ fn reloaded(events: &[Value]) -> Vec<&Value> {
 }
 
 #[test]
-fn what_changed_holds_from_the_next_decision_on_and_the_rest_is_named() {
+fn reloaded_settings_apply_at_once_and_the_others_are_named() {
     let scratch = configured();
     let tool = tool(&scratch);
     let live = tool.spawn(["run"]);
@@ -68,7 +68,7 @@ fn what_changed_holds_from_the_next_decision_on_and_the_rest_is_named() {
 }
 
 #[test]
-fn what_a_flag_hides_is_named_and_holds_with_the_next_run() {
+fn settings_that_a_flag_overrides_are_named_on_reload() {
     let scratch = configured();
     let tool = tool(&scratch);
     let live = tool.spawn(["run", "--delay", "7s"]);

@@ -291,7 +291,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     kill(&scratch, live);
 
     let live = tachikoma(&scratch).spawn(["run"]);
-    // A record is written before it is published: `status` may lag behind the journal.
+    // A record is written before it is published, so `status` may be older than the journal.
     await_until("the new runner to be known", SOON, || {
         status(&scratch)["runner"]["pid"] == live.pid()
     });
@@ -385,7 +385,7 @@ fn a_wait_goes_on_over_a_crash() {
 }
 
 #[test]
-fn a_crash_is_no_way_around_a_backoff() {
+fn a_crash_does_not_skip_a_backoff() {
     let scratch = Scratch::new();
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "3"], "false"));
     await_events(&scratch, "wait_started", 2);

@@ -228,14 +228,14 @@ fn a_snapshot_of_a_newer_version_is_refused() {
 }
 
 #[test]
-fn a_gap_behind_the_snapshot_is_refused() {
+fn a_gap_after_the_snapshot_is_refused() {
     let scratch = Scratch::new();
     let script = "[ $TACHIKOMA_ITERATION = 2 ] && exec sleep 600; true";
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "9"], script));
     await_events(&scratch, "agent_launched", 2);
     assert_eq!(tachikoma(&scratch).run(["pause"]).code(), Some(0));
     kill(&scratch, live);
-    // The record of the launch, behind the snapshot, and before that of the pause.
+    // The record of the launch, after the snapshot, and before that of the pause.
     let path = journal(&scratch);
     let text = fs::read_to_string(&path).expect("it is ours");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();

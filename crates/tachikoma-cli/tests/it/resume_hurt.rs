@@ -81,7 +81,7 @@ fn deleted_loops_are_made_up_for_by_the_snapshot() {
     ");
 }
 
-/// A loop whose first segment is closed, and whose second one is gone.
+/// A loop with a closed first segment and a missing second one.
 fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
     let scratch = with_history();
     let first = journal(&scratch);
@@ -153,7 +153,7 @@ fn a_changed_end_of_the_last_line_drops_no_record() {
 }
 
 #[test]
-fn a_directory_in_the_place_of_the_snapshot_stops_nobody() {
+fn a_directory_in_place_of_the_snapshot_does_not_stop_a_run() {
     let scratch = with_history();
     fs::remove_file(snapshot(&scratch)).expect("it is ours");
     scratch.write(".ralph/state.json/mine", "mine\n");
@@ -198,7 +198,7 @@ fn a_death_between_a_new_loop_and_the_archive_of_the_old_one_brings_nothing_back
 }
 
 #[test]
-fn what_was_wrong_with_a_loop_that_is_done_is_no_concern_of_the_next() {
+fn problems_of_a_completed_loop_do_not_affect_the_next() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

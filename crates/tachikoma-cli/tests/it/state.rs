@@ -158,7 +158,7 @@ fn nothing_is_kept_where_no_loop_is() {
 }
 
 #[test]
-fn what_is_whole_is_good_and_what_is_not_is_named_with_what_to_do() {
+fn verify_names_damaged_objects_with_a_hint() {
     let scratch = with_history();
     let ran = good(&scratch, &["state", "verify"]);
     assert_eq!(ran.stdout.matches("good ").count(), 2, "{}", ran.stdout);

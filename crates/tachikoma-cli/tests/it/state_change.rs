@@ -103,7 +103,7 @@ fn the_agent_may_not_set_anything() {
 }
 
 #[test]
-fn what_is_no_json_or_out_of_bounds_is_refused_and_changes_nothing() {
+fn an_invalid_or_too_large_value_is_refused() {
     let scratch = with_history();
     let before = files(&scratch.path().join(".ralph"));
     let ran = set(&scratch, "a", "some words");
@@ -155,7 +155,7 @@ fn there_is_an_end_to_the_number_of_keys() {
     done(&set(&scratch, "more", "1"), "more is set");
 }
 
-/// A crash stays known: whoever sets something in between is no runner.
+/// A crash stays known: a process that sets a value in between does not count as a runner.
 #[test]
 fn after_a_crash_the_next_run_still_learns_of_it() {
     let scratch = Scratch::new();

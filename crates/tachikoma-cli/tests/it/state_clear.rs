@@ -71,7 +71,7 @@ fn new_and_done_archive_the_loop_before_in_the_same_way() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
 }
 
-/// What nobody can read is archived or kept, never written over.
+/// An unreadable snapshot is archived or kept, never overwritten.
 #[test]
 fn a_snapshot_that_cannot_be_read_is_kept() {
     for text in ["half of someth", "{\n  \"version\": 99,\n  \"new\": 1}\n"] {
@@ -240,7 +240,7 @@ fn a_purge_leaves_all_that_is_not_ours() {
 
 /// A setting may point anywhere, also by mistake.
 #[test]
-fn a_purge_leaves_a_file_that_is_no_snapshot_wherever_it_is() {
+fn a_purge_keeps_a_file_that_is_not_a_snapshot() {
     let scratch = with_history();
     scratch.write(
         "tachikoma.toml",
@@ -255,7 +255,7 @@ fn a_purge_leaves_a_file_that_is_no_snapshot_wherever_it_is() {
 }
 
 #[test]
-fn a_purge_that_nobody_confirms_does_nothing() {
+fn an_unconfirmed_purge_does_nothing() {
     let scratch = with_history();
     let before = files(&scratch.path().join(".ralph"));
     let ran = tachikoma(&scratch).run(["state", "clear", "--purge"]);

@@ -27,7 +27,7 @@ pub fn tachikoma(scratch: &Scratch) -> Tool<'_> {
 /// The variable by which a loop may do nothing for as long as it likes.
 pub const PATIENCE: &str = "TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS";
 
-/// The binary, as whoever installs it has it.
+/// The binary, as a user installs it.
 pub fn as_configured(scratch: &Scratch) -> Tool<'_> {
     Tool::new(env!("CARGO_BIN_EXE_tachikoma"), scratch)
 }
@@ -80,7 +80,7 @@ const STOOD_STILL: &str = "stood still for ";
 pub fn shown(ran: &Ran) -> String {
     // How far a runner has come with its snapshot when it is killed, is chance.
     let text = ran.snapshot();
-    // And so is a machine that stands still.
+    // A machine may also be suspended.
     let lines = text.lines().filter(|line| !line.contains(STOOD_STILL));
     let lines = lines.map(|line| match line.split_once(STATE_FROM) {
         Some((before, _)) => format!("{before}{STATE_FROM}[SOURCE]"),

@@ -55,7 +55,7 @@ fn the_agent_works_in_the_working_directory_that_is_set() {
 
 // complaint_19
 #[test]
-fn what_the_loop_keeps_is_no_business_of_the_repository() {
+fn git_ignores_the_state_of_the_loop() {
     let scratch = Scratch::with_git();
     scratch.write("prompt.md", "go\n");
     let script = "git add -A && git status --porcelain; git clean -fdq";

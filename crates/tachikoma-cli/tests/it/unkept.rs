@@ -88,7 +88,7 @@ fn a_loop_runs_to_its_end_and_leaves_nothing() {
 }
 
 #[test]
-fn a_live_one_answers_as_any_other() {
+fn a_live_loop_with_temporary_state_answers_requests() {
     let scratch = Scratch::new();
     let tool = unkept(&scratch);
     let live = tool.spawn(run(&[], &format!("echo hello; {BUSY}")));
@@ -130,7 +130,7 @@ fn a_live_one_answers_as_any_other() {
 }
 
 #[test]
-fn what_a_killed_runner_leaves_goes_at_the_next_start() {
+fn temporary_state_of_a_killed_runner_is_removed_at_the_next_start() {
     let scratch = Scratch::new();
     let tool = unkept(&scratch);
     let live = tool.spawn(run(&[], &format!("touch up; {BUSY}")));
@@ -151,7 +151,7 @@ fn what_a_killed_runner_leaves_goes_at_the_next_start() {
 }
 
 #[test]
-fn what_a_killed_runner_leaves_can_be_purged() {
+fn temporary_state_of_a_killed_runner_can_be_purged() {
     let scratch = Scratch::new();
     let tool = unkept(&scratch);
     let live = tool.spawn(run(&[], &format!("touch up; {BUSY}")));
@@ -185,7 +185,7 @@ fn a_loop_that_is_kept_is_neither_resumed_nor_touched() {
 }
 
 #[test]
-fn its_snapshots_go_with_it_and_its_commits_stay() {
+fn git_snapshots_of_temporary_state_are_removed_and_commits_stay() {
     let scratch = repository(UNKEPT);
     let temporary = scratch.home().join("tmp");
     fs::create_dir_all(&temporary).expect("it is ours");
