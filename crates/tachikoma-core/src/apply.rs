@@ -188,7 +188,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         }
         LoopEvent::OutputSeen => with_work(state, |work| work.heard(time)),
         LoopEvent::SilenceChecked { until, .. } => {
-            with_work(state, |work| work.look = Some(*until))
+            with_work(state, |work| work.look = Some(*until));
         }
         LoopEvent::AgentBusy { activity } => with_work(state, |work| work.seen(*activity, time)),
         LoopEvent::ContextMeasured {
@@ -397,10 +397,10 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             uncommitted,
         } => autocommit::snapshot_taken(state, *iteration, commit, *uncommitted),
         LoopEvent::AutocommitStarted(autocommit) => {
-            autocommit::autocommit_started(state, autocommit.clone())
+            autocommit::autocommit_started(state, autocommit.clone());
         }
         LoopEvent::AutocommitCanceled { until, then } => {
-            autocommit::autocommit_canceled(state, *until, *then)
+            autocommit::autocommit_canceled(state, *until, *then);
         }
         LoopEvent::AutocommitFinished {
             purpose,
@@ -408,7 +408,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             kept,
         } => autocommit::autocommit_finished(state, *purpose, *iteration, kept, time),
         LoopEvent::AutocommitGivenUp { purpose, .. } => {
-            autocommit::autocommit_given_up(state, *purpose)
+            autocommit::autocommit_given_up(state, *purpose);
         }
         LoopEvent::Claimed { reason } => completion::claim(
             state,

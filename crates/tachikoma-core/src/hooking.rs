@@ -81,11 +81,7 @@ impl HookPoint {
             | Self::SessionStart
             | Self::SessionEnd => HookKind::Framing,
             Self::BeforeReboot | Self::AfterReboot => HookKind::Reboot,
-            Self::TestsChanged
-            | Self::NoProgress
-            | Self::Error
-            | Self::Question
-            | Self::LimitWait => HookKind::Beside,
+            _ => HookKind::Beside,
         }
     }
 }
@@ -209,15 +205,7 @@ impl Frames {
             HookPoint::IterationEnd => self.iteration_end = false,
             HookPoint::SessionStart => self.session_start = false,
             HookPoint::SessionEnd => self.session_end = false,
-            HookPoint::LoopStart
-            | HookPoint::LoopEnd
-            | HookPoint::BeforeReboot
-            | HookPoint::AfterReboot
-            | HookPoint::TestsChanged
-            | HookPoint::NoProgress
-            | HookPoint::Error
-            | HookPoint::Question
-            | HookPoint::LimitWait => {}
+            _ => {}
         }
     }
 }

@@ -91,6 +91,7 @@ pub enum Input {
         /// The number that the order carried. An answer that nobody waits for any more is dropped.
         number: u64,
         /// What came of it, or why nobody knows.
+        #[serde(rename = "result")]
         kept: Result<AutocommitResult, String>,
     },
     /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
@@ -133,6 +134,7 @@ pub enum Input {
         /// Where the answer goes.
         ticket: Ticket,
         /// What is wanted.
+        #[serde(rename = "request")]
         wish: OperatorRequest,
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).

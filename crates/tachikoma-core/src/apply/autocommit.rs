@@ -105,7 +105,7 @@ fn keep_over(state: &mut State, purpose: AutocommitPurpose) {
     match purpose {
         AutocommitPurpose::Iteration | AutocommitPurpose::End => state.phase = Phase::Idle,
         AutocommitPurpose::Checkpoint => {
-            with_reboot(state, |reboot| reboot.stage = RebootStage::Begun)
+            with_reboot(state, |reboot| reboot.stage = RebootStage::Begun);
         }
     }
 }

@@ -241,7 +241,7 @@ impl Stepper<'_> {
             },
             (AutocommitPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
             (AutocommitPurpose::Iteration | AutocommitPurpose::End, _) => {
-                self.check(autocommit.then)
+                self.check(autocommit.then);
             }
         }
     }
