@@ -1,4 +1,4 @@
-//! What the core wants done: orders going out.
+//! Effects: what the core asks the runner to do.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +10,13 @@ use crate::loop_state::LoopState;
 use crate::reboots::RebootReason;
 use crate::record::Record;
 
-/// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
+/// What came of one input: facts to be journalled and published, then effects to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// Facts, already applied to the state.
+    /// Records, already applied to the state.
     pub records: Vec<Record>,
-    /// Wishes.
+    /// Effects, in the order in which they are carried out.
     pub effects: Vec<Effect>,
 }
 

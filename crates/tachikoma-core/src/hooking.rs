@@ -145,7 +145,7 @@ pub struct HooksStart {
     pub outcome: Option<Outcome>,
 }
 
-/// Hooks have run, or are not waited for any more.
+/// Hooks have run, or are no longer waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HooksEnd {
     /// Which ones.

@@ -1,4 +1,4 @@
-//! What the core is told: nouns coming in.
+//! Inputs of the core: what happened outside of it.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub enum Input {
         /// Which part, and how.
         reason: String,
     },
-    /// The whole process, or the machine, stood still: that time counts against nobody's time-out.
+    /// The whole process, or the machine, was suspended: that time counts against nobody's timeout.
     Suspended {
         /// How long.
         duration: Duration,
@@ -88,7 +88,7 @@ pub enum Input {
     },
     /// The answer to [`Effect::Autocommit`](crate::Effect::Autocommit).
     AutocommitFinished {
-        /// The number that the order carried. An answer that nobody waits for any more is dropped.
+        /// The number that the order carried. An answer that is no longer awaited is dropped.
         number: u64,
         /// What came of it, or why nobody knows.
         #[serde(rename = "result")]
@@ -96,7 +96,7 @@ pub enum Input {
     },
     /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
     ConditionsAnswered {
-        /// The number that the question carried. An answer that nobody waits for any more is dropped.
+        /// The number that the question carried. An answer that is no longer awaited is dropped.
         number: u64,
         /// What objectives and scripts say.
         answers: Answers,

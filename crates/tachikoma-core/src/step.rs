@@ -1,4 +1,4 @@
-//! The mind of the runner: one input in, facts and wishes out.
+//! The decision function: one input in, records and effects out.
 //!
 //! The contract with the shell: give inputs one at a time with a time that never falls; journal and sync
 //! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
@@ -160,7 +160,7 @@ impl Stepper<'_> {
         self.emit(Effect::Reply { ticket, answer });
     }
 
-    /// Takes the time in which nothing could happen out of every time-out that is running.
+    /// Takes the time in which nothing could happen out of every timeout that is running.
     fn suspended(&mut self, duration: Duration) {
         match self.state.phase {
             Phase::Working { .. }

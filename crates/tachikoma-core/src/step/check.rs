@@ -196,7 +196,7 @@ impl Stepper<'_> {
         self.check(check.then);
     }
 
-    /// The one place where an answer is dropped that nobody waits for any more.
+    /// The one place where an answer is dropped that is no longer awaited.
     fn awaited(&self, number: u64, stage: impl Fn(&CheckStage) -> bool) -> Option<Check> {
         let check = self.state.check().filter(|check| stage(&check.stage));
         check
@@ -212,7 +212,7 @@ impl Stepper<'_> {
         self.give_up_check(&format!("{what} did not end in time"), check.then);
     }
 
-    /// Goes on without an answer. The shell ends what nobody waits for.
+    /// Goes on without an answer. The shell ends what is no longer awaited.
     pub(super) fn give_up_check(&mut self, reason: &str, then: Option<Wait>) {
         let reason = reason.to_owned();
         self.record(LoopEvent::CheckGivenUp { reason });

@@ -4,13 +4,13 @@ use super::event::ServerRecord;
 use crate::id::{Generation, Ticket};
 use crate::ladder::Rung;
 
-/// What came of one input: facts to be journalled, then wishes to be carried out, in this order.
+/// What came of one input: facts to be journalled, then effects to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerStep {
-    /// Facts, already applied to the state.
+    /// Records, already applied to the state.
     pub records: Vec<ServerRecord>,
-    /// Wishes.
+    /// Effects, in the order in which they are carried out.
     pub effects: Vec<ServerEffect>,
 }
 

@@ -1,4 +1,4 @@
-//! The mind of the supervisor: one input in, facts and wishes out.
+//! The mind of the supervisor: one input in, records and effects out.
 
 mod command;
 mod health;
