@@ -25,7 +25,7 @@ pub struct Step {
 pub enum Effect {
     /// Start the agent on an iteration, and send [`AgentEvent`](crate::AgentEvent) about it.
     Launch {
-        /// The number that event about it must carry.
+        /// The number that its events must carry.
         generation: Generation,
         /// The iteration.
         iteration: u32,
@@ -132,7 +132,7 @@ pub enum Effect {
     /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentEvent`](crate::AgentEvent) about it: first of all
     /// [`AgentEvent::Opened`](crate::AgentEvent::Opened).
     OpenSession {
-        /// The number that event about it must carry.
+        /// The number that its events must carry.
         generation: Generation,
         /// Its number.
         session: SessionNo,

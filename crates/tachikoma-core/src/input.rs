@@ -58,12 +58,12 @@ pub enum Input {
         /// Which part, and how.
         reason: String,
     },
-    /// The whole process, or the machine, was suspended: that time counts against nobody's timeout.
+    /// The whole process, or the machine, was suspended: that time does not count toward any timeout.
     Suspended {
         /// How long.
         duration: Duration,
     },
-    /// AgentEvent about one launch. Stale event, of an earlier generation, is dropped.
+    /// An event of one launch. Events of an earlier generation are dropped.
     Agent {
         /// Which launch.
         generation: Generation,
@@ -241,7 +241,7 @@ pub struct TurnEnd {
     pub spent: Option<Spent>,
 }
 
-/// AgentEvent about one launch, in order; [`AgentEvent::Exited`] or [`AgentEvent::NotLaunched`] is the last.
+/// Events of one launch, in order; [`AgentEvent::Exited`] or [`AgentEvent::NotLaunched`] is the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentEvent {

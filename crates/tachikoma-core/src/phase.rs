@@ -112,7 +112,7 @@ pub struct Hooking {
 /// An iteration under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// The launch that event must be about.
+    /// The launch that events must belong to.
     pub generation: Generation,
     /// When the attempt began.
     pub started: Timestamp,
@@ -344,7 +344,7 @@ pub enum RebootStage {
     },
     /// The fresh session is being opened, or the old one again, so that it can be asked for its hand-off.
     Opening {
-        /// The launch that event must be about.
+        /// The launch that events must belong to.
         generation: Generation,
         /// Since when.
         since: Timestamp,

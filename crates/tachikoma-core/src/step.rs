@@ -57,7 +57,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
         Input::Suspended { duration } => turn.suspended(duration),
-        // The one place where stale event is dropped: a late word of session 1 must not touch session 2.
+        // The one place where stale events are dropped: a late word of session 1 must not touch session 2.
         Input::Agent { generation, event } => {
             let agent = turn.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {

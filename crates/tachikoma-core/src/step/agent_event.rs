@@ -1,4 +1,4 @@
-//! AgentHandles the events of the agent in each phase.
+//! Handles the events of the agent in each phase.
 
 use super::Stepper;
 use super::reading::TOO_LONG;

@@ -137,7 +137,7 @@ impl Stepper<'_> {
         self.check(check.then);
     }
 
-    /// Says what somebody who wrote the objectives may not have meant, when it is event.
+    /// Returns warnings about unusual objectives, unless they were given before.
     fn odd_objectives(&self, answers: &Answers) -> Vec<String> {
         let Some(ObjectivesSeen::Read { objectives: now }) = &answers.objectives else {
             return Vec::new();

@@ -19,7 +19,7 @@ pub struct ServerStep {
 pub enum ServerEffect {
     /// Start a server, and send event about it.
     Start {
-        /// The number that event about it must carry.
+        /// The number that its events must carry.
         generation: Generation,
     },
     /// Ask it once for its health, in a new connection, and answer with [`super::ServerInput::Answered`]. An earlier question

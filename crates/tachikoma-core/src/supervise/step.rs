@@ -129,7 +129,7 @@ impl Stepper<'_> {
         self.step.effects.push(effect);
     }
 
-    /// The one place where stale event is dropped.
+    /// The one place where stale events are dropped.
     fn is_current(&self, generation: Generation) -> bool {
         self.state.generation == generation && self.state.phase.is_live()
     }

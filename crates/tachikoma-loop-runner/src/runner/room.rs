@@ -66,7 +66,7 @@ impl LoopRunner {
         let _ = self.ends.notices.send(Notice::NoRoom { until: end });
     }
 
-    /// Waits for a moment. AgentEvent of the agent is kept for later, in order.
+    /// Waits for a moment. Events of the agent are queued in order.
     async fn wait_for_room(&mut self, moment: Timestamp) -> Result<(), Cut> {
         let moment = Some(self.clock.instant_of(moment));
         loop {
