@@ -62,7 +62,7 @@ pub enum LoopChanges {
     Since(Timestamp),
 }
 
-/// When work is kept.
+/// When work is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AutocommitPurpose {

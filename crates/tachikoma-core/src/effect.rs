@@ -1,4 +1,4 @@
-//! What the core wants done: orders going out.
+//! Effects: what the core asks the runner to do.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +10,13 @@ use crate::loop_state::LoopState;
 use crate::reboots::RebootReason;
 use crate::record::Record;
 
-/// What came of one input: facts to be journalled and published, then wishes to be carried out, in this order.
+/// What came of one input: facts to be journalled and published, then effects to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// Facts, already applied to the state.
+    /// Records, already applied to the state.
     pub records: Vec<Record>,
-    /// Wishes.
+    /// Effects, in the order in which they are carried out.
     pub effects: Vec<Effect>,
 }
 
@@ -25,7 +25,7 @@ pub struct Step {
 pub enum Effect {
     /// Start the agent on an iteration, and send [`AgentEvent`](crate::AgentEvent) about it.
     Launch {
-        /// The number that event about it must carry.
+        /// The number that its events must carry.
         generation: Generation,
         /// The iteration.
         iteration: u32,
@@ -132,7 +132,7 @@ pub enum Effect {
     /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentEvent`](crate::AgentEvent) about it: first of all
     /// [`AgentEvent::Opened`](crate::AgentEvent::Opened).
     OpenSession {
-        /// The number that event about it must carry.
+        /// The number that its events must carry.
         generation: Generation,
         /// Its number.
         session: SessionNo,

@@ -69,7 +69,7 @@ pub enum LoopEvent {
     },
     /// The loop pauses when the current iteration or reboot is over.
     PauseRequested,
-    /// The pause that was requested is not wanted any more.
+    /// The pause that was requested is no longer wanted.
     PauseWithdrawn,
     /// The loop is paused.
     Paused {
@@ -235,7 +235,7 @@ pub enum LoopEvent {
         /// When the next rung follows.
         until: Timestamp,
     },
-    /// The whole process, or the machine, stood still; the time-outs under way are later by as much.
+    /// The whole process, or the machine, was suspended; the timeouts under way are later by as much.
     #[serde(rename = "stood_still")]
     Suspended {
         /// How long.
@@ -270,15 +270,15 @@ pub enum LoopEvent {
     },
     /// The model's service is limited: the iteration is repeated when it is not. Neither success nor failure.
     IterationLimited(LimitedAttempt),
-    /// Nothing was heard of the agent for as long as a time-out allows: its processes are looked at before it is ended.
+    /// Nothing was heard of the agent for as long as a timeout allows: its processes are looked at before it is ended.
     #[serde(rename = "look_requested")]
     SilenceChecked {
-        /// Which time-out.
+        /// Which timeout.
         timeout: Timeout,
         /// Until when the look has to be answered.
         until: Timestamp,
     },
-    /// Its processes are at work, so the time-out begins anew.
+    /// Its processes are at work, so the timeout begins anew.
     #[serde(rename = "busy_seen")]
     AgentBusy {
         /// What they were seen doing.
@@ -299,7 +299,7 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
-    /// The work tree before an iteration is kept as a commit that is on no branch; said when it is another one than before.
+    /// The work tree before an iteration is saved as a commit that is not on a branch; said when it is another one than before.
     SnapshotTaken {
         /// The iteration.
         iteration: u32,
@@ -330,7 +330,7 @@ pub enum LoopEvent {
         /// What came of it.
         kept: AutocommitResult,
     },
-    /// Nobody knows what came of it; the next look takes in what this one missed.
+    /// The result is unknown; the next look takes in what this one missed.
     #[serde(rename = "keep_given_up")]
     AutocommitGivenUp {
         /// At which point of the loop.

@@ -12,7 +12,7 @@ pub enum Exit {
     Code(i32),
     /// This signal ended it.
     Signal(i32),
-    /// Nobody saw how it ended.
+    /// How it ended is unknown.
     Unknown,
 }
 

@@ -26,7 +26,7 @@ use crate::replay::Gap;
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// Lines of one iteration that are kept. An iteration of a thousand time-outs has no more to say than one of five hundred.
+/// Lines of one iteration that are kept. An iteration of a thousand timeouts has no more to say than one of five hundred.
 const ENTRIES_MAX: usize = 500;
 
 /// Tools that are told apart by name.
@@ -258,7 +258,7 @@ impl<'a> Explain<'a> {
     }
 }
 
-/// Returns whether it may come behind an attempt before anything is decided: work is kept and checked first.
+/// Returns whether it may come behind an attempt before anything is decided: work is committed and checked first.
 fn comes_before(event: &LoopEvent) -> bool {
     matches!(
         event,

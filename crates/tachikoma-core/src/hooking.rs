@@ -81,11 +81,7 @@ impl HookPoint {
             | Self::SessionStart
             | Self::SessionEnd => HookKind::Framing,
             Self::BeforeReboot | Self::AfterReboot => HookKind::Reboot,
-            Self::TestsChanged
-            | Self::NoProgress
-            | Self::Error
-            | Self::Question
-            | Self::LimitWait => HookKind::Beside,
+            _ => HookKind::Beside,
         }
     }
 }
@@ -149,7 +145,7 @@ pub struct HooksStart {
     pub outcome: Option<Outcome>,
 }
 
-/// Hooks have run, or are not waited for any more.
+/// Hooks have run, or are no longer waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HooksEnd {
     /// Which ones.
@@ -209,15 +205,7 @@ impl Frames {
             HookPoint::IterationEnd => self.iteration_end = false,
             HookPoint::SessionStart => self.session_start = false,
             HookPoint::SessionEnd => self.session_end = false,
-            HookPoint::LoopStart
-            | HookPoint::LoopEnd
-            | HookPoint::BeforeReboot
-            | HookPoint::AfterReboot
-            | HookPoint::TestsChanged
-            | HookPoint::NoProgress
-            | HookPoint::Error
-            | HookPoint::Question
-            | HookPoint::LimitWait => {}
+            _ => {}
         }
     }
 }

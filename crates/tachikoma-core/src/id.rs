@@ -99,7 +99,7 @@ counter! {
     SessionNo(u32)
 }
 counter! {
-    /// The number of a launch in its loop. AgentEvent about a launch carries it, so that stale event can be told.
+    /// The number of a launch in its loop. Events of a launch carry it, so that stale ones can be dropped.
     Generation(u64)
 }
 counter! {

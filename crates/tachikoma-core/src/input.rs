@@ -1,4 +1,4 @@
-//! What the core is told: nouns coming in.
+//! Inputs of the core: what happened outside of it.
 
 use std::time::Duration;
 
@@ -58,12 +58,12 @@ pub enum Input {
         /// Which part, and how.
         reason: String,
     },
-    /// The whole process, or the machine, stood still: that time counts against nobody's time-out.
+    /// The whole process, or the machine, was suspended: that time does not count toward any timeout.
     Suspended {
         /// How long.
         duration: Duration,
     },
-    /// AgentEvent about one launch. Stale event, of an earlier generation, is dropped.
+    /// An event of one launch. Events of an earlier generation are dropped.
     Agent {
         /// Which launch.
         generation: Generation,
@@ -88,14 +88,15 @@ pub enum Input {
     },
     /// The answer to [`Effect::Autocommit`](crate::Effect::Autocommit).
     AutocommitFinished {
-        /// The number that the order carried. An answer that nobody waits for any more is dropped.
+        /// The number that the order carried. An answer that is no longer awaited is dropped.
         number: u64,
         /// What came of it, or why nobody knows.
+        #[serde(rename = "result")]
         kept: Result<AutocommitResult, String>,
     },
     /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
     ConditionsAnswered {
-        /// The number that the question carried. An answer that nobody waits for any more is dropped.
+        /// The number that the question carried. An answer that is no longer awaited is dropped.
         number: u64,
         /// What objectives and scripts say.
         answers: Answers,
@@ -133,6 +134,7 @@ pub enum Input {
         /// Where the answer goes.
         ticket: Ticket,
         /// What is wanted.
+        #[serde(rename = "request")]
         wish: OperatorRequest,
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
@@ -239,7 +241,7 @@ pub struct TurnEnd {
     pub spent: Option<Spent>,
 }
 
-/// AgentEvent about one launch, in order; [`AgentEvent::Exited`] or [`AgentEvent::NotLaunched`] is the last.
+/// Events of one launch, in order; [`AgentEvent::Exited`] or [`AgentEvent::NotLaunched`] is the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentEvent {

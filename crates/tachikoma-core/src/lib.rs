@@ -1,8 +1,8 @@
 //! The pure decision core of Tachikoma.
 //!
-//! [`step`] is a function from event ([`Input`]) to facts ([`Record`]) and wishes ([`Effect`]). It does no I/O,
-//! reads no clock and draws no lots: a shell around it tells it the time, writes the facts to disk, publishes
-//! them, and only then carries out the wishes. Everything anyone sees is a fold over the facts.
+//! [`step`] is a function from inputs ([`Input`]) to records ([`Record`]) and effects ([`Effect`]). It does no I/O,
+//! reads no clock and uses no randomness: the runner around it passes the time, writes the records to disk, publishes
+//! them, and only then carries out the effects. All output is derived from the records.
 //!
 //! ```
 //! use std::time::Duration;

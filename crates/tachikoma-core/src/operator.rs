@@ -179,7 +179,7 @@ pub enum OperatorEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
-    /// Somebody is there to be asked, or is not any more.
+    /// Somebody is there to be asked, or is no longer.
     Attended {
         /// Whether.
         on: bool,
@@ -228,7 +228,7 @@ pub enum OperatorRequest {
     Hold {
         /// Which one.
         id: u32,
-        /// Whether it is being written, or not any more.
+        /// Whether it is being written, or no longer.
         writing: bool,
     },
     /// To say whether somebody is there to be asked.

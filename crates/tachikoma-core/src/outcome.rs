@@ -222,7 +222,7 @@ pub enum Failure {
         /// What is missing and where it was looked for.
         reason: String,
     },
-    /// A time-out ended it.
+    /// A timeout ended it.
     TimedOut {
         /// Which one.
         timeout: Timeout,
@@ -377,7 +377,7 @@ impl Failure {
     }
 }
 
-/// Which time-out ran out.
+/// Which timeout ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timeout {

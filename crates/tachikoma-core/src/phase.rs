@@ -22,7 +22,7 @@ use crate::wait::{Wait, WaitReason};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Phase {
-    /// Nobody has started it.
+    /// The loop was never started.
     Idle,
     /// Between iterations, until a moment.
     Waiting {
@@ -41,7 +41,7 @@ pub enum Phase {
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
-    /// Behind an iteration, whose work is kept.
+    /// Behind an iteration, whose work is committed.
     Checking {
         /// What is being found out, and what follows.
         check: Check,
@@ -112,7 +112,7 @@ pub struct Hooking {
 /// An iteration under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// The launch that event must be about.
+    /// The launch that events must belong to.
     pub generation: Generation,
     /// When the attempt began.
     pub started: Timestamp,
@@ -201,7 +201,7 @@ pub enum Cause {
     Skip,
     /// An immediate pause, or a stop.
     Interrupt,
-    /// A time-out.
+    /// A timeout.
     Timeout {
         /// Which one.
         timeout: Timeout,
@@ -209,7 +209,7 @@ pub enum Cause {
 }
 
 impl Work {
-    /// Moves every moment from which a time-out counts.
+    /// Moves every moment from which a timeout counts.
     pub(crate) fn postpone(&mut self, duration: Duration) {
         let moments = [&mut self.started, &mut self.active]
             .into_iter()
@@ -344,7 +344,7 @@ pub enum RebootStage {
     },
     /// The fresh session is being opened, or the old one again, so that it can be asked for its hand-off.
     Opening {
-        /// The launch that event must be about.
+        /// The launch that events must belong to.
         generation: Generation,
         /// Since when.
         since: Timestamp,

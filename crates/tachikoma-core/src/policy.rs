@@ -65,7 +65,7 @@ pub struct Policy {
     pub reboot: RebootRules,
     /// For all hooks of a point together; a point that is not there has none. Those of a reboot are with its rules.
     pub hooks: BTreeMap<HookPoint, Duration>,
-    /// How the work is kept, or at least looked at; none where neither can be.
+    /// How the work is committed, or at least looked at; none where neither can be.
     pub autocommit: Option<AutocommitRules>,
     /// Whether a later runner goes on in the conversation of an earlier one.
     pub persist_sessions: bool,
@@ -241,7 +241,7 @@ impl Default for Backoff {
     }
 }
 
-/// How the work is kept in the repository around it, where there is one.
+/// How the work is committed in the repository around it, where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AutocommitRules {
     /// Whether there is one. Without, files are only looked at, to see what an iteration changed.

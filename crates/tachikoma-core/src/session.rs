@@ -229,7 +229,7 @@ impl Session {
         };
     }
 
-    /// Returns whether a file is event.
+    /// Returns whether a file is recorded already, or too many files are.
     pub(crate) fn knows_file(&self, path: &str) -> bool {
         self.files.len() >= FILES_MAX || self.files.iter().any(|known| known == path)
     }

@@ -255,14 +255,7 @@ impl State {
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.phase {
             Phase::Ended { outcome } => Some(outcome),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => None,
+            _ => None,
         }
     }
 
@@ -285,14 +278,7 @@ impl State {
     pub fn check(&self) -> Option<&Check> {
         match &self.phase {
             Phase::Checking { check } => Some(check),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
+            _ => None,
         }
     }
 
@@ -301,14 +287,7 @@ impl State {
     pub fn hooking(&self) -> Option<&Hooking> {
         match &self.phase {
             Phase::Hooking { hooking } => Some(hooking),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
+            _ => None,
         }
     }
 
@@ -319,19 +298,9 @@ impl State {
             Phase::Autocommitting { autocommit } => Some(autocommit),
             Phase::Rebooting { reboot } => match &reboot.stage {
                 RebootStage::Autocommitting { autocommit } => Some(autocommit),
-                RebootStage::Begun
-                | RebootStage::HandOff { .. }
-                | RebootStage::Hooks { .. }
-                | RebootStage::Closing { .. }
-                | RebootStage::Opening { .. } => None,
+                _ => None,
             },
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
+            _ => None,
         }
     }
 
@@ -339,14 +308,7 @@ impl State {
     pub fn rebooting(&self) -> Option<&Reboot> {
         match &self.phase {
             Phase::Rebooting { reboot } => Some(reboot),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
+            _ => None,
         }
     }
 
@@ -360,12 +322,7 @@ impl State {
             Phase::Hooking { hooking } => hooking.over.as_deref().is_some_and(|over| {
                 matches!(over, Phase::Autocommitting { .. } | Phase::Rebooting { .. })
             }),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Checking { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => false,
+            _ => false,
         };
         in_between || self.operator.rolling_back.is_some() || self.kept.unseen || self.kept.checked
     }

@@ -1,4 +1,4 @@
-//! The mind of the runner: one input in, facts and wishes out.
+//! The decision function: one input in, records and effects out.
 //!
 //! The contract with the shell: give inputs one at a time with a time that never falls; journal and sync
 //! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
@@ -57,7 +57,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
         Input::Suspended { duration } => turn.suspended(duration),
-        // The one place where stale event is dropped: a late word of session 1 must not touch session 2.
+        // The one place where stale events are dropped: a late word of session 1 must not touch session 2.
         Input::Agent { generation, event } => {
             let agent = turn.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {
@@ -160,7 +160,7 @@ impl Stepper<'_> {
         self.emit(Effect::Reply { ticket, answer });
     }
 
-    /// Takes the time in which nothing could happen out of every time-out that is running.
+    /// Takes the time in which nothing could happen out of every timeout that is running.
     fn suspended(&mut self, duration: Duration) {
         match self.state.phase {
             Phase::Working { .. }

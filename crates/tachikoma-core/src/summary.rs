@@ -464,11 +464,6 @@ fn waiting(state: &State) -> Option<WaitSummary> {
             reason: format!("hooks:{}", hooking.point),
             until: Some(hooking.until),
         }),
-        Phase::Idle
-        | Phase::Working { .. }
-        | Phase::Autocommitting { .. }
-        | Phase::Checking { .. }
-        | Phase::Rebooting { .. }
-        | Phase::Ended { .. } => None,
+        _ => None,
     }
 }

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(second.newly_failing, ["a"]);
         assert_eq!(second.fixed, ["b"]);
         let third = run(&mut books, &[("a", Passed), ("b", Passed), ("e", Passed)]);
-        assert_eq!(third.fixed, ["a"], "b was event once");
+        assert_eq!(third.fixed, ["a"], "b was new once");
         let fourth = run(&mut books, &[("c", Passed)]);
         assert_eq!(fourth.fixed, ["c"], "whenever it last ran");
         let fifth = run(&mut books, &[("e", Failed), ("f", Passed)]);

@@ -485,13 +485,6 @@ fn kept_words(kept: &AutocommitResult) -> String {
 fn work(phase: &Phase) -> Option<&Work> {
     match phase {
         Phase::Working { work } => Some(work),
-        Phase::Idle
-        | Phase::Waiting { .. }
-        | Phase::Autocommitting { .. }
-        | Phase::Checking { .. }
-        | Phase::Hooking { .. }
-        | Phase::Rebooting { .. }
-        | Phase::Paused { .. }
-        | Phase::Ended { .. } => None,
+        _ => None,
     }
 }

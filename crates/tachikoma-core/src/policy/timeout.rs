@@ -1,4 +1,4 @@
-//! Which time-out of an iteration runs out next, and when.
+//! Which timeout of an iteration runs out next, and when.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::state::State;
 use crate::time::Timestamp;
 use crate::wait::Wait;
 
-/// Output is recorded at most this many times per `silence_timeout`; the time-out is longer by one such step, so
+/// Output is recorded at most this many times per `silence_timeout`; the timeout is longer by one such step, so
 /// that coalescing never makes it shorter than configured.
 const STEPS_PER_SILENCE: u32 = 20;
 
@@ -53,7 +53,7 @@ fn work_deadline(policy: &Policy, work: &Work) -> Option<Timestamp> {
         return Some(ladder.until);
     }
     let timeout = next(policy, work).map(|(time, _)| time);
-    // An ending that waits for a launch in flight is bounded by the launch's own time-out.
+    // An ending that waits for a launch in flight is bounded by the launch's own timeout.
     let boundary = work
         .ending
         .filter(|_| work.launched.is_some())
@@ -61,7 +61,7 @@ fn work_deadline(policy: &Policy, work: &Work) -> Option<Timestamp> {
     boundary.into_iter().chain(timeout).min()
 }
 
-/// Returns the earliest time-out of an iteration that is not being ended.
+/// Returns the earliest timeout of an iteration that is not being ended.
 #[must_use]
 pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
     let limits = &policy.timeouts;

@@ -1,4 +1,4 @@
-//! AgentEvent about the agent, in whatever phase it comes.
+//! Handles the events of the agent in each phase.
 
 use super::Stepper;
 use super::reading::TOO_LONG;
@@ -213,7 +213,7 @@ impl Stepper<'_> {
     }
 
     fn output(&mut self, work: &Work) {
-        // Only the time-outs of an event stream care, and they care in steps; on the ladder none of them runs.
+        // Only the timeouts of an event stream care, and they care in steps; on the ladder none of them runs.
         let due = work.ladder.is_none()
             && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
         if self.policy.agent.event_stream && due {

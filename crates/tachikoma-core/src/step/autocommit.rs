@@ -187,9 +187,9 @@ impl Stepper<'_> {
         }
     }
 
-    /// The work was kept, or could not be.
+    /// The work was committed, or could not be.
     pub(super) fn kept(&mut self, number: u64, kept: Result<AutocommitResult, String>) {
-        // The one place where an answer is dropped that nobody waits for any more.
+        // The one place where an answer is dropped that is no longer awaited.
         let awaited = self
             .state
             .autocommit()

@@ -137,7 +137,7 @@ impl Stepper<'_> {
         self.check(check.then);
     }
 
-    /// Says what somebody who wrote the objectives may not have meant, when it is event.
+    /// Returns warnings about unusual objectives, unless they were given before.
     fn odd_objectives(&self, answers: &Answers) -> Vec<String> {
         let Some(ObjectivesSeen::Read { objectives: now }) = &answers.objectives else {
             return Vec::new();
@@ -196,7 +196,7 @@ impl Stepper<'_> {
         self.check(check.then);
     }
 
-    /// The one place where an answer is dropped that nobody waits for any more.
+    /// The one place where an answer is dropped that is no longer awaited.
     fn awaited(&self, number: u64, stage: impl Fn(&CheckStage) -> bool) -> Option<Check> {
         let check = self.state.check().filter(|check| stage(&check.stage));
         check
@@ -212,7 +212,7 @@ impl Stepper<'_> {
         self.give_up_check(&format!("{what} did not end in time"), check.then);
     }
 
-    /// Goes on without an answer. The shell ends what nobody waits for.
+    /// Goes on without an answer. The shell ends what is no longer awaited.
     pub(super) fn give_up_check(&mut self, reason: &str, then: Option<Wait>) {
         let reason = reason.to_owned();
         self.record(LoopEvent::CheckGivenUp { reason });

@@ -231,7 +231,7 @@ impl Stepper<'_> {
         *outcome != Outcome::Done || next(self.policy, self.state) == Next::Believe
     }
 
-    /// Goes on without knowing how the hooks went. The shell ends what nobody waits for.
+    /// Goes on without knowing how the hooks went. The shell ends what is no longer awaited.
     pub(super) fn give_up_hooks(&mut self, reason: &str) {
         if let Some(hooking) = self.forget_hooks(reason) {
             self.after_hooks(hooking);

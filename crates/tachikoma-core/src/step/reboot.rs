@@ -179,7 +179,7 @@ impl Stepper<'_> {
             },
             AgentEvent::ContextMeasured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
-                    // Crossing the hard limit does not take a hand-off away that is being written: the time-out bounds it.
+                    // Crossing the hard limit does not take a hand-off away that is being written: the timeout bounds it.
                     self.note_reading(context, answering);
                 }
             }

@@ -1,4 +1,4 @@
-//! A runner takes up the loop.
+//! A runner starts or resumes the loop.
 
 use super::Stepper;
 use crate::effect::Effect;

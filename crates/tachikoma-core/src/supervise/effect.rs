@@ -4,13 +4,13 @@ use super::event::ServerRecord;
 use crate::id::{Generation, Ticket};
 use crate::ladder::Rung;
 
-/// What came of one input: facts to be journalled, then wishes to be carried out, in this order.
+/// What came of one input: facts to be journalled, then effects to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerStep {
-    /// Facts, already applied to the state.
+    /// Records, already applied to the state.
     pub records: Vec<ServerRecord>,
-    /// Wishes.
+    /// Effects, in the order in which they are carried out.
     pub effects: Vec<ServerEffect>,
 }
 
@@ -19,7 +19,7 @@ pub struct ServerStep {
 pub enum ServerEffect {
     /// Start a server, and send event about it.
     Start {
-        /// The number that event about it must carry.
+        /// The number that its events must carry.
         generation: Generation,
     },
     /// Ask it once for its health, in a new connection, and answer with [`super::ServerInput::Answered`]. An earlier question

@@ -67,7 +67,7 @@ pub enum ServerEnd {
     },
     /// It ended by itself, in order, though nobody wanted that.
     Unexpected,
-    /// Nobody saw how it ended.
+    /// How it ended is unknown.
     Unknown,
     /// It could not be started.
     NotStarted {

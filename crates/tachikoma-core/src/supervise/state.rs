@@ -108,27 +108,17 @@ impl ServerPhase {
     pub fn purpose(&self) -> Option<&Purpose> {
         match self {
             Self::Ending { purpose, .. } => Some(purpose),
-            Self::Idle
-            | Self::Starting { .. }
-            | Self::Ready { .. }
-            | Self::Gone
-            | Self::Waiting { .. }
-            | Self::Down { .. }
-            | Self::GaveUp { .. } => None,
+            _ => None,
         }
     }
 
     /// Returns whether there is a process, or may be.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        match self {
-            Self::Starting { .. } | Self::Ready { .. } | Self::Ending { .. } => true,
-            Self::Idle
-            | Self::Gone
-            | Self::Waiting { .. }
-            | Self::Down { .. }
-            | Self::GaveUp { .. } => false,
-        }
+        matches!(
+            self,
+            Self::Starting { .. } | Self::Ready { .. } | Self::Ending { .. }
+        )
     }
 
     /// Returns the process, if there is one.
@@ -136,11 +126,7 @@ impl ServerPhase {
     pub fn pid(&self) -> Option<i32> {
         match self {
             Self::Starting { pid, .. } | Self::Ready { pid, .. } | Self::Ending { pid, .. } => *pid,
-            Self::Idle
-            | Self::Gone
-            | Self::Waiting { .. }
-            | Self::Down { .. }
-            | Self::GaveUp { .. } => None,
+            _ => None,
         }
     }
 
@@ -148,12 +134,7 @@ impl ServerPhase {
         match self {
             Self::Ready { since, .. } => Some(*since),
             Self::Ending { ready_since, .. } => *ready_since,
-            Self::Idle
-            | Self::Starting { .. }
-            | Self::Gone
-            | Self::Waiting { .. }
-            | Self::Down { .. }
-            | Self::GaveUp { .. } => None,
+            _ => None,
         }
     }
 
@@ -162,11 +143,7 @@ impl ServerPhase {
             Self::Starting { until, .. } | Self::Ending { until, .. } | Self::Waiting { until } => {
                 Some(*until)
             }
-            Self::Idle
-            | Self::Ready { .. }
-            | Self::Gone
-            | Self::Down { .. }
-            | Self::GaveUp { .. } => None,
+            _ => None,
         }
     }
 }

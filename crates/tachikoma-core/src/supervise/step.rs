@@ -1,4 +1,4 @@
-//! The mind of the supervisor: one input in, facts and wishes out.
+//! The mind of the supervisor: one input in, records and effects out.
 
 mod command;
 mod health;
@@ -129,7 +129,7 @@ impl Stepper<'_> {
         self.step.effects.push(effect);
     }
 
-    /// The one place where stale event is dropped.
+    /// The one place where stale events are dropped.
     fn is_current(&self, generation: Generation) -> bool {
         self.state.generation == generation && self.state.phase.is_live()
     }

@@ -265,7 +265,7 @@ fn with_an_operator() -> Vec<(&'static str, Play)> {
     rows
 }
 
-/// Phases in which work is kept.
+/// Phases in which work is committed.
 fn with_a_repository() -> Vec<(&'static str, Play)> {
     let policy = Policy {
         autocommit: Some(AutocommitRules {

@@ -1,4 +1,4 @@
-//! A loop played by hand: inputs in, one line of facts and wishes out for each, with time relative to the start.
+//! A loop played by hand: inputs in, one line of records and effects out for each, with time relative to the start.
 
 mod operator;
 
@@ -316,7 +316,7 @@ impl Play {
         self.input("hooks", Input::HooksRan { point, results })
     }
 
-    /// The work was kept: so many files changed, and so many of them were committed.
+    /// The work was committed: so many files changed, and so many of them were committed.
     pub fn kept(&mut self, changed: u32, committed: u32) -> &mut Self {
         let id = format!("{:07x}", self.state.kept.number);
         let before = self.state.kept.uncommitted;

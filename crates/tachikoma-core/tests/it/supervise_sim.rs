@@ -84,21 +84,7 @@ impl World {
                 Some(*until)
             }
             ServerEvent::Supervising { .. } => Some(Timestamp::default()),
-            ServerEvent::JournalOpened { .. }
-            | ServerEvent::Started { .. }
-            | ServerEvent::Spawned { .. }
-            | ServerEvent::Ready { .. }
-            | ServerEvent::TooLarge { .. }
-            | ServerEvent::Ending { .. }
-            | ServerEvent::Hurried { .. }
-            | ServerEvent::Stopped { .. }
-            | ServerEvent::CrashLoop { .. }
-            | ServerEvent::Stayed { .. }
-            | ServerEvent::GaveUp { .. }
-            | ServerEvent::Cleared
-            | ServerEvent::Suspended { .. }
-            | ServerEvent::AccessRefused { .. }
-            | ServerEvent::Closed => None,
+            _ => None,
         });
         let until = reasons.next().expect("a start has a reason on record");
         assert!(until <= self.now, "start {generation} did not wait");

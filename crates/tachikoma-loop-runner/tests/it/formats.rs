@@ -2,7 +2,7 @@
 //! `tests/data/formats/`. They are never changed; a new format adds its own.
 //!
 //! `journal-N/` is a loop that was killed at work, with an accepted loss and a compressed segment; `events.jsonl` beside it
-//! has one event of each type at least. `snapshot-N/` is its snapshot, one record before the end.
+//! has one event of each type at least, and `inputs.jsonl` one input of each form. `snapshot-N/` is its snapshot, one record before the end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_loop_runner::store::vault::Vault;
 
 use serde_json::Value;
-use tachikoma_core::{LoopEvent, Phase, Seq, State, apply};
+use tachikoma_core::{LoopEvent, Phase, RecordedInput, Seq, State, apply};
 use tachikoma_loop_runner::store::journal::{self, FORMAT};
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss, Recovered, Source};
 use tachikoma_loop_runner::store::snapshot::{self, VERSION};
@@ -257,4 +257,13 @@ fn fields_that_a_later_version_adds_are_passed_over() {
         journal::read_state(dir.path(), &Vault::plain()).unwrap(),
         from_journal
     );
+}
+
+#[test]
+fn recorded_inputs_are_read_and_written_unchanged() {
+    let text = fs::read_to_string(data("journal-1").join("inputs.jsonl")).unwrap();
+    for line in text.lines() {
+        let input: RecordedInput = serde_json::from_str(line).expect(line);
+        assert_eq!(serde_json::to_string(&input).unwrap(), line);
+    }
 }

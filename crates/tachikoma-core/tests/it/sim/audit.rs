@@ -335,36 +335,7 @@ impl Audit {
                 assert!(!self.done, "what suffices is not refused");
                 self.proof.refused();
             }
-            LoopEvent::SegmentOpened { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::Operator(_)
-            | LoopEvent::TestsRan(_)
-            | LoopEvent::ProgressMeasured(_)
-            | LoopEvent::WaitStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::TurnResulted(_)
-            | LoopEvent::CallEnded { .. }
-            | LoopEvent::CostTold { .. }
-            | LoopEvent::WorkedOutside { .. }
-            | LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::QuotaTold(_)
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::Noted { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. } => {}
+            _ => {}
         }
     }
 

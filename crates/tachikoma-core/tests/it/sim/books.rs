@@ -150,70 +150,7 @@ impl Books {
                 false
             }
             // No agent of the simulation takes a conversation up.
-            LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::SegmentOpened { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::Operator(_)
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Paused { .. }
-            | LoopEvent::Resumed
-            | LoopEvent::WaitStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::ContextMeasured { .. }
-            | LoopEvent::WrapUpAdvised { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::Noted { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::Suspended { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationCompleted { .. }
-            | LoopEvent::IterationFailed { .. }
-            | LoopEvent::IterationLimited(_)
-            | LoopEvent::SilenceChecked { .. }
-            | LoopEvent::AgentBusy { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::AutocommitStarted { .. }
-            | LoopEvent::AutocommitCanceled { .. }
-            | LoopEvent::AutocommitFinished { .. }
-            | LoopEvent::AutocommitGivenUp { .. }
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::CheckStarted { .. }
-            | LoopEvent::ConditionsAnswered { .. }
-            | LoopEvent::GatesRan { .. }
-            | LoopEvent::TestsRan(_)
-            | LoopEvent::ProgressMeasured(_)
-            | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused(_)
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::RebootStarted { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootCompleted { .. }
-            | LoopEvent::RebootFailed { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. }
-            | LoopEvent::Completed { .. }
-            | LoopEvent::Error { .. } => false,
+            _ => false,
         };
         self.owed |= spent && !stopping && self.is_gone(budgets, now);
     }

@@ -62,71 +62,7 @@ impl Forward {
                 self.live = false;
                 self.failed = false;
             }
-            LoopEvent::SegmentOpened { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::Operator(_)
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Paused { .. }
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::WaitStarted { .. }
-            | LoopEvent::SessionStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::ContextMeasured { .. }
-            | LoopEvent::WrapUpAdvised { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted(_)
-            | LoopEvent::CallEnded { .. }
-            | LoopEvent::CostTold { .. }
-            | LoopEvent::WorkedOutside { .. }
-            | LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::QuotaTold(_)
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::Noted { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::Suspended { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited(_)
-            | LoopEvent::SilenceChecked { .. }
-            | LoopEvent::AgentBusy { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::AutocommitStarted { .. }
-            | LoopEvent::AutocommitCanceled { .. }
-            | LoopEvent::AutocommitGivenUp { .. }
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::CheckStarted { .. }
-            | LoopEvent::ConditionsAnswered { .. }
-            | LoopEvent::GatesRan { .. }
-            | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused(_)
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::RebootStarted { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootCompleted { .. }
-            | LoopEvent::RebootFailed { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. } => {}
+            _ => {}
         }
     }
 }

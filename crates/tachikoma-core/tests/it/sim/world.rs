@@ -197,22 +197,7 @@ impl World {
                 self.state.autocommit().is_none() || *number != self.state.kept.number
             }
             Input::RolledBack { .. } => self.state.operator.rolling_back.is_none(),
-            Input::Start { .. }
-            | Input::SnapshotTaken { .. }
-            | Input::Wake
-            | Input::Command { .. }
-            | Input::OperatorRequest { .. }
-            | Input::Shutdown { .. }
-            | Input::Decline { .. }
-            | Input::Broken { .. }
-            | Input::Suspended { .. }
-            | Input::CustomSet { .. }
-            | Input::Note { .. }
-            | Input::CompletionClaimed { .. }
-            | Input::Warning { .. }
-            | Input::DiskWasFull { .. }
-            | Input::Incident(_)
-            | Input::Repaired { .. } => false,
+            _ => false,
         };
         let idle = self.feed(coverage, input);
         if stale {
@@ -223,28 +208,10 @@ impl World {
 
     /// Notes the end of an agent, and that its last words may be heard twice.
     fn buried(&mut self, generation: Generation, event: &AgentEvent) {
-        let over = match event {
-            AgentEvent::Exited { .. } | AgentEvent::NotLaunched { .. } | AgentEvent::GuardLost => {
-                true
-            }
-            AgentEvent::Launched { .. }
-            | AgentEvent::Opened
-            | AgentEvent::SessionNamed { .. }
-            | AgentEvent::Output
-            | AgentEvent::ContextMeasured { .. }
-            | AgentEvent::ToolStarted { .. }
-            | AgentEvent::ToolEnded { .. }
-            | AgentEvent::ToolDenied { .. }
-            | AgentEvent::FileTouched { .. }
-            | AgentEvent::ProcessesSampled { .. }
-            | AgentEvent::HandOffText { .. }
-            | AgentEvent::StreamEnded
-            | AgentEvent::CallEnded { .. }
-            | AgentEvent::Cost { .. }
-            | AgentEvent::ConversationResumed(_)
-            | AgentEvent::Quota(_)
-            | AgentEvent::TurnEnded(_) => false,
-        };
+        let over = matches!(
+            event,
+            AgentEvent::Exited { .. } | AgentEvent::NotLaunched { .. } | AgentEvent::GuardLost
+        );
         if !over {
             return;
         }
@@ -410,10 +377,7 @@ impl World {
                     "a stop between iterations is obeyed at once"
                 );
             }
-            Phase::Idle
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Ended { .. } => {}
+            _ => {}
         }
     }
 
@@ -471,14 +435,7 @@ impl World {
     fn work(&self) -> Option<&Work> {
         match &self.state.phase {
             Phase::Working { work } => Some(work),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
+            _ => None,
         }
     }
 }

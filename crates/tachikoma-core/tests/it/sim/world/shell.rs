@@ -21,24 +21,7 @@ impl World {
             | Input::OperatorRequest { ticket, .. }
             | Input::Note { ticket, .. }
             | Input::CompletionClaimed { ticket, .. } => Some(*ticket),
-            Input::Start { .. }
-            | Input::Wake
-            | Input::Shutdown { .. }
-            | Input::Agent { .. }
-            | Input::HooksRan { .. }
-            | Input::RolledBack { .. }
-            | Input::SnapshotTaken { .. }
-            | Input::AutocommitFinished { .. }
-            | Input::ConditionsAnswered { .. }
-            | Input::GatesRan { .. }
-            | Input::Decline { .. }
-            | Input::Broken { .. }
-            | Input::Suspended { .. }
-            | Input::CustomSet { .. }
-            | Input::Warning { .. }
-            | Input::DiskWasFull { .. }
-            | Input::Incident(_)
-            | Input::Repaired { .. } => None,
+            _ => None,
         };
         let was = words::phase(&self.state.phase);
         let mut clock = self.now;
@@ -129,9 +112,7 @@ impl World {
                         limits.renew > Duration::ZERO || limits.first_output > Duration::ZERO
                     }
                     RebootStage::Autocommitting { autocommit } => autocommit.until.is_some(),
-                    RebootStage::HandOff { .. }
-                    | RebootStage::Hooks { .. }
-                    | RebootStage::Closing { .. } => true,
+                    _ => true,
                 };
                 let timed = self.policy.budgets.duration > Duration::ZERO
                     && self.state.stop.is_none()
@@ -296,27 +277,7 @@ impl World {
     fn silence(&mut self, generation: Generation) {
         self.queue.retain(|_, input| match input {
             Input::Agent { generation: g, .. } => *g != generation,
-            Input::Start { .. }
-            | Input::Wake
-            | Input::Command { .. }
-            | Input::OperatorRequest { .. }
-            | Input::RolledBack { .. }
-            | Input::Shutdown { .. }
-            | Input::HooksRan { .. }
-            | Input::SnapshotTaken { .. }
-            | Input::AutocommitFinished { .. }
-            | Input::ConditionsAnswered { .. }
-            | Input::GatesRan { .. }
-            | Input::CompletionClaimed { .. }
-            | Input::Decline { .. }
-            | Input::Broken { .. }
-            | Input::Suspended { .. }
-            | Input::CustomSet { .. }
-            | Input::Note { .. }
-            | Input::Warning { .. }
-            | Input::DiskWasFull { .. }
-            | Input::Incident(_)
-            | Input::Repaired { .. } => true,
+            _ => true,
         });
     }
 
@@ -358,23 +319,7 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
         match effect {
             Effect::Reply { ticket, .. } => replies.push(*ticket),
             Effect::Finish => finishes += 1,
-            Effect::Launch { .. }
-            | Effect::Prompt { .. }
-            | Effect::AskHandOff { .. }
-            | Effect::AskCost { .. }
-            | Effect::AttributeChanges
-            | Effect::Advise { .. }
-            | Effect::SendMessage { .. }
-            | Effect::RollBack { .. }
-            | Effect::SampleProcesses { .. }
-            | Effect::Close { .. }
-            | Effect::OpenSession { .. }
-            | Effect::RunHooks { .. }
-            | Effect::Autocommit { .. }
-            | Effect::CancelAutocommit
-            | Effect::CheckConditions { .. }
-            | Effect::RunGates { .. }
-            | Effect::Signal { .. } => {}
+            _ => {}
         }
     }
     let expected: Vec<_> = ticket.into_iter().collect();
