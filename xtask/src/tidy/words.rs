@@ -44,7 +44,7 @@ const KNOWN: [(&str, usize); 12] = [
 const SHOWN_MAX: usize = 40;
 
 /// The crates that do not state their rule yet.
-const WITHOUT_RULE: [&str; 2] = ["tachikoma-core", "tachikoma-loop-runner"];
+const WITHOUT_RULE: [&str; 1] = ["tachikoma-core"];
 
 /// Comments, help texts and documentation use plain words. Help texts are comments of the arguments.
 pub fn words_are_plain(tree: &Tree) -> Vec<Finding> {
