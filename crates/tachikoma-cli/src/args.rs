@@ -21,6 +21,9 @@ pub struct Args {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+    /// Print diagnostics to standard error; repeat it for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }
 
 /// The commands.

@@ -37,6 +37,7 @@ use tachikoma_core::{LoopCommand, Urgency};
 use tachikoma_loop_runner::control::Request;
 
 use crate::args::{Args, Command, NotifyCommand, ServiceCommand, Switch};
+use crate::diagnostics;
 use crate::failure::Failure;
 use crate::workspace::Workspace;
 
@@ -51,6 +52,12 @@ pub const BRIDGE: &str = "opencode-bridge";
 pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
     let urgency = |now: bool| if now { Urgency::Now } else { Urgency::Graceful };
     let workspace = Workspace::here()?;
+    let runs_loop = matches!(&args.command, Command::Run(run) if !run.dry_run);
+    diagnostics::install(
+        args.verbose,
+        workspace.variable("TACHIKOMA_LOG").as_deref(),
+        runs_loop,
+    )?;
     match args.command {
         Command::Run(run) if run.new => {
             run::run(&workspace, &run).map_err(Failure::for_a_new_beginning)

@@ -5,6 +5,7 @@ mod bridge;
 mod commands;
 mod confirm;
 mod demo_agent;
+mod diagnostics;
 mod failure;
 mod keys;
 mod out;

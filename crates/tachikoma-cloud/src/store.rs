@@ -82,6 +82,22 @@ impl Store {
         from: &Path,
         digest: &Digest,
     ) -> Result<Put, CloudError> {
+        tracing::info!(name, bytes = digest.bytes, "upload started");
+        let put = self.upload(name, file, from, digest).await;
+        match &put {
+            Ok(_) => tracing::info!(name, "upload ended"),
+            Err(_) => tracing::warn!(name, "upload failed"),
+        }
+        put
+    }
+
+    async fn upload(
+        &self,
+        name: &str,
+        file: &mut File,
+        from: &Path,
+        digest: &Digest,
+    ) -> Result<Put, CloudError> {
         let unread = || CloudError::io("read", from);
         if let Some(directory) = &self.directory {
             return self.put_into(directory, name, file, from, digest).await;

@@ -152,7 +152,8 @@ pub enum Effect {
 
 impl Effect {
     /// Returns a short name of the effect, for people.
-    pub(crate) fn name(&self) -> &'static str {
+    #[must_use]
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Launch { .. } => "the agent started",
             Self::Prompt { .. } => "the agent prompted",

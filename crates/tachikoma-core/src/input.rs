@@ -350,3 +350,61 @@ pub enum AgentEvent {
     /// The guard died, and every process of the agent was ended.
     GuardLost,
 }
+
+impl Input {
+    /// Returns the kind of the input, for diagnostics.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "start",
+            Self::Wake => "wake",
+            Self::Command { .. } => "command",
+            Self::Shutdown { .. } => "shutdown",
+            Self::Decline { .. } => "decline",
+            Self::Broken { .. } => "broken",
+            Self::Suspended { .. } => "suspended",
+            Self::HooksRan { .. } => "hooks_ran",
+            Self::SnapshotTaken { .. } => "snapshot_taken",
+            Self::AutocommitFinished { .. } => "autocommit_finished",
+            Self::ConditionsAnswered { .. } => "conditions_answered",
+            Self::GatesRan { .. } => "gates_ran",
+            Self::CompletionClaimed { .. } => "completion_claimed",
+            Self::Note { .. } => "note",
+            Self::OperatorRequest { .. } => "operator_request",
+            Self::RolledBack { .. } => "rolled_back",
+            Self::CustomSet { .. } => "custom_set",
+            Self::Warning { .. } => "warning",
+            Self::DiskWasFull { .. } => "disk_was_full",
+            Self::Incident(_) => "incident",
+            Self::Repaired { .. } => "repaired",
+            Self::Agent { event, .. } => event.kind(),
+        }
+    }
+}
+
+impl AgentEvent {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Launched { .. } => "agent_launched",
+            Self::NotLaunched { .. } => "agent_not_launched",
+            Self::Output => "agent_output",
+            Self::HandOffText { .. } => "agent_hand_off_text",
+            Self::Opened => "agent_opened",
+            Self::SessionNamed { .. } => "agent_session_named",
+            Self::ContextMeasured { .. } => "agent_context_measured",
+            Self::ToolStarted { .. } => "agent_tool_started",
+            Self::ToolEnded { .. } => "agent_tool_ended",
+            Self::ToolDenied { .. } => "agent_tool_denied",
+            Self::FileTouched { .. } => "agent_file_touched",
+            Self::CallEnded { .. } => "agent_call_ended",
+            Self::Cost { .. } => "agent_cost",
+            Self::ConversationResumed(_) => "agent_conversation_resumed",
+            Self::Quota(_) => "agent_quota",
+            Self::TurnEnded(_) => "agent_turn_ended",
+            Self::Exited { .. } => "agent_exited",
+            Self::ProcessesSampled { .. } => "agent_processes_sampled",
+            Self::StreamEnded => "agent_stream_ended",
+            Self::GuardLost => "agent_guard_lost",
+        }
+    }
+}

@@ -363,20 +363,22 @@ impl<'a> Order<'a> {
             program: self.git.program.to_string_lossy().into_owned(),
             source,
         })?;
-        live::Live::new(started, self.stdin, self.answer_max)
-            .end(self.limit, call_off)
-            .map_err(|cut| match cut {
-                live::Cut::CalledOff => GitError::CalledOff { what: self.what() },
-                live::Cut::TimedOut => GitError::TimedOut {
-                    what: self.what(),
-                    limit: self.limit.unwrap_or_default(),
-                },
-                live::Cut::Broken(source) => GitError::Io {
-                    action: "talk to",
-                    path: PathBuf::from("git"),
-                    source,
-                },
-            })
+        let begun = clock::monotonic();
+        let ended = live::Live::new(started, self.stdin, self.answer_max).end(self.limit, call_off);
+        let code = ended.as_ref().ok().and_then(|answer| answer.code);
+        tracing::debug!(command = self.what(), code, elapsed = ?begun.elapsed(), "git ended");
+        ended.map_err(|cut| match cut {
+            live::Cut::CalledOff => GitError::CalledOff { what: self.what() },
+            live::Cut::TimedOut => GitError::TimedOut {
+                what: self.what(),
+                limit: self.limit.unwrap_or_default(),
+            },
+            live::Cut::Broken(source) => GitError::Io {
+                action: "talk to",
+                path: PathBuf::from("git"),
+                source,
+            },
+        })
     }
 
     /// Runs it, and returns its answer; it must end well. Blocks.

@@ -49,6 +49,7 @@ mod handle;
 pub mod hooks;
 pub mod journal_reader;
 pub mod launch_rules;
+pub mod log_files;
 pub mod loop_files;
 mod notice;
 pub mod notify;

@@ -190,6 +190,7 @@ impl LoopRunner {
             return Err(RunError::Unwritten);
         }
         self.actor.state.startable()?;
+        tracing::info!(loop_id = %self.actor.state.loop_id, agent = self.actor.agent.name(), "run started");
         // The future of an earlier run may have been dropped. Its agent must end before the next one starts.
         self.actor.shutdown().await;
         self.probe_cloud();
@@ -201,6 +202,7 @@ impl LoopRunner {
         }
         self.actor.shutdown().await;
         self.finish_run(result.as_ref().ok()).await;
+        tracing::info!(state = %self.actor.state.public(), "run ended");
         match result {
             Ok(outcome) | Err(Abort::Unrecorded(outcome)) => Ok(outcome),
             Err(Abort::Failed(error)) => Err(error),

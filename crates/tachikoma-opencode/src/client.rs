@@ -227,6 +227,13 @@ impl Client {
         let patience = request.patience;
         let response = self.send(request, &what, Some(patience)).await?;
         let status = response.status();
+        // Without the query, which may hold paths and texts.
+        let path = what.split('?').next();
+        tracing::debug!(
+            request = path,
+            status = status.as_u16(),
+            "OpenCode answered"
+        );
         let kind = kind_of(&response);
         let body = self.body(response, &what).await?;
         let json = serde_json::from_slice::<Value>(&body);

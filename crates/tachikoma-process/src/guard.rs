@@ -123,6 +123,7 @@ impl Guard {
         };
         let fds = options.lock.into_iter().collect();
         guard.order(&hello, fds).map_err(GuardError::Socket)?;
+        tracing::info!(pid = guard.pid(), containment = %guard.containment(), "guard started");
         Ok(guard)
     }
 
@@ -161,12 +162,14 @@ impl Guard {
     /// # Errors
     /// If the order is longer than any program's arguments may be.
     pub fn spawn(&mut self, spawn: Spawn) -> io::Result<()> {
+        tracing::debug!(generation = spawn.generation, program = ?spawn.program, "starting an agent");
         let (order, fds) = spawn.into_order();
         self.order(&order, fds)
     }
 
     /// Orders a step of the ladder; it does nothing if that agent is gone already. Never waits.
     pub fn signal(&mut self, generation: u64, rung: Rung) {
+        tracing::debug!(generation, ?rung, "signaling an agent");
         self.short_order(&Order::Signal { generation, rung });
         // A guard that was stopped cannot obey. The standby passes the signal on to it.
         if self.attended.is_some() {
@@ -263,9 +266,15 @@ impl Guard {
             }
         };
         match &report {
-            Report::Spawned { pid, .. } => self.agent = Pid::from_raw(*pid),
-            Report::Exited { .. } => self.agent = None,
-            Report::SpawnFailed { .. } => (),
+            Report::Spawned { pid, .. } => {
+                tracing::info!(pid, "agent started");
+                self.agent = Pid::from_raw(*pid);
+            }
+            Report::Exited { .. } => {
+                tracing::info!("agent exited");
+                self.agent = None;
+            }
+            Report::SpawnFailed { .. } => tracing::warn!("agent could not be started"),
         }
         Some(report.into())
     }

@@ -132,6 +132,7 @@ pub fn take(
     moment: &Moment,
     called_off: &AtomicBool,
 ) -> Result<Taken, StoreError> {
+    let begun = tachikoma_runtime::clock::monotonic();
     if let Some(journal) = &moment.journal {
         // It must not have what the journal may lose.
         regular::open(&journal.path)
@@ -156,6 +157,7 @@ pub fn take(
         troubles.push(chain(&error));
     }
     troubles.extend(files::rotate(backups, moment.snapshot.loop_id, life, &path));
+    tracing::info!(?path, elapsed = ?begun.elapsed(), "backup written");
     Ok(Taken {
         path,
         has_work: moment.work.is_some(),

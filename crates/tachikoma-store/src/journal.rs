@@ -339,6 +339,7 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
     ) -> Result<Record, StoreError> {
+        let begun = tachikoma_runtime::clock::monotonic();
         self.file
             .sync_data()
             .map_err(StoreError::sync(&self.path))?;
@@ -350,6 +351,7 @@ impl Journal {
                 let _ = std::fs::remove_file(&next.path);
             })?;
         next.sync()?;
+        tracing::info!(segment = next.segment, elapsed = ?begun.elapsed(), "journal segment begun");
         *self = next;
         Ok(opened)
     }

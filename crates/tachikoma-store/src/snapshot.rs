@@ -285,6 +285,7 @@ impl Snapshot {
         durability: Durability,
         vault: &Vault,
     ) -> Result<FileMark, StoreError> {
+        let begun = tachikoma_runtime::clock::monotonic();
         let path_of = packing.path(path, vault);
         let bytes = packing.pack(self.encode().into_bytes());
         let bytes = vault
@@ -292,6 +293,7 @@ impl Snapshot {
             .map_err(StoreError::io("seal", &path_of))?;
         let mark = write_whole(&path_of, &bytes, durability)?;
         form::remove_other(path, packing, vault)?;
+        tracing::debug!(bytes = bytes.len(), elapsed = ?begun.elapsed(), "snapshot written");
         Ok(mark)
     }
 

@@ -20,6 +20,7 @@ use super::detach;
 use super::launch::{Base, Plan, plan};
 use super::repository::Repository;
 use crate::args::RunArgs;
+use crate::diagnostics;
 use crate::failure::Failure;
 use crate::keys::{self, Keys};
 use crate::out;
@@ -171,6 +172,9 @@ pub async fn run_here(
     reader: Option<SettingsReader>,
 ) -> Result<ExitCode, Failure> {
     let mut runner = LoopRunner::open(config.clone()).await?;
+    if config.settings.state.enabled {
+        diagnostics::open_file(&config.working_dir);
+    }
     if let Some(reader) = reader {
         runner.reads_settings_with(reader);
     }

@@ -43,6 +43,7 @@ mod completion;
 mod config;
 mod damage;
 mod demo;
+mod diagnostics;
 mod encrypt;
 mod encrypt_hurt;
 mod encrypt_keys;

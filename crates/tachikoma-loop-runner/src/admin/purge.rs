@@ -11,6 +11,7 @@ use tachikoma_fs::{RALPH_DIR, is_missing, quarantine, regular, whole};
 
 use super::{restore, retention};
 use crate::git::snapshots;
+use crate::log_files;
 use crate::loop_files::Premises;
 use crate::opencode::supervisor;
 use crate::session::transcripts;
@@ -116,6 +117,10 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             .clear(&server, supervisor::is_ours)
             .map_err(StoreError::io("delete", &server))?;
     }
+    let logs = log_files::dir(&premises.working_dir);
+    purged
+        .clear(&logs, log_files::is_ours)
+        .map_err(StoreError::io("delete", &logs))?;
     purged
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;

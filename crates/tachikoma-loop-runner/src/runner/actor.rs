@@ -96,6 +96,7 @@ impl Actor {
     /// One pass, in this order: decide, journal, sync, publish, act, save. No effect happens before its record is on disk. Which phase of
     /// the loop follows which is decided by [`step`].
     async fn pass(&mut self, now: Timestamp, input: Input) -> Result<(), Abort> {
+        tracing::trace!(input = input.kind(), "input taken");
         let decided = step(&self.policy, &mut self.state, now, input);
         self.append(&decided.records).await?;
         if autocommit::change_something(&self.policy, &decided.effects)
@@ -119,6 +120,7 @@ impl Actor {
             self.next_segment(now).await?;
         }
         for effect in decided.effects {
+            tracing::debug!(effect = effect.name(), "effect performed");
             let (context, features, queue, _) = self.parts();
             features.perform(context, effect, queue).await;
         }

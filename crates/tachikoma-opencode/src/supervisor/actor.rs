@@ -307,6 +307,9 @@ impl Supervisor {
         );
         self.heal().await?;
         let stepped = step(&self.policy, &mut self.state, now, jitter, input);
+        for record in &stepped.records {
+            tracing::info!(seq = record.seq.0, "OpenCode supervisor recorded an event");
+        }
         self.write_down(&stepped.records).await?;
         for effect in stepped.effects {
             self.carry_out(effect)?;
