@@ -95,24 +95,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
     journal.sync()?;
     let answer = effects.into_iter().find_map(|effect| match effect {
         Effect::Reply { answer, .. } => Some(answer),
-        Effect::Launch { .. }
-        | Effect::Prompt { .. }
-        | Effect::Advise { .. }
-        | Effect::SendMessage { .. }
-        | Effect::RollBack { .. }
-        | Effect::AskCost { .. }
-        | Effect::AttributeChanges
-        | Effect::AskHandOff { .. }
-        | Effect::Close { .. }
-        | Effect::OpenSession { .. }
-        | Effect::RunHooks { .. }
-        | Effect::Autocommit { .. }
-        | Effect::CancelAutocommit
-        | Effect::SampleProcesses { .. }
-        | Effect::CheckConditions { .. }
-        | Effect::RunGates { .. }
-        | Effect::Signal { .. }
-        | Effect::Finish => None,
+        _ => None,
     });
     let snapshot = Snapshot::of(&state, &premises.working_dir, clock.now());
     let saved = snapshot.write(
