@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_fs::whole::{self, Durability};
 use tachikoma_fs::{FsError, make_dir};
 
-use super::path::parts;
-use super::present::{ancestors, at, is_there};
+use super::path::{ancestors, at, is_there, parts};
 use super::program::GitError;
 use super::snapshots::Moment;
 

@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tachikoma_cloud::digest_of;
@@ -17,6 +16,7 @@ use tachikoma_store::backup::BUNDLE_BYTES_MAX as BYTES_MAX;
 pub use tachikoma_store::backup::BUNDLE_NAME as NAME;
 
 use super::head::verify;
+use super::loop_files::{BUNDLE_REFS, is_under_way};
 use super::present::Bounds;
 use super::program::{CallOff, Git, GitError};
 use super::repository::{Found, Repository};
@@ -27,18 +27,15 @@ use tachikoma_core::error_chain as chain;
 mod copied;
 mod unpack;
 
-pub use copied::copied;
+pub use copied::{copied_ref, look};
 pub use unpack::MARK;
-pub use unpack::{InTheWay, Merge, Unpacked};
+pub use unpack::{InTheWay, Merge, Unpacked, unpack};
 
 /// The reference that HEAD of a backup gets where it is brought to.
 #[must_use]
 pub fn restored_head(loop_id: LoopId) -> String {
     format!("{}/{RESTORED}", snapshots::below(loop_id))
 }
-
-/// What was in the repository when it was made.
-const REFS: &str = "git-work.refs";
 
 /// Where a fetched bundle's HEAD is kept, below the references of the loop.
 const RESTORED: &str = "restored-head";
@@ -104,24 +101,6 @@ impl Bundled {
     }
 }
 
-/// Returns whether a file of that name in the directory of a loop is a bundle's.
-pub fn is_ours_in_loop(name: &str) -> bool {
-    name == REFS || name == NAME || is_under_way(name)
-}
-
-/// Whether a file of that name is a bundle that is being made, or git's lock beside it. Each maker has a name of its own, so that what one
-/// left that died is in nobody's way.
-fn is_under_way(name: &str) -> bool {
-    let Some(rest) = name
-        .strip_prefix(NAME)
-        .and_then(|rest| rest.strip_prefix('.'))
-    else {
-        return false;
-    };
-    let own = rest.strip_suffix(".lock").unwrap_or(rest);
-    own.len() == 32 && own.chars().all(|c| c.is_ascii_hexdigit())
-}
-
 /// Removes what makers left that died: no other is at it for that long.
 fn remove_remains(loop_dir: &Path) {
     for entry in std::fs::read_dir(loop_dir).into_iter().flatten().flatten() {
@@ -167,7 +146,12 @@ impl Work {
     /// Makes a bundle of the repository and its work tree as they are, unless one is there that has all of it. `whose` is what changed
     /// since the loop last looked. Blocks, for a while that is bounded.
     #[must_use]
-    pub fn bundle(&self, loop_dir: &Path, whose: &Mutex<Whose>, call_off: &CallOff) -> Bundled {
+    pub fn bundle(
+        &self,
+        loop_dir: &Path,
+        whose: &dyn Fn() -> Whose,
+        call_off: &CallOff,
+    ) -> Bundled {
         let call_off = call_off.within(TIMEOUT);
         let found = Repository::find(&self.working_dir, self.search_path.as_deref(), &call_off);
         let repository = match found {
@@ -183,7 +167,7 @@ impl Work {
         &self,
         repository: &Repository,
         loop_dir: &Path,
-        whose: &Mutex<Whose>,
+        whose: &dyn Fn() -> Whose,
         call_off: &CallOff,
     ) -> Result<Bundled, GitError> {
         let git = &repository.git;
@@ -208,7 +192,7 @@ impl Work {
             return Ok(too_large(bytes));
         }
         for _ in 0..ATTEMPTS {
-            let kept = self.keep_present(repository, loop_dir, whose, call_off);
+            let kept = copied::keep_present(self, repository, loop_dir, whose, call_off);
             let held = self.held(git, kept.is_ok(), call_off)?;
             if held.listed.is_empty() {
                 return Ok(Bundled::Nothing);
@@ -230,7 +214,7 @@ impl Work {
         without_tree: Option<String>,
         call_off: &CallOff,
     ) -> Result<Option<Bundled>, GitError> {
-        let (path, refs) = (loop_dir.join(NAME), loop_dir.join(REFS));
+        let (path, refs) = (loop_dir.join(NAME), loop_dir.join(BUNDLE_REFS));
         let is_known = |sum: String| {
             let known = std::fs::read_to_string(&refs);
             known.is_ok_and(|text| text == held.remembered(&sum))
@@ -277,7 +261,7 @@ impl Work {
     ) -> Result<u64, GitError> {
         let below = snapshots::below(self.loop_id);
         let exclude = format!("--exclude={}", restored_head(self.loop_id));
-        let exclude_tree = format!("--exclude={}", copied(self.loop_id));
+        let exclude_tree = format!("--exclude={}", copied_ref(self.loop_id));
         let glob = format!("--glob={below}");
         let mut order = git.order(&["bundle", "create", "-q"]).word(path);
         if held.head.is_some() {
@@ -315,7 +299,7 @@ impl Work {
         let listed = String::from_utf8_lossy(&listed);
         // Where it was once brought from is no part of the work, nor is a work tree that is not the one there is.
         let restored = format!(" {}", restored_head(self.loop_id));
-        let copied = format!(" {}", copied(self.loop_id));
+        let copied = format!(" {}", copied_ref(self.loop_id));
         let is_work =
             |line: &&str| !line.ends_with(&restored) && (tree || !line.ends_with(&copied));
         let mut listed: Vec<String> = listed.lines().filter(is_work).map(str::to_owned).collect();

@@ -104,41 +104,39 @@ pub fn follow(dirty: &Dirty, changed: &BTreeMap<RepoPath, Change>) -> Dirty {
     now
 }
 
-impl Ground {
-    /// Compares two trees, or the trees of commits.
-    pub fn differences(
-        &self,
-        from: &str,
-        to: &str,
-        call_off: &CallOff,
-    ) -> Result<Differences, GitError> {
-        let words = [
-            "diff-tree",
-            "-r",
-            "-z",
-            "--no-renames",
-            "--no-ext-diff",
-            "--ignore-submodules=dirty",
-            from,
-            to,
-        ];
-        let answer = self.repository.git.order(&words).ask(call_off)?;
-        let mut differences = Differences {
-            none: answer.is_empty(),
-            ..Differences::default()
-        };
-        let mut parts = answer.split(|byte| *byte == 0);
-        while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
-            let change = Change::parse(head).ok_or_else(|| GitError::Odd {
-                what: "diff-tree",
-                answer: String::from_utf8_lossy(head).into_owned(),
-            })?;
-            if !self.leaves_out(path) {
-                differences.files.insert(RepoPath::new(path), change);
-            }
+/// Compares two trees, or the trees of commits.
+pub fn differences(
+    ground: &Ground,
+    from: &str,
+    to: &str,
+    call_off: &CallOff,
+) -> Result<Differences, GitError> {
+    let words = [
+        "diff-tree",
+        "-r",
+        "-z",
+        "--no-renames",
+        "--no-ext-diff",
+        "--ignore-submodules=dirty",
+        from,
+        to,
+    ];
+    let answer = ground.repository.git.order(&words).ask(call_off)?;
+    let mut differences = Differences {
+        none: answer.is_empty(),
+        ..Differences::default()
+    };
+    let mut parts = answer.split(|byte| *byte == 0);
+    while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
+        let change = Change::parse(head).ok_or_else(|| GitError::Odd {
+            what: "diff-tree",
+            answer: String::from_utf8_lossy(head).into_owned(),
+        })?;
+        if !ground.leaves_out(path) {
+            differences.files.insert(RepoPath::new(path), change);
         }
-        Ok(differences)
     }
+    Ok(differences)
 }
 
 #[cfg(test)]

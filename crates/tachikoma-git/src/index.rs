@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_fs::regular;
 
+use super::index_file::copy_index;
 use super::own::Own;
-use super::path::{RepoPath, is_ours, parts};
-use super::present::copy_index;
+use super::path::{RepoPath, ended_by_nul, is_ours, parts};
 use super::program::{CallOff, GitError, Order};
 use super::repository::{Repository, with_suffix};
 use super::seen::Seen;
@@ -420,15 +420,6 @@ fn can_be_opened(path: &Path) -> bool {
     let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     !is_file || !regular::open(path).is_err_and(denied)
-}
-
-pub fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for path in paths {
-        bytes.extend_from_slice(path);
-        bytes.push(0);
-    }
-    bytes
 }
 
 /// Removes a file of ours that need not be there.

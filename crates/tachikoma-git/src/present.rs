@@ -1,18 +1,12 @@
 //! The work tree as it is now, as a tree that git can compare: made in an index of our own, so that the user's index stays as it is.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use tachikoma_fs::{private, regular, whole};
-
-use super::index::ended_by_nul;
-use super::keeper::INDEX;
+use super::index_file::TemporaryIndex;
+use super::loop_files::INDEX;
 use super::own::Own;
-use super::path::{is_ours, parts};
+use super::path::{at, ended_by_nul, is_ours, is_there, parts};
 use super::program::{CallOff, GitError, Order};
 use super::repository::Repository;
 use super::seen::Room;
@@ -119,58 +113,6 @@ impl Present {
     }
 }
 
-/// An index that goes when nobody needs it any more.
-#[derive(Debug)]
-pub struct TemporaryIndex(pub PathBuf);
-
-impl TemporaryIndex {
-    /// Copies an index into the directory of a loop; without one it begins empty.
-    pub fn of(base: Option<&PathBuf>, loop_dir: &Path) -> Result<Self, GitError> {
-        let index = Self(whole::temporary(loop_dir));
-        if let Some(base) = base {
-            copy_index(base, &index.0)?;
-        }
-        Ok(index)
-    }
-}
-
-/// Copies an index to where nothing is, so that git trusts it as much: git looks into files that are as young as the index, and trusts
-/// its note of older ones. What is copied is one file, whoever replaces that meanwhile.
-pub fn copy_index(base: &Path, to: &Path) -> Result<(), GitError> {
-    let copy = || -> io::Result<()> {
-        let mut from = regular::open(base)?;
-        let mut copy = private().write(true).create_new(true).open(to)?;
-        io::copy(&mut from, &mut copy)?;
-        copy.set_modified(from.metadata()?.modified()?)
-    };
-    copy().map_err(GitError::io("copy", base))
-}
-
-impl Drop for TemporaryIndex {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// A directory outside of the work tree that goes with all that is in it.
-#[derive(Debug)]
-pub struct TemporaryDir(pub PathBuf);
-
-impl TemporaryDir {
-    pub(crate) fn new() -> Result<Self, GitError> {
-        let path = whole::temporary(&std::env::temp_dir());
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(GitError::io("make directory", &path))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for TemporaryDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Looks at the work tree of a repository. `before` is what it will be compared with: what that has is not new, whatever its
 /// size. Nothing that the user sees changes; the contents of changed files go to git's store. Blocks.
 ///
@@ -237,28 +179,9 @@ pub fn present(
     })
 }
 
-/// What lies behind a link is somewhere else.
-pub fn is_there(top: &Path, path: &[u8]) -> bool {
-    let is_dir = |above: &[u8]| {
-        let there = std::fs::symlink_metadata(at(top, above));
-        there.is_ok_and(|there| there.is_dir())
-    };
-    ancestors(path).all(is_dir) && std::fs::symlink_metadata(at(top, path)).is_ok()
-}
-
-/// Returns the directories above a path, from the top.
-pub fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-    slashes.map(|(at, _)| &path[..at])
-}
-
 /// Git keeps files, links and submodules; a pipe in the place of one is passed over.
 fn can_be_kept(top: &Path, path: &[u8]) -> bool {
     std::fs::symlink_metadata(at(top, path)).map_or(true, |there| {
         there.is_file() || there.is_symlink() || there.is_dir()
     })
-}
-
-pub(crate) fn at(top: &Path, path: &[u8]) -> PathBuf {
-    top.join(OsStr::from_bytes(path))
 }

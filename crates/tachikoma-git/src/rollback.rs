@@ -10,8 +10,9 @@ use tachikoma_core::LoopId;
 
 use super::aside::Aside;
 use super::index::{self, Listed};
-use super::path::{RepoPath, parts};
-use super::present::{self, Present, Rules, TemporaryDir, TemporaryIndex, ancestors, at};
+use super::index_file::{TemporaryDir, TemporaryIndex};
+use super::path::{RepoPath, ancestors, at, ended_by_nul, is_there, parts};
+use super::present::{self, Present, Rules};
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
 use super::snapshots::{self, Kept, Moment};
@@ -270,7 +271,7 @@ impl Rollback {
         let still_there = |path: &&Vec<u8>| {
             // In the place of a directory there may be a file by now, and the other way round.
             let there = std::fs::symlink_metadata(at(top, path));
-            present::is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
+            is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
         };
         differs.extend(self.gone.iter().filter(still_there).cloned());
         if differs.is_empty() {
@@ -312,7 +313,7 @@ fn ignored_then(
     order.ask(call_off)?;
     let listed = git.order(&["ls-files", "-z"]).index(&index.0);
     let listed = listed.ask(call_off)?;
-    let rules = index::ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
+    let rules = ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
     // A work tree with nothing but the rules of that time.
     let dir = TemporaryDir::new()?;
     if !rules.is_empty() {

@@ -91,7 +91,7 @@ impl Place {
     }
 
     fn open(&self, whose: Whose) -> (Box<Keeper>, Survey) {
-        match Keeper::open(self.options.clone(), whose, &CallOff::new()) {
+        match super::open(self.options.clone(), whose, &CallOff::new()) {
             Opened::Ready { keeper, survey } => (keeper, survey),
             other => panic!("{other:?}"),
         }
@@ -182,7 +182,7 @@ fn names(survey: &Survey) -> Vec<String> {
 }
 
 fn commit(keeper: &mut Keeper, message: &str) -> Result<Option<Commit>, CommitError> {
-    keeper.commit(message, Some(LIMIT), &CallOff::new())
+    super::commit(keeper, message, Some(LIMIT), &CallOff::new())
 }
 
 #[track_caller]
@@ -193,7 +193,9 @@ fn commits(keeper: &mut Keeper) -> usize {
 
 #[track_caller]
 fn snapshot(keeper: &mut Keeper, iteration: u32) -> String {
-    keeper.snapshot(iteration, &CallOff::new()).unwrap().commit
+    super::snapshot(keeper, iteration, &CallOff::new())
+        .unwrap()
+        .commit
 }
 
 fn path_variable(place: &Place) -> OsString {

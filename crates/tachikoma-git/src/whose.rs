@@ -10,16 +10,9 @@ use tachikoma_core::Timestamp;
 
 use super::differences::{Change, Dirty};
 use super::fingerprint::{Dir, What};
-use super::index::LeftOut;
-use super::keeper::Keeper;
 use super::path::RepoPath;
-use super::program::{CallOff, GitError};
-use super::survey::Survey;
 use super::work::Work;
 use tachikoma_runtime::clock;
-
-/// Files that one warning names.
-const NAMED_MAX: usize = 5;
 
 /// More files than anybody changes by hand; what was put away before is then not known again.
 const ASIDE_MAX: usize = 10_000;
@@ -111,7 +104,7 @@ fn is_born_since(path: &Path, since: Option<i64>) -> bool {
 }
 
 /// Whether a file was last changed, or removed, by a moment. Of one that is gone the directory tells.
-fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
+pub fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
     let there = path
         .ancestors()
         .find_map(|path| fs::symlink_metadata(path).ok());
@@ -123,218 +116,127 @@ fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
     changed.is_some_and(|changed| changed <= moment)
 }
 
-impl Keeper {
-    /// Names what the loop changed and does not commit, once.
-    pub fn say_not_ours(&mut self, not_ours: &[RepoPath], survey: &mut Survey) {
-        let new: Vec<&RepoPath> = not_ours
-            .iter()
-            .filter(|path| self.said.insert((*path).clone()))
-            .collect();
-        if !new.is_empty() {
-            survey.warnings.push(format!(
-                "not committed, because somebody else had changed it before: {}",
-                list(&new),
-            ));
+/// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
+/// the work tree stands on another commit.
+/// Returns those that the loop changed and that are not its own.
+pub fn attribute(
+    work: &mut Work,
+    top: &Path,
+    changed: &BTreeMap<RepoPath, Change>,
+    dirty: &Dirty,
+    since: &Since,
+) -> Vec<RepoPath> {
+    let work = work;
+    work.mine.retain(|path| dirty.contains_key(path));
+    follow_theirs(work, since.whose, changed, dirty);
+    let went: BTreeMap<&str, &RepoPath> = changed
+        .iter()
+        .filter(|(_, change)| change.after.is_nothing())
+        .filter_map(|(path, change)| Some((change.before.object()?, path)))
+        .collect();
+    let surfaced = |path: &RepoPath, change: &Change| {
+        let moved = |object: &str| went.contains_key(object);
+        change.came() && !change.after.object().is_some_and(moved) && since.before.had(path, top)
+    };
+    let mut not_ours = Vec::new();
+    for path in dirty.keys() {
+        let known = work.mine.contains(path) || work.theirs.contains(path);
+        let change = changed.get(path);
+        if known && change.is_none() {
+            continue;
         }
-    }
-
-    /// Names protected files that the loop changed, once. Those that are ignored as well are nobody's concern.
-    pub fn say_protected(
-        &mut self,
-        whose: Whose,
-        survey: &mut Survey,
-        call_off: &CallOff,
-    ) -> Result<(), GitError> {
-        let changed = std::mem::take(&mut self.protected_changed);
-        let is_news = |path: &RepoPath| whose == Whose::Loop && !self.said.contains(path);
-        let changed: BTreeSet<RepoPath> = changed.into_iter().filter(is_news).collect();
-        let paths = changed.iter().map(RepoPath::bytes);
-        let ignored = self.ground.ignored(paths, false, call_off)?;
-        let new: Vec<&RepoPath> = changed
-            .iter()
-            .filter(|path| !ignored.contains(*path))
-            .collect();
-        if !new.is_empty() {
-            survey.warnings.push(format!(
-                "left out of snapshots and commits: {}, which `git.protected` names",
-                list(&new)
-            ));
-        }
-        self.said.extend(changed);
-        Ok(())
-    }
-
-    /// What is left out now and somebody else's stays so, should it ever be taken in.
-    pub fn attribute_left_out(
-        &mut self,
-        left_out: &[LeftOut],
-        whose: Whose,
-    ) -> Result<(), GitError> {
-        let top = &self.ground.repository.top;
-        let is_theirs = |path: &&RepoPath| match whose {
-            Whose::Others => true,
-            Whose::Loop => false,
-            Whose::LoopUntil(death) => !is_changed_by(&top.join(path.as_path()), death),
-            Whose::LoopSince(start) => is_changed_by(&top.join(path.as_path()), start),
-        };
-        let theirs = left_out.iter().map(LeftOut::path).filter(is_theirs);
-        let new: Vec<&RepoPath> = theirs
-            .filter(|path| !self.work.theirs.contains(*path) && !self.work.mine.contains(*path))
-            .collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        let mut work = self.work.clone();
-        for path in new {
-            work.theirs.insert(path.clone());
-            work.resting.insert(path.clone());
-        }
-        work.write(&self.work_path)?;
-        self.work = work;
-        Ok(())
-    }
-
-    /// What the loop changed and may commit.
-    pub fn uncommitted(&self) -> impl Iterator<Item = &RepoPath> {
-        self.work.mine.difference(&self.work.theirs)
-    }
-}
-
-impl Work {
-    /// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
-    /// the work tree stands on another commit.
-    /// Returns those that the loop changed and that are not its own.
-    pub fn attribute(
-        &mut self,
-        top: &Path,
-        changed: &BTreeMap<RepoPath, Change>,
-        dirty: &Dirty,
-        since: &Since,
-    ) -> Vec<RepoPath> {
-        let work = self;
-        work.mine.retain(|path| dirty.contains_key(path));
-        work.follow_theirs(since.whose, changed, dirty);
-        let went: BTreeMap<&str, &RepoPath> = changed
-            .iter()
-            .filter(|(_, change)| change.after.is_nothing())
-            .filter_map(|(path, change)| Some((change.before.object()?, path)))
-            .collect();
-        let surfaced = |path: &RepoPath, change: &Change| {
-            let moved = |object: &str| went.contains_key(object);
-            change.came()
-                && !change.after.object().is_some_and(moved)
-                && since.before.had(path, top)
-        };
-        let mut not_ours = Vec::new();
-        for path in dirty.keys() {
-            let known = work.mine.contains(path) || work.theirs.contains(path);
-            let change = changed.get(path);
-            if known && change.is_none() {
-                continue;
+        let is_loops = match since.whose {
+            Whose::Loop => true,
+            Whose::Others => false,
+            // What another commit uncovers has no stamp.
+            Whose::LoopUntil(death) => {
+                change.is_some() && is_changed_by(&top.join(path.as_path()), death)
             }
-            let is_loops = match since.whose {
-                Whose::Loop => true,
-                Whose::Others => false,
-                // What another commit uncovers has no stamp.
-                Whose::LoopUntil(death) => {
-                    change.is_some() && is_changed_by(&top.join(path.as_path()), death)
-                }
-                Whose::LoopSince(start) => {
-                    change.is_some() && !is_changed_by(&top.join(path.as_path()), start)
-                }
-            };
-            match is_loops {
-                false => {
+            Whose::LoopSince(start) => {
+                change.is_some() && !is_changed_by(&top.join(path.as_path()), start)
+            }
+        };
+        match is_loops {
+            false => {
+                work.theirs.insert(path.clone());
+            }
+            true => {
+                let theirs =
+                    |change: &Change| surfaced(path, change) || is_back(work, path, change);
+                if change.is_some_and(theirs) {
                     work.theirs.insert(path.clone());
                 }
-                true => {
-                    let theirs =
-                        |change: &Change| surfaced(path, change) || work.is_back(path, change);
-                    if change.is_some_and(theirs) {
-                        work.theirs.insert(path.clone());
-                    }
-                    if !work.theirs.contains(path) {
-                        work.mine.insert(path.clone());
-                    } else {
-                        not_ours.push(path.clone());
-                    }
+                if !work.theirs.contains(path) {
+                    work.mine.insert(path.clone());
+                } else {
+                    not_ours.push(path.clone());
                 }
             }
         }
-        let Self {
-            withheld, theirs, ..
-        } = work;
-        withheld.extend(not_ours.iter().cloned());
-        withheld.retain(|path| theirs.contains(path) && dirty.contains_key(path));
-        not_ours
     }
+    let Work {
+        withheld, theirs, ..
+    } = work;
+    withheld.extend(not_ours.iter().cloned());
+    withheld.retain(|path| theirs.contains(path) && dirty.contains_key(path));
+    not_ours
+}
 
-    /// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
-    /// away, and bring them back later.
-    fn follow_theirs(&mut self, whose: Whose, changed: &BTreeMap<RepoPath, Change>, dirty: &Dirty) {
-        let Self {
-            theirs,
-            resting,
-            aside,
-            ..
-        } = self;
-        theirs.retain(|path| {
-            let change = changed.get(path);
-            let before = change.and_then(|change| change.before.object());
-            let after = change.and_then(|change| change.after.object());
-            let is_dirty = dirty.contains_key(path);
-            let was_resting = resting.contains(path);
-            if let Some(before) = before.filter(|_| !(was_resting || is_dirty && after.is_some())) {
-                if aside.len() >= ASIDE_MAX {
-                    aside.pop_first();
-                }
-                aside.insert((path.clone(), before.to_owned()));
+/// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
+/// away, and bring them back later.
+fn follow_theirs(
+    work: &mut Work,
+    whose: Whose,
+    changed: &BTreeMap<RepoPath, Change>,
+    dirty: &Dirty,
+) {
+    let Work {
+        theirs,
+        resting,
+        aside,
+        ..
+    } = work;
+    theirs.retain(|path| {
+        let change = changed.get(path);
+        let before = change.and_then(|change| change.before.object());
+        let after = change.and_then(|change| change.after.object());
+        let is_dirty = dirty.contains_key(path);
+        let was_resting = resting.contains(path);
+        if let Some(before) = before.filter(|_| !(was_resting || is_dirty && after.is_some())) {
+            if aside.len() >= ASIDE_MAX {
+                aside.pop_first();
             }
-            if is_dirty {
-                resting.remove(path);
-                return true;
-            }
-            let stays = if was_resting {
-                // Unless a commit has now what was put away.
-                !after.is_some_and(|after| is_aside(aside, path, after))
-            } else {
-                // What is clean without having changed is in a commit.
-                whose != Whose::Others && change.is_some()
-            };
-            if stays {
-                resting.insert(path.clone());
-            } else {
-                resting.remove(path);
-            }
-            stays
-        });
-    }
-
-    /// Whether a file is again what it was in somebody else's hands, under its name or a new one.
-    fn is_back(&self, path: &RepoPath, change: &Change) -> bool {
-        let Some(after) = change.after.object() else {
-            return false;
+            aside.insert((path.clone(), before.to_owned()));
+        }
+        if is_dirty {
+            resting.remove(path);
+            return true;
+        }
+        let stays = if was_resting {
+            // Unless a commit has now what was put away.
+            !after.is_some_and(|after| is_aside(aside, path, after))
+        } else {
+            // What is clean without having changed is in a commit.
+            whose != Whose::Others && change.is_some()
         };
-        let moved = || self.aside.iter().any(|(_, object)| object == after);
-        is_aside(&self.aside, path, after)
-            || change.came() && !EMPTY_FILES.contains(&after) && moved()
-    }
+        if stays {
+            resting.insert(path.clone());
+        } else {
+            resting.remove(path);
+        }
+        stays
+    });
+}
+
+/// Whether a file is again what it was in somebody else's hands, under its name or a new one.
+fn is_back(work: &Work, path: &RepoPath, change: &Change) -> bool {
+    let Some(after) = change.after.object() else {
+        return false;
+    };
+    let moved = || work.aside.iter().any(|(_, object)| object == after);
+    is_aside(&work.aside, path, after) || change.came() && !EMPTY_FILES.contains(&after) && moved()
 }
 
 fn is_aside(aside: &BTreeSet<(RepoPath, String)>, path: &RepoPath, object: &str) -> bool {
     aside.contains(&(path.clone(), object.to_owned()))
-}
-
-/// Names the first of many.
-pub fn list(paths: &[&RepoPath]) -> String {
-    let names: Vec<String> = paths
-        .iter()
-        .take(NAMED_MAX)
-        .map(ToString::to_string)
-        .collect();
-    let more = paths.len().saturating_sub(NAMED_MAX);
-    match more {
-        0 => names.join(", "),
-        more => format!("{} and {more} more", names.join(", ")),
-    }
 }

@@ -36,6 +36,9 @@ const ORDER_BYTES_MAX: usize = 16 << 20;
 /// Orders that wait while a request is under way. The runner says a few at a time.
 const ORDERS_MAX: usize = 16;
 
+/// Timeout of most requests. The first request of a directory loads its tools, which takes seconds and longer on a busy machine.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How long a bridge that is not needed any more sees to it that nothing goes on behind it. The server takes up to 1.2 s to
 /// end a turn, on a busy machine more.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);

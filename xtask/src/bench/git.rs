@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use tachikoma_loop_runner::git::{CallOff, Keeper, KeeperOptions, Opened, Own, Protected, Whose};
+use tachikoma_loop_runner::git::{
+    self, CallOff, Keeper, KeeperOptions, Opened, Own, Protected, Whose,
+};
 
 use super::Bench;
 use super::report::{Row, Unit};
@@ -82,7 +84,7 @@ fn open(dir: &Path) -> Result<Box<Keeper>, String> {
         max_file_bytes: 50 << 20,
         own: Own::default(),
     };
-    match Keeper::open(options, Whose::Others, &CallOff::new()) {
+    match git::open(options, Whose::Others, &CallOff::new()) {
         Opened::Ready { keeper, .. } => Ok(keeper),
         other @ (Opened::NoRepository | Opened::Unusable { .. }) => Err(format!("{other:?}")),
     }
@@ -91,7 +93,7 @@ fn open(dir: &Path) -> Result<Box<Keeper>, String> {
 /// Measures the survey after an iteration and the snapshot before the next, without changes.
 fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
     let call_off = CallOff::new();
-    keeper.snapshot(1, &call_off).map_err(said)?;
+    git::snapshot(keeper, 1, &call_off).map_err(said)?;
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
     for round in 0..QUIET_ROUNDS {
         let mut look = || -> Result<(), String> {
@@ -107,7 +109,7 @@ fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
         }
         let started = Instant::now();
         let survey = keeper.survey(Whose::Loop, &call_off).map_err(said)?;
-        keeper.snapshot(2, &call_off).map_err(said)?;
+        git::snapshot(keeper, 2, &call_off).map_err(said)?;
         ours.add(millis(started));
         if !survey.changed.is_empty() {
             return Err("something changed in an idle repository".to_owned());
@@ -157,10 +159,10 @@ fn commits(
         edit(files, round)?;
         let started = Instant::now();
         keeper.survey(Whose::Loop, &call_off).map_err(said)?;
-        let made = keeper.commit("of the bench", None, &call_off);
+        let made = git::commit(keeper, "of the bench", None, &call_off);
         let made = made.map_err(said)?.map_or(0, |commit| commit.files);
         let iteration = u32::try_from(round).unwrap_or(u32::MAX) + 3;
-        keeper.snapshot(iteration, &call_off).map_err(said)?;
+        git::snapshot(keeper, iteration, &call_off).map_err(said)?;
         ours.add(millis(started));
         if made != CHANGED {
             return Err(format!("{made} files were committed, not {CHANGED}"));

@@ -8,7 +8,7 @@ use tachikoma_core::{LoopId, Phase, Timestamp};
 use tachikoma_loop_runner::git::present::{Bounds, Rules};
 use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, Kept, Moment};
 use tachikoma_loop_runner::git::{
-    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Repository, Whose,
+    self, CallOff, Found, Git, Keeper, KeeperOptions, Opened, Repository, Whose,
 };
 use tachikoma_loop_runner::store::archive::ARCHIVED;
 use tachikoma_loop_runner::store::lock::WorkLock;
@@ -178,7 +178,7 @@ impl LoopSnapshots {
             own: rules.own.clone(),
         };
         let whose = Whose::since_the_last_look(self.owes_a_look, lock.died(), self.until);
-        match Keeper::open(options, whose, &CallOff::new()) {
+        match git::open(options, whose, &CallOff::new()) {
             Opened::Ready { keeper, .. } => Some(keeper),
             Opened::NoRepository | Opened::Unusable { .. } => None,
         }

@@ -47,7 +47,7 @@ fn a_commit_whose_last_hook_hangs_is_made_with_its_empty_files() {
         await_until("the hook to run", LIMIT, || started.exists());
         caller.call_off();
     });
-    let made = keeper.commit("of the loop", None, &call_off).unwrap();
+    let made = super::super::commit(&mut keeper, "of the loop", None, &call_off).unwrap();
     calling.join().unwrap();
     assert_eq!(made.map(|made| made.id), Some(place.head()));
     assert_eq!(place.last_commit(), ["A empty", "A new.txt"]);
@@ -126,7 +126,7 @@ fn a_hook_that_hangs_is_ended_with_all_that_it_started() {
     let index = place.staged();
     // On a busy machine it takes a while until the hook runs at all.
     let limit = Some(Duration::from_secs(3));
-    let error = keeper.commit("x", limit, &CallOff::new()).unwrap_err();
+    let error = super::super::commit(&mut keeper, "x", limit, &CallOff::new()).unwrap_err();
     assert!(error.to_string().contains("did not end within"), "{error}");
     assert_eq!(place.staged(), index);
     assert!(!place.git_dir().join("index.lock").exists());
@@ -158,7 +158,7 @@ fn a_hook_that_hangs_is_called_off_at_once() {
         caller.call_off();
         clock::monotonic()
     });
-    let error = keeper.commit("x", None, &call_off).unwrap_err();
+    let error = super::super::commit(&mut keeper, "x", None, &call_off).unwrap_err();
     let took = calling.join().unwrap().elapsed();
     assert!(error.to_string().contains("called off"), "{error}");
     assert!(took < Duration::from_secs(5), "{took:?}");

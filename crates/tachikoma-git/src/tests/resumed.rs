@@ -195,9 +195,9 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         let _ = keeper.survey(Whose::Loop, &CallOff::new());
         let _ = commit(&mut keeper, "x");
         let _ = commit(&mut keeper, "x");
-        let _ = keeper.snapshot(2, &CallOff::new());
+        let _ = super::super::snapshot(&mut keeper, 2, &CallOff::new());
         let kept = snapshot(&mut keeper, 2);
-        keeper.settle_refs(&CallOff::new()).unwrap();
+        super::super::settle_refs(&mut keeper, &CallOff::new()).unwrap();
         assert!(once.exists(), "{command}");
         assert_eq!(place.status(), "?? theirs.txt\n", "{command}");
         assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"], "{command}");
@@ -256,11 +256,12 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
             max_file_bytes: 0,
             own: Own::default(),
         };
-        let Opened::Ready { mut keeper, .. } = Keeper::open(options, Whose::Loop, &CallOff::new())
+        let Opened::Ready { mut keeper, .. } =
+            super::super::open(options, Whose::Loop, &CallOff::new())
         else {
             panic!("it opened before");
         };
-        let _ = keeper.commit("x", None, &CallOff::new());
+        let _ = super::super::commit(&mut keeper, "x", None, &CallOff::new());
         return;
     }
     // The leftovers of this loop are killed below, wherever they run: no other test may use the same id.

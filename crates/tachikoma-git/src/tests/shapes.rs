@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn without_a_repository_no_git_is_started() {
     let place = Place::around(Scratch::new());
-    let opened = Keeper::open(place.options.clone(), Whose::Others, &CallOff::new());
+    let opened = super::super::open(place.options.clone(), Whose::Others, &CallOff::new());
     assert!(matches!(opened, Opened::NoRepository), "{opened:?}");
     assert!(place.asked().is_empty());
 }
@@ -15,7 +15,7 @@ fn a_directory_that_the_repository_ignores_is_not_its_business() {
     let mut place = Place::new();
     place.scratch.write("build/inner/file", "1");
     place.options.working_dir = place.path("build/inner");
-    let opened = Keeper::open(place.options.clone(), Whose::Others, &CallOff::new());
+    let opened = super::super::open(place.options.clone(), Whose::Others, &CallOff::new());
     assert!(matches!(opened, Opened::NoRepository), "{opened:?}");
 }
 
@@ -31,7 +31,7 @@ fn without_git_there_is_a_reason() {
         "#!/bin/sh\necho 'fatal: detected dubious ownership in repository\nadvice' >&2\nexit 128\n",
     );
     place.options.search_path = Some(program.into_os_string());
-    match Keeper::open(place.options.clone(), Whose::Others, &CallOff::new()) {
+    match super::super::open(place.options.clone(), Whose::Others, &CallOff::new()) {
         Opened::Unusable { reason } => {
             assert_eq!(reason, "detected dubious ownership in repository");
         }

@@ -68,7 +68,7 @@ fn references_of_equal_snapshots_are_made_later_all_at_once() {
     assert_ne!(second, first);
     assert_eq!(refs(&place), ["1", "2", "3", "4"]);
     snapshot(&mut keeper, 5);
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    super::super::settle_refs(&mut keeper, &CallOff::new()).unwrap();
     assert_eq!(refs(&place), ["1", "2", "3", "4", "5"]);
     let of_fifth = place.scratch.git(&[
         "rev-parse",
@@ -86,7 +86,7 @@ fn no_more_than_the_last_thousand_are_kept() {
     for iteration in 2..last {
         snapshot(&mut keeper, iteration);
     }
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    super::super::settle_refs(&mut keeper, &CallOff::new()).unwrap();
     let kept = refs(&place);
     assert_eq!(kept.len(), SNAPSHOTS_KEPT);
     assert_eq!(kept.first().map(String::as_str), Some("20"));
@@ -122,7 +122,7 @@ fn a_snapshot_whose_commit_is_gone_is_made_anew() {
     place.scratch.git(&["gc", "--quiet", "--prune=now"]);
     let mut keeper = place.keeper();
     snapshot(&mut keeper, 2);
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    super::super::settle_refs(&mut keeper, &CallOff::new()).unwrap();
     assert_eq!(refs(&place), ["2"]);
 }
 
@@ -177,7 +177,7 @@ fn a_reference_that_another_git_has_locked_is_left_to_git() {
     fs::write(&lock, "").unwrap();
     place.asked();
     place.scratch.write("a.txt", "2");
-    let refused = keeper.snapshot(2, &CallOff::new()).unwrap_err();
+    let refused = super::super::snapshot(&mut keeper, 2, &CallOff::new()).unwrap_err();
     assert!(refused.to_string().contains("2.lock"), "{refused}");
     assert_eq!(asked_for_references(&place), 1);
     assert!(lock.exists(), "it is not ours to take away");

@@ -26,7 +26,7 @@ fn an_iteration_that_changed_nothing_starts_no_git() {
     assert_eq!(place.asked(), Vec::<String>::new());
     snapshot(&mut keeper, 5);
     snapshot(&mut keeper, 6);
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    super::super::settle_refs(&mut keeper, &CallOff::new()).unwrap();
     let asked = place.asked();
     assert_eq!(asked.len(), 1, "many at once are git's: {asked:?}");
     assert!(asked[0].ends_with("update-ref --stdin"), "{asked:?}");

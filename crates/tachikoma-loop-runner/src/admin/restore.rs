@@ -234,7 +234,7 @@ fn look(
         None => (true, written(&dir)),
     };
     let whose = Whose::since_the_last_look(owed, lock.died(), last);
-    if let Err(why) = premises.work_of(current).look(&dir, whose) {
+    if let Err(why) = bundle::look(&premises.work_of(current), &dir, whose) {
         troubles.push(format!(
             "nobody knows what the loop changed since it last looked at the work tree: {why}"
         ));
@@ -294,7 +294,7 @@ fn rebuild(
         }
     }
     // What is in a bundle is known only of the one that was made here.
-    let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !bundle::is_ours_in_loop(name);
+    let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !crate::git::is_bundle(name);
     for path in ours_in(old, is_gits) {
         link(&path, new)?;
     }

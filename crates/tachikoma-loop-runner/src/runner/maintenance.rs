@@ -2,14 +2,14 @@
 //! iteration waits. A task that is not done now is done at the end of a later run.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tachikoma_core::LoopId;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::backup_upload::{PendingUpload, UploadQueue};
 use super::context::Context;
@@ -80,7 +80,7 @@ pub(super) struct UploadPlan {
     pub cloud: Cloud,
     pub work: Work,
     /// Who made the changes that no survey has covered yet; kept up to date by the actor.
-    pub owner: Arc<Mutex<Whose>>,
+    pub owner: watch::Receiver<Whose>,
     /// Where the backup is queued; `None` if the uploader could not be started.
     pub queue: Option<UploadQueue>,
 }
@@ -196,7 +196,8 @@ fn back_up(
     let mut events = Vec::new();
     if let Some(plan) = &upload {
         let call_off = CallOff::with(Arc::clone(canceled));
-        let bundled = plan.work.bundle(&moment.loop_dir, &plan.owner, &call_off);
+        let owner = || *plan.owner.borrow();
+        let bundled = plan.work.bundle(&moment.loop_dir, &owner, &call_off);
         events.extend(work_warning(&bundled, without_work).map(MaintenanceEvent::Warning));
         moment.work = bundled.path();
     }

@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 use tachikoma_agents::Permission;
 use tachikoma_agents::opencode::{DENIED, is_permitted_command};
 
-use super::open::PATIENCE;
-use super::{Conversation, Options, word};
+use super::{Conversation, Options, REQUEST_TIMEOUT, word};
 use crate::client::{Client, ClientError, Request};
 
 /// Sub-agents that are known; a conversation has a handful.
@@ -57,7 +56,7 @@ pub(super) async fn permit(
     let path = format!("/permission/{}/reply", word(&asked["id"]));
     taken(
         client
-            .ask(Request::post(&path, Some(&body), PATIENCE))
+            .ask(Request::post(&path, Some(&body), REQUEST_TIMEOUT))
             .await,
     )
 }
@@ -65,7 +64,11 @@ pub(super) async fn permit(
 /// Refuses to answer a question to the user.
 pub(super) async fn refuse(client: &Client, request: &str) -> Result<(), ClientError> {
     let path = format!("/question/{request}/reject");
-    taken(client.ask(Request::post(&path, None, PATIENCE)).await)
+    taken(
+        client
+            .ask(Request::post(&path, None, REQUEST_TIMEOUT))
+            .await,
+    )
 }
 
 /// A question that is gone needs no answer, and one that cannot be answered is asked about again at the next look.
@@ -82,7 +85,7 @@ impl Conversation {
         let mut number = 0;
         while let Some(id) = self.family.member(number) {
             let path = format!("/session/{id}/children");
-            match self.client.ask(Request::get(&path, PATIENCE)).await {
+            match self.client.ask(Request::get(&path, REQUEST_TIMEOUT)).await {
                 Ok(children) => {
                     for info in children.as_array().into_iter().flatten() {
                         self.family.born(info);
@@ -100,7 +103,7 @@ impl Conversation {
     /// Answers what was asked without our hearing it.
     pub(super) async fn answer_pending(&self, options: &Options) -> Result<(), ClientError> {
         for (path, is_question) in [("/permission", false), ("/question", true)] {
-            let pending = match self.client.ask(Request::get(path, PATIENCE)).await {
+            let pending = match self.client.ask(Request::get(path, REQUEST_TIMEOUT)).await {
                 Ok(pending) => pending,
                 Err(error) if error.is_absence() => return Err(error),
                 Err(_) => continue,

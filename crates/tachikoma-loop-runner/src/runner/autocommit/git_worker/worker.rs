@@ -14,7 +14,7 @@ use crate::git::present::Rules;
 use crate::git::rollback::{PerformError, Rollback};
 use crate::git::snapshots::{self, Moment};
 use crate::git::{
-    CallOff, CommitError, Found, GitError, Keeper, KeeperOptions, Opened, Plain, PlainError,
+    self, CallOff, CommitError, Found, GitError, Keeper, KeeperOptions, Opened, Plain, PlainError,
     RepoPath, Repository, Whose, relative_to,
 };
 use tachikoma_core::error_chain as chain;
@@ -135,9 +135,9 @@ impl GitThread {
                     if let WorkTree::Tracked(tree) = &mut tree {
                         // A missing reference is found through the one before it, and a leftover one does no harm.
                         let _ = if keep {
-                            tree.keeper.settle_refs(&cancel)
+                            git::settle_refs(&mut tree.keeper, &cancel)
                         } else {
-                            tree.keeper.forget_refs()
+                            git::forget_refs(&mut tree.keeper)
                         };
                     }
                 }
@@ -148,7 +148,7 @@ impl GitThread {
     /// Opens the repository; without one, reads the files.
     fn open(&self, options: GitWorkerOptions, owner: Whose, cancel: &CallOff) -> WorkTree {
         if let Some(keeper) = options.keeper {
-            let why = match Keeper::open(keeper, owner, cancel) {
+            let why = match git::open(keeper, owner, cancel) {
                 Opened::Ready { keeper, survey } => {
                     self.warn(survey.warnings);
                     return WorkTree::Tracked(TrackedTree {
@@ -198,7 +198,7 @@ impl GitThread {
             self.survey(tree, Whose::Others, cancel)?;
             None
         } else {
-            let taken = tree.keeper.snapshot(iteration, cancel)?;
+            let taken = git::snapshot(&mut tree.keeper, iteration, cancel)?;
             self.warn(taken.warnings);
             Some(taken.commit)
         };
@@ -274,11 +274,11 @@ impl GitThread {
             false => chain(&error),
         })?;
         let files = usize::try_from(kept.changed).unwrap_or(usize::MAX);
-        kept.lines = tree.keeper.lines_since(&before, files, &survey);
+        kept.lines = git::lines_since(&tree.keeper, &before, files, &survey);
         let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
             return Ok(kept);
         };
-        match tree.keeper.commit(&commit.message, commit.limit, cancel) {
+        match git::commit(&mut tree.keeper, &commit.message, commit.limit, cancel) {
             Ok(made) => {
                 kept.commit = made.map(|made| Committed {
                     id: made.id,
@@ -358,9 +358,7 @@ impl GitThread {
             Ok(()) => text(error),
             Err(why) => why,
         };
-        tree.keeper
-            .settle_refs(&planning)
-            .map_err(|error| or_canceled(&error))?;
+        git::settle_refs(&mut tree.keeper, &planning).map_err(|error| or_canceled(&error))?;
         // Changes that others made since the last survey do not belong to the loop. After a runner died during a rollback, they cannot be
         // told from its own changes.
         let owner = if again { Whose::Loop } else { Whose::Others };

@@ -1,20 +1,22 @@
-//! What changed since the last look, and whose it is.
+//! What is known of a loop's work: surveys find what changed since the last one, and whose it is.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
-use super::differences::{Differences, empty_tree, follow};
+use tachikoma_core::LoopId;
+use tachikoma_runtime::clock;
+
+use super::differences::{Differences, Dirty, differences, empty_tree, follow};
 use super::head::{self, mark};
-use super::index::LeftOut;
-use super::keeper::Keeper;
-use super::path::RepoPath;
+use super::index::{Ground, LeftOut};
+use super::path::{RepoPath, list};
 use super::program::{CallOff, GitError};
 use super::repository::Repository;
-use super::scan::Known;
+use super::scan::{self, Known};
 use super::seen::Seen;
 use super::signature::{Digest, of_file};
-use super::whose::{Before, Since, Whose, list};
-use tachikoma_runtime::clock;
+use super::whose::{Before, Since, Whose, attribute, is_changed_by};
+use super::work::Work;
 
 /// What a survey found.
 #[derive(Debug, Default)]
@@ -85,7 +87,73 @@ impl Watched {
     }
 }
 
+/// Keeps the work of a loop in its repository.
+#[derive(Debug)]
+pub struct Keeper {
+    pub(crate) loop_id: LoopId,
+    pub(crate) ground: Ground,
+    pub(crate) work_path: PathBuf,
+    pub(crate) work: Work,
+    /// Whether nothing is remembered, and all that is uncommitted is somebody else's.
+    pub fresh: bool,
+    /// When the last survey of this runner began, by the clock that stamps files.
+    pub surveyed: Option<i64>,
+    /// Whether what is uncommitted is known.
+    pub judged: bool,
+    /// What is known of the work tree; none if it has to be found out anew.
+    pub known: Option<Known>,
+    /// What the index of the loop's own looked like when it was last written; none before.
+    pub index_mark: Option<u64>,
+    pub(crate) watched: Watched,
+    /// The commit that the work tree stands on; none on a branch without commits.
+    pub head: Option<String>,
+    /// A tree that is that of this commit.
+    pub equals_head: Option<String>,
+    /// What differs from that commit.
+    pub dirty: Dirty,
+    /// Whether that is known since the work tree stands on that commit.
+    pub dirty_follows: bool,
+    /// Protected files that changed since that was last looked into.
+    pub protected_changed: Vec<RepoPath>,
+    /// What was said already.
+    pub said: BTreeSet<RepoPath>,
+    /// What the next survey is to say.
+    pub unsaid: Vec<String>,
+    /// Snapshots that have no reference yet: that of the last commit.
+    pub owed: BTreeSet<u32>,
+    /// Whether the commit of the last snapshot is known to be there.
+    pub snapshot_checked: bool,
+    /// Iterations whose snapshots have references; none before they were asked for.
+    pub referenced: Option<BTreeSet<u32>>,
+    /// Whether git was seen to keep the loop's references as files.
+    pub refs_are_files: bool,
+}
+
 impl Keeper {
+    /// Returns how many files the loop changed and has not committed.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.uncommitted().count()
+    }
+
+    /// Returns how many files the loop changed and does not commit, because somebody else had changed them before.
+    #[must_use]
+    pub fn withheld(&self) -> usize {
+        self.work.withheld.len()
+    }
+
+    /// Returns the top of the work tree.
+    #[must_use]
+    pub fn top(&self) -> &Path {
+        &self.ground.repository.top
+    }
+
+    /// Returns the work tree as it was last looked at, by the name of its tree.
+    #[must_use]
+    pub fn tree(&self) -> &str {
+        &self.work.tree
+    }
+
     /// Looks at the work tree. Starts no process if nothing changed. Blocks.
     ///
     /// # Errors
@@ -170,13 +238,13 @@ impl Keeper {
         };
         if let Some(known_now) = known.as_mut().filter(may_look) {
             let follow = marks.users_index != before.users_index;
-            if let Some(mut seen) = self.ground.look(known_now, follow, call_off)? {
+            if let Some(mut seen) = scan::look(&self.ground, known_now, follow, call_off)? {
                 self.known = known;
                 self.protected_changed.append(&mut seen.protected);
                 return Ok(Some((seen, Before::Watched)).filter(|(seen, _)| !seen.is_empty()));
             }
         }
-        let (now, seen) = self.ground.scan(call_off)?;
+        let (now, seen) = scan::scan(&self.ground, call_off)?;
         self.known = Some(now);
         let since = self.surveyed.or(self.work.surveyed);
         let before = match known {
@@ -216,7 +284,7 @@ impl Keeper {
         }
         let known = !self.fresh && !self.work.tree.is_empty() && tree != self.work.tree;
         let changed = if known {
-            self.ground.differences(&self.work.tree, &tree, call_off)
+            differences(&self.ground, &self.work.tree, &tree, call_off)
         } else {
             Ok(Differences::default())
         };
@@ -228,7 +296,7 @@ impl Keeper {
         };
         let (dirty, equals_head) = if head_moved || lost || !self.judged {
             let head = self.head.as_deref().unwrap_or_else(|| empty_tree(&tree));
-            let from_head = self.ground.differences(head, &tree, call_off)?;
+            let from_head = differences(&self.ground, head, &tree, call_off)?;
             let equals_head = from_head.none.then(|| tree.clone());
             (from_head.uncommitted(), equals_head)
         } else {
@@ -245,7 +313,13 @@ impl Keeper {
         if self.fresh {
             work.theirs.extend(dirty.keys().cloned());
         }
-        let not_ours = work.attribute(&self.ground.repository.top, &changed, &dirty, since);
+        let not_ours = attribute(
+            &mut work,
+            &self.ground.repository.top,
+            &changed,
+            &dirty,
+            since,
+        );
         if work != self.work {
             work.write(&self.work_path)?;
         }
@@ -284,5 +358,80 @@ impl Keeper {
             &crowded,
             "because new files have more than 1 GiB together; let git ignore what need not be kept",
         );
+    }
+
+    /// Names what the loop changed and does not commit, once.
+    pub fn say_not_ours(&mut self, not_ours: &[RepoPath], survey: &mut Survey) {
+        let new: Vec<&RepoPath> = not_ours
+            .iter()
+            .filter(|path| self.said.insert((*path).clone()))
+            .collect();
+        if !new.is_empty() {
+            survey.warnings.push(format!(
+                "not committed, because somebody else had changed it before: {}",
+                list(&new),
+            ));
+        }
+    }
+
+    /// Names protected files that the loop changed, once. Those that are ignored as well are nobody's concern.
+    pub fn say_protected(
+        &mut self,
+        whose: Whose,
+        survey: &mut Survey,
+        call_off: &CallOff,
+    ) -> Result<(), GitError> {
+        let changed = std::mem::take(&mut self.protected_changed);
+        let is_news = |path: &RepoPath| whose == Whose::Loop && !self.said.contains(path);
+        let changed: BTreeSet<RepoPath> = changed.into_iter().filter(is_news).collect();
+        let paths = changed.iter().map(RepoPath::bytes);
+        let ignored = self.ground.ignored(paths, false, call_off)?;
+        let new: Vec<&RepoPath> = changed
+            .iter()
+            .filter(|path| !ignored.contains(*path))
+            .collect();
+        if !new.is_empty() {
+            survey.warnings.push(format!(
+                "left out of snapshots and commits: {}, which `git.protected` names",
+                list(&new)
+            ));
+        }
+        self.said.extend(changed);
+        Ok(())
+    }
+
+    /// What is left out now and somebody else's stays so, should it ever be taken in.
+    pub fn attribute_left_out(
+        &mut self,
+        left_out: &[LeftOut],
+        whose: Whose,
+    ) -> Result<(), GitError> {
+        let top = &self.ground.repository.top;
+        let is_theirs = |path: &&RepoPath| match whose {
+            Whose::Others => true,
+            Whose::Loop => false,
+            Whose::LoopUntil(death) => !is_changed_by(&top.join(path.as_path()), death),
+            Whose::LoopSince(start) => is_changed_by(&top.join(path.as_path()), start),
+        };
+        let theirs = left_out.iter().map(LeftOut::path).filter(is_theirs);
+        let new: Vec<&RepoPath> = theirs
+            .filter(|path| !self.work.theirs.contains(*path) && !self.work.mine.contains(*path))
+            .collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut work = self.work.clone();
+        for path in new {
+            work.theirs.insert(path.clone());
+            work.resting.insert(path.clone());
+        }
+        work.write(&self.work_path)?;
+        self.work = work;
+        Ok(())
+    }
+
+    /// What the loop changed and may commit.
+    pub fn uncommitted(&self) -> impl Iterator<Item = &RepoPath> {
+        self.work.mine.difference(&self.work.theirs)
     }
 }
