@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::index::Ground;
+use super::index::LoopIndex;
 use super::path::RepoPath;
-use super::program::{CallOff, GitError};
+use super::program::{CancelToken, GitError};
 
 /// The tree of a branch without commits, in both kinds of repository; git knows them without having them.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
@@ -106,10 +106,10 @@ pub fn follow(dirty: &Dirty, changed: &BTreeMap<RepoPath, Change>) -> Dirty {
 
 /// Compares two trees, or the trees of commits.
 pub fn differences(
-    ground: &Ground,
+    loop_index: &LoopIndex,
     from: &str,
     to: &str,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<Differences, GitError> {
     let words = [
         "diff-tree",
@@ -121,7 +121,7 @@ pub fn differences(
         from,
         to,
     ];
-    let answer = ground.repository.git.order(&words).ask(call_off)?;
+    let answer = loop_index.repository.git.order(&words).ask(cancel)?;
     let mut differences = Differences {
         none: answer.is_empty(),
         ..Differences::default()
@@ -132,7 +132,7 @@ pub fn differences(
             what: "diff-tree",
             answer: String::from_utf8_lossy(head).into_owned(),
         })?;
-        if !ground.leaves_out(path) {
+        if !loop_index.leaves_out(path) {
             differences.files.insert(RepoPath::new(path), change);
         }
     }

@@ -6,23 +6,23 @@ use std::collections::{BTreeSet, HashSet};
 use super::differences::Side;
 use super::index::entries;
 use super::path::{RepoPath, ancestors, ended_by_nul};
-use super::program::{CallOff, GitError};
+use super::program::{CancelToken, GitError};
 use super::user_index::{CommitError, locking, specs};
-use super::work::Displaced;
-use super::work_tracker::Keeper;
+use super::work_record::Displaced;
+use super::work_tracker::WorkTracker;
 
 /// Makes those of the files known that are not.
 pub fn intend(
-    tracker: &mut Keeper,
+    tracker: &mut WorkTracker,
     files: &[RepoPath],
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<(), CommitError> {
     let came = |path: &&RepoPath| tracker.dirty.get(*path).is_some_and(Side::is_nothing);
     let mut new: Vec<RepoPath> = files.iter().filter(came).cloned().collect();
     if new.is_empty() {
         return Ok(());
     }
-    let users = tracker.ground.users_entries(call_off)?;
+    let users = tracker.loop_index.users_entries(cancel)?;
     let known: HashSet<&[u8]> = entries(&users).map(|entry| entry.path).collect();
     new.retain(|path| !known.contains(path.bytes()));
     if new.is_empty() {
@@ -31,16 +31,20 @@ pub fn intend(
     tracker.work.intended = new.iter().cloned().collect();
     tracker.work.displaced = displaced(&users, &tracker.work.intended);
     tracker.work.write(&tracker.work_path)?;
-    let made = make_known(tracker, &new, call_off);
+    let made = make_known(tracker, &new, cancel);
     if made.is_err() {
         // It may have written the index before it was ended. If this fails, the next runner tries it.
-        let _ = take_back_intended(tracker, &CallOff::new());
+        let _ = take_back_intended(tracker, &CancelToken::new());
     }
     made
 }
 
-fn make_known(tracker: &Keeper, new: &[RepoPath], call_off: &CallOff) -> Result<(), CommitError> {
-    let repository = &tracker.ground.repository;
+fn make_known(
+    tracker: &WorkTracker,
+    new: &[RepoPath],
+    cancel: &CancelToken,
+) -> Result<(), CommitError> {
+    let repository = &tracker.loop_index.repository;
     let specs = specs(new);
     let mut words = vec!["add", "--intent-to-add", "--pathspec-from-file=-"];
     words.push("--pathspec-file-nul");
@@ -49,11 +53,11 @@ fn make_known(tracker: &Keeper, new: &[RepoPath], call_off: &CallOff) -> Result<
         words.push("--sparse");
     }
     let order = repository.git.order(&words).stdin(&specs);
-    locking(tracker, &order.in_the_users_name(), call_off)
+    locking(tracker, &order.in_the_users_name(), cancel)
 }
 
 /// Nothing is intended any more.
-pub fn forget_intended(tracker: &mut Keeper) -> Result<(), GitError> {
+pub fn forget_intended(tracker: &mut WorkTracker) -> Result<(), GitError> {
     if tracker.work.intended.is_empty() {
         return Ok(());
     }
@@ -63,16 +67,19 @@ pub fn forget_intended(tracker: &mut Keeper) -> Result<(), GitError> {
 }
 
 /// Makes files unknown that a commit has left known which was not made. Those that it has after all are taken for what they are.
-pub fn take_back_intended(tracker: &mut Keeper, call_off: &CallOff) -> Result<(), CommitError> {
+pub fn take_back_intended(
+    tracker: &mut WorkTracker,
+    cancel: &CancelToken,
+) -> Result<(), CommitError> {
     if tracker.work.intended.is_empty() {
         return Ok(());
     }
     let intended: Vec<&RepoPath> = tracker.work.intended.iter().collect();
-    let left = tracker.ground.only_intended(&intended, call_off)?;
-    let committed = tracker.ground.committed(&left, call_off)?;
+    let left = tracker.loop_index.only_intended(&intended, cancel)?;
+    let committed = tracker.loop_index.committed(&left, cancel)?;
     let (there, unknown): (Vec<&RepoPath>, Vec<&RepoPath>) =
         left.into_iter().partition(|path| committed.contains(*path));
-    let git = &tracker.ground.repository.git;
+    let git = &tracker.loop_index.repository.git;
     let mut back = Vec::new();
     for entry in &tracker.work.displaced {
         if unknown
@@ -88,12 +95,12 @@ pub fn take_back_intended(tracker: &mut Keeper, call_off: &CallOff) -> Result<()
         let paths = ended_by_nul(paths.into_iter().map(RepoPath::bytes));
         if !paths.is_empty() {
             let order = git.order(&["update-index", word, "-z", "--stdin"]);
-            locking(tracker, &order.stdin(&paths), call_off)?;
+            locking(tracker, &order.stdin(&paths), cancel)?;
         }
     }
     if !back.is_empty() {
         let order = git.order(&["update-index", "-z", "--index-info"]);
-        locking(tracker, &order.stdin(&back), call_off)?;
+        locking(tracker, &order.stdin(&back), cancel)?;
     }
     forget_intended(tracker)?;
     Ok(())

@@ -1,7 +1,7 @@
 //! How large a change is: lines added and removed.
 
-use super::program::CallOff;
-use super::work_tracker::Keeper;
+use super::program::CancelToken;
+use super::work_tracker::WorkTracker;
 
 /// Changes of more files are counted by their files: beyond it nobody wrote all these lines.
 const FILES_MAX: usize = 500;
@@ -12,7 +12,7 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Counts the lines that were added to so many files, or removed from them, since the work tree was `before`; 0 where that
 /// cannot be said. Blocks.
 #[must_use]
-pub fn lines_since(tracker: &Keeper, before: &str, files: usize, call_off: &CallOff) -> u32 {
+pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &CancelToken) -> u32 {
     if before.is_empty() || files == 0 || files > FILES_MAX || before == tracker.work.tree {
         return 0;
     }
@@ -29,9 +29,9 @@ pub fn lines_since(tracker: &Keeper, before: &str, files: usize, call_off: &Call
         &tracker.work.tree,
     ];
     // A file that is larger is no text that somebody wrote.
-    let order = tracker.ground.repository.git.order(&words);
+    let order = tracker.loop_index.repository.git.order(&words);
     let order = order.config("core.bigFileThreshold=1m");
-    let answer = order.answer_max(ANSWER_BYTES_MAX).ask(call_off);
+    let answer = order.answer_max(ANSWER_BYTES_MAX).ask(cancel);
     answer.map_or(0, |answer| sum(&answer))
 }
 

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 use tachikoma_config::Protected;
 use tachikoma_core::LoopId;
 
+use super::change_owner::ChangeOwner;
 use super::differences::Dirty;
-use super::index::Ground;
+use super::index::LoopIndex;
 use super::intent::take_back_intended;
 use super::loop_files::{INDEX, WORK};
-use super::own::Own;
-use super::program::{CallOff, GitError};
+use super::program::{CancelToken, GitError};
 use super::repository::{Found, Repository};
-use super::whose::Whose;
-use super::work::{Remembered, Work};
-use super::work_tracker::{Keeper, Survey, Watched};
+use super::runtime_files::RuntimeFiles;
+use super::work_record::{Remembered, WorkRecord};
+use super::work_tracker::{Survey, Watched, WorkTracker};
 
 /// What a keeper is told before it begins.
 #[derive(Clone, Debug)]
-pub struct KeeperOptions {
+pub struct TrackerOptions {
     /// The working directory of the loop.
     pub working_dir: PathBuf,
     /// The directory of the loop's own files, absolute.
@@ -36,7 +36,7 @@ pub struct KeeperOptions {
     /// New files above this are left out; 0 is for no limit.
     pub max_file_bytes: u64,
     /// What else the loop writes.
-    pub own: Own,
+    pub runtime_files: RuntimeFiles,
 }
 
 /// How a keeper began.
@@ -45,7 +45,7 @@ pub enum Opened {
     /// It is ready, and this is what it found.
     Ready {
         /// The keeper.
-        keeper: Box<Keeper>,
+        tracker: Box<WorkTracker>,
         /// The opening survey.
         survey: Survey,
     },
@@ -60,12 +60,8 @@ pub enum Opened {
 
 /// Begins, with a survey of all that changed since the last one of this loop. Blocks.
 #[must_use]
-pub fn open(options: KeeperOptions, whose: Whose, call_off: &CallOff) -> Opened {
-    let found = Repository::find(
-        &options.working_dir,
-        options.search_path.as_deref(),
-        call_off,
-    );
+pub fn open(options: TrackerOptions, owner: ChangeOwner, cancel: &CancelToken) -> Opened {
+    let found = Repository::find(&options.working_dir, options.search_path.as_deref(), cancel);
     let repository = match found {
         Found::Repository(repository) => {
             repository.of_loop(options.loop_id, options.hidden.clone())
@@ -73,8 +69,8 @@ pub fn open(options: KeeperOptions, whose: Whose, call_off: &CallOff) -> Opened 
         Found::NoRepository => return Opened::NoRepository,
         Found::Unusable { reason } => return Opened::Unusable { reason },
     };
-    match begin(repository, options, whose, call_off) {
-        Ok((keeper, survey)) => Opened::Ready { keeper, survey },
+    match begin(repository, options, owner, cancel) {
+        Ok((tracker, survey)) => Opened::Ready { tracker, survey },
         Err(error) => Opened::Unusable {
             reason: tachikoma_core::error_chain(&error),
         },
@@ -83,14 +79,14 @@ pub fn open(options: KeeperOptions, whose: Whose, call_off: &CallOff) -> Opened 
 
 pub fn begin(
     repository: Repository,
-    options: KeeperOptions,
-    whose: Whose,
-    call_off: &CallOff,
-) -> Result<(Box<Keeper>, Survey), GitError> {
+    options: TrackerOptions,
+    owner: ChangeOwner,
+    cancel: &CancelToken,
+) -> Result<(Box<WorkTracker>, Survey), GitError> {
     let work_path = options.loop_dir.join(WORK);
     let index = options.loop_dir.join(INDEX);
     let mut warnings = Vec::new();
-    let remembered = Work::read(&work_path);
+    let remembered = WorkRecord::read(&work_path);
     let why = match &remembered {
         Remembered::Nothing if index.exists() => Some("it is gone"),
         Remembered::Work(_) | Remembered::Nothing => None,
@@ -104,13 +100,13 @@ pub fn begin(
     }
     let (work, fresh) = match remembered {
         Remembered::Work(work) => (*work, false),
-        Remembered::Nothing | Remembered::Damaged(_) => (Work::default(), true),
+        Remembered::Nothing | Remembered::Damaged(_) => (WorkRecord::default(), true),
     };
-    let watched = Watched::new(&repository, call_off)?;
-    let mut keeper = Box::new(Keeper {
+    let watched = Watched::new(&repository, cancel)?;
+    let mut tracker = Box::new(WorkTracker {
         loop_id: options.loop_id,
-        ground: Ground {
-            own: options.own.below(&repository.top),
+        loop_index: LoopIndex {
+            runtime_files: options.runtime_files.below(&repository.top),
             repository,
             index,
             protected: options.protected,
@@ -137,8 +133,8 @@ pub fn begin(
         refs_are_files: false,
     });
     // Another git may hold the lock; then the next runner, or the next commit that fails, does it.
-    let _ = take_back_intended(&mut keeper, call_off);
-    let mut survey = keeper.survey(whose, call_off)?;
+    let _ = take_back_intended(&mut tracker, cancel);
+    let mut survey = tracker.survey(owner, cancel)?;
     survey.warnings.splice(0..0, warnings);
-    Ok((keeper, survey))
+    Ok((tracker, survey))
 }

@@ -6,41 +6,44 @@ use std::mem;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::fingerprint::{Dir, Mark, What};
-use super::index::{Ground, Listed, SUBMODULE, entries};
+use super::index::{IndexEntry, LoopIndex, SUBMODULE, entries};
 use super::path::RepoPath;
-use super::program::{CallOff, GitError};
-use super::seen::{New, Room, Seen};
+use super::program::{CancelToken, GitError};
 use super::walk::{Walk, is_nested};
+use super::walk_result::{New, NewFileBudget, WalkResult};
 
 /// What is called off when a walk is.
 const WALK: &str = "a look at the work tree";
 
 /// What is known of a work tree.
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownTree {
     pub root: Dir,
     /// Whether it has less than the index: who changes that changes the user's index, and then everything is looked at anew.
     sparse: bool,
     /// Whether the last look found that what is ignored may be another than before.
     pub rules: bool,
     /// What was left of it after the last look: what goes or is committed gives none back before everything is looked at anew.
-    room: Room,
+    room: NewFileBudget,
     /// Whether there are files for which there was none.
     pub crowded: bool,
 }
 
 /// Makes everything known anew. All that is watched counts as changed; git tells what really did.
-pub fn scan(ground: &Ground, call_off: &CallOff) -> Result<(Known, Seen), GitError> {
-    ground.ensure_index()?;
-    let own = ground.own_entries(call_off)?;
-    let users = ground.users_entries(call_off)?;
+pub fn scan(
+    loop_index: &LoopIndex,
+    cancel: &CancelToken,
+) -> Result<(KnownTree, WalkResult), GitError> {
+    loop_index.ensure_index()?;
+    let own = loop_index.own_entries(cancel)?;
+    let users = loop_index.users_entries(cancel)?;
     let of_user: HashSet<&[u8]> = entries(&users).map(|entry| entry.path).collect();
     let sparse: HashSet<&[u8]> = entries(&users)
-        .filter(Listed::is_sparse)
+        .filter(IndexEntry::is_sparse)
         .map(|entry| entry.path)
         .collect();
     let assumed: HashSet<&[u8]> = entries(&users)
-        .filter(Listed::is_assumed)
+        .filter(IndexEntry::is_assumed)
         .map(|entry| entry.path)
         .collect();
     let mut root = Dir::default();
@@ -48,7 +51,7 @@ pub fn scan(ground: &Ground, call_off: &CallOff) -> Result<(Known, Seen), GitErr
     let mut put_back = BTreeSet::new();
     let mut lifted = Lifted::default();
     for entry in entries(&own) {
-        if ground.leaves_out(entry.path) {
+        if loop_index.leaves_out(entry.path) {
             out.insert(RepoPath::new(entry.path));
             continue;
         }
@@ -64,9 +67,9 @@ pub fn scan(ground: &Ground, call_off: &CallOff) -> Result<(Known, Seen), GitErr
     // What only the loop knows may be ignored by now.
     let only_own = entries(&own).map(|entry| entry.path);
     let only_own = only_own.filter(|path| !of_user.contains(path));
-    out.extend(ground.ignored(only_own, true, call_off)?);
+    out.extend(loop_index.ignored(only_own, true, cancel)?);
     for entry in entries(&users) {
-        if ground.leaves_out(entry.path) || entry.is_sparse() {
+        if loop_index.leaves_out(entry.path) || entry.is_sparse() {
             continue;
         }
         if entry.is_assumed() {
@@ -75,25 +78,25 @@ pub fn scan(ground: &Ground, call_off: &CallOff) -> Result<(Known, Seen), GitErr
             root.put(entry.path, unseen(&entry));
         }
     }
-    let put_back: Vec<Listed<'_>> = entries(&users)
+    let put_back: Vec<IndexEntry<'_>> = entries(&users)
         .filter(|entry| put_back.contains(entry.path))
         .collect();
-    ground.take_out(out.iter().map(RepoPath::bytes), call_off)?;
-    ground.put_back(&put_back, call_off)?;
-    ground.lift("--no-skip-worktree", &lifted.sparse, call_off)?;
-    ground.lift("--no-assume-unchanged", &lifted.assumed, call_off)?;
+    loop_index.take_out(out.iter().map(RepoPath::bytes), cancel)?;
+    loop_index.put_back(&put_back, cancel)?;
+    loop_index.lift("--no-skip-worktree", &lifted.sparse, cancel)?;
+    loop_index.lift("--no-assume-unchanged", &lifted.assumed, cancel)?;
     for path in &out {
         root.forget(path.bytes());
     }
-    let mut walk = Walk::new(Room::new(ground.max_file_bytes), call_off);
-    walk_known(ground, &mut walk, &mut root, call_off)?;
+    let mut walk = Walk::new(NewFileBudget::new(loop_index.max_file_bytes), cancel);
+    walk_known(loop_index, &mut walk, &mut root, cancel)?;
     for changed in &walk.seen.changed {
         if !of_user.contains(changed.path.bytes()) {
             walk.room.take(changed.size);
         }
     }
-    learn(ground, &mut walk, &mut root, call_off)?;
-    let known = Known {
+    learn(loop_index, &mut walk, &mut root, cancel)?;
+    let known = KnownTree {
         root,
         sparse: !sparse.is_empty(),
         rules: false,
@@ -109,16 +112,16 @@ pub fn scan(ground: &Ground, call_off: &CallOff) -> Result<(Known, Seen), GitErr
 
 /// Walks over what is known.
 fn walk_known(
-    ground: &Ground,
+    loop_index: &LoopIndex,
     walk: &mut Walk,
     root: &mut Dir,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<(), GitError> {
-    let top = &ground.repository.top;
+    let top = &loop_index.repository.top;
     walk.walk(top, b"", root)
         .map_err(|errno| GitError::io("look at directory", top)(errno.into()))?;
-    if call_off.is_called_off() {
-        return Err(GitError::CalledOff {
+    if cancel.is_canceled() {
+        return Err(GitError::Canceled {
             what: WALK.to_owned(),
         });
     }
@@ -127,15 +130,15 @@ fn walk_known(
 
 /// Finds out what the new names stand for that a walk saw, and what is in new directories.
 fn learn(
-    ground: &Ground,
+    loop_index: &LoopIndex,
     walk: &mut Walk,
     root: &mut Dir,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<(), GitError> {
     if walk.seen.new.is_empty() {
         return Ok(());
     }
-    let top = &ground.repository.top;
+    let top = &loop_index.repository.top;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top_fd = rustix::fs::open(top, flags, Mode::empty())
         .map_err(|errno| GitError::io("look at directory", top)(errno.into()))?;
@@ -143,10 +146,10 @@ fn learn(
     while !walk.seen.new.is_empty() {
         let mut asked = Vec::new();
         for new in mem::take(&mut walk.seen.new) {
-            if ground.protected.has(new.path.bytes()) {
+            if loop_index.protected.has(new.path.bytes()) {
                 root.put(new.path.bytes(), What::Protected(0));
                 walk.seen.protected.push(new.path);
-            } else if ground.leaves_out(new.path.bytes()) {
+            } else if loop_index.leaves_out(new.path.bytes()) {
                 root.put(new.path.bytes(), What::Left);
             } else {
                 match new.kind {
@@ -158,7 +161,7 @@ fn learn(
             }
         }
         let names = asked.iter().map(|new| new.path.bytes());
-        let ignored = ground.ignored(names, false, call_off)?;
+        let ignored = loop_index.ignored(names, false, cancel)?;
         for New { path, kind } in asked {
             if ignored.contains(&path) {
                 root.put(path.bytes(), What::Ignored(kind));
@@ -181,27 +184,27 @@ fn learn(
 
 /// Looks at all that is known; none if everything has to become known anew. With `follow` the user's index changed, too.
 pub fn look(
-    ground: &Ground,
-    known: &mut Known,
+    loop_index: &LoopIndex,
+    known: &mut KnownTree,
     follow: bool,
-    call_off: &CallOff,
-) -> Result<Option<Seen>, GitError> {
+    cancel: &CancelToken,
+) -> Result<Option<WalkResult>, GitError> {
     if follow && known.sparse {
         return Ok(None);
     }
     let root = &mut known.root;
-    let mut walk = Walk::new(known.room, call_off);
-    walk_known(ground, &mut walk, root, call_off)?;
+    let mut walk = Walk::new(known.room, cancel);
+    walk_known(loop_index, &mut walk, root, cancel)?;
     known.rules = walk.seen.rules;
     if known.rules {
         return Ok(None);
     }
-    learn(ground, &mut walk, root, call_off)?;
+    learn(loop_index, &mut walk, root, cancel)?;
     known.rules = walk.seen.rules;
     if follow {
-        match follow_user(ground, root, &walk.seen.gone, call_off)? {
+        match follow_user(loop_index, root, &walk.seen.gone, cancel)? {
             Followed::Nothing => {}
-            Followed::More => walk_known(ground, &mut walk, root, call_off)?,
+            Followed::More => walk_known(loop_index, &mut walk, root, cancel)?,
             Followed::Everything => return Ok(None),
         }
     }
@@ -217,16 +220,16 @@ pub fn look(
 /// Takes over what the user's index says now: files that were added although they are ignored, and those that are to be
 /// taken for unchanged.
 fn follow_user(
-    ground: &Ground,
+    loop_index: &LoopIndex,
     root: &mut Dir,
     gone: &[RepoPath],
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<Followed, GitError> {
-    let users = ground.users_entries(call_off)?;
+    let users = loop_index.users_entries(cancel)?;
     let gone: HashSet<&[u8]> = gone.iter().map(RepoPath::bytes).collect();
     let mut followed = Followed::Nothing;
     for entry in entries(&users) {
-        if ground.leaves_out(entry.path) {
+        if loop_index.leaves_out(entry.path) {
             continue;
         }
         let known = root.at(entry.path);
@@ -237,12 +240,12 @@ fn follow_user(
                 return Ok(Followed::Everything);
             }
         } else if entry.mode == SUBMODULE {
-            if !is_submodule && is_there(ground, entry.path) {
+            if !is_submodule && is_there(loop_index, entry.path) {
                 return Ok(Followed::Everything);
             }
         } else if entry.is_assumed() {
             root.put(entry.path, What::Left);
-        } else if !is_file && is_there(ground, entry.path) {
+        } else if !is_file && is_there(loop_index, entry.path) {
             if !matches!(known, Some(What::Ignored(_))) {
                 // It was to be taken for unchanged, or not to be there.
                 return Ok(Followed::Everything);
@@ -254,9 +257,9 @@ fn follow_user(
     Ok(followed)
 }
 
-fn is_there(ground: &Ground, path: &[u8]) -> bool {
+fn is_there(loop_index: &LoopIndex, path: &[u8]) -> bool {
     let path = RepoPath::new(path);
-    let path = ground.repository.top.join(path.as_path());
+    let path = loop_index.repository.top.join(path.as_path());
     path.symlink_metadata().is_ok()
 }
 
@@ -268,7 +271,7 @@ struct Lifted<'a> {
 }
 
 impl<'a> Lifted<'a> {
-    fn note(&mut self, entry: &Listed<'a>, sparse: &HashSet<&[u8]>, assumed: &HashSet<&[u8]>) {
+    fn note(&mut self, entry: &IndexEntry<'a>, sparse: &HashSet<&[u8]>, assumed: &HashSet<&[u8]>) {
         if entry.is_sparse() && !sparse.contains(entry.path) {
             self.sparse.push(entry.path);
         }
@@ -288,7 +291,7 @@ enum Followed {
     Everything,
 }
 
-fn unseen(entry: &Listed<'_>) -> What {
+fn unseen(entry: &IndexEntry<'_>) -> What {
     if entry.mode == SUBMODULE {
         What::Submodule(0)
     } else {

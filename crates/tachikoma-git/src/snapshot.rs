@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::change_owner::ChangeOwner;
 use super::head::verify;
-use super::loose;
-use super::program::{CallOff, GitError};
+use super::loose_refs;
+use super::program::{CancelToken, GitError};
 use super::snapshots::{self, Moment};
-use super::whose::Whose;
-use super::work::Kept;
-use super::work_tracker::Keeper;
+use super::work_record::LastSnapshot;
+use super::work_tracker::WorkTracker;
 
 /// How many snapshots of a loop are kept: two nights of iterations that take a minute.
 pub const SNAPSHOTS_KEPT: usize = 1000;
@@ -35,16 +35,16 @@ pub struct Snapshot {
 /// # Errors
 /// Git fails or is called off.
 pub fn snapshot(
-    tracker: &mut Keeper,
+    tracker: &mut WorkTracker,
     iteration: u32,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<Snapshot, GitError> {
-    let warnings = tracker.survey(Whose::Others, call_off)?.warnings;
-    if let Some(commit) = equal_snapshot(tracker, call_off)? {
+    let warnings = tracker.survey(ChangeOwner::Others, cancel)?.warnings;
+    if let Some(commit) = equal_snapshot(tracker, cancel)? {
         owe(tracker, iteration);
         return Ok(Snapshot { commit, warnings });
     }
-    if let Some(commit) = kept_before(tracker, iteration, call_off)? {
+    if let Some(commit) = kept_before(tracker, iteration, cancel)? {
         return Ok(Snapshot { commit, warnings });
     }
     let commit = match &tracker.head {
@@ -52,11 +52,11 @@ pub fn snapshot(
         Some(head) if tracker.equals_head.as_ref() == Some(&tracker.work.tree) => head.clone(),
         Some(_) | None => {
             let message = format!("before iteration {iteration} of {}\n", tracker.loop_id);
-            commit_tree(tracker, &message, call_off)?
+            commit_tree(tracker, &message, cancel)?
         }
     };
-    reference(tracker, Some((iteration, commit.as_str())), call_off)?;
-    tracker.work.snapshot = Some(Kept {
+    reference(tracker, Some((iteration, commit.as_str())), cancel)?;
+    tracker.work.snapshot = Some(LastSnapshot {
         tree: tracker.work.tree.clone(),
         commit: commit.clone(),
     });
@@ -66,16 +66,19 @@ pub fn snapshot(
 }
 
 /// The commit of the last snapshot, if that has the same work tree. One of an earlier runner may have been removed since.
-fn equal_snapshot(tracker: &mut Keeper, call_off: &CallOff) -> Result<Option<String>, GitError> {
+fn equal_snapshot(
+    tracker: &mut WorkTracker,
+    cancel: &CancelToken,
+) -> Result<Option<String>, GitError> {
     let last = tracker.work.snapshot.as_ref();
     let Some(last) = last.filter(|last| last.tree == tracker.work.tree) else {
         return Ok(None);
     };
     let commit = last.commit.clone();
     if !tracker.snapshot_checked {
-        let git = &tracker.ground.repository.git;
+        let git = &tracker.loop_index.repository.git;
         let object = format!("{commit}^{{commit}}");
-        if verify(git, &object, call_off)?.is_none() {
+        if verify(git, &object, cancel)?.is_none() {
             tracker.work.snapshot = None;
             return Ok(None);
         }
@@ -88,25 +91,25 @@ fn equal_snapshot(tracker: &mut Keeper, call_off: &CallOff) -> Result<Option<Str
 ///
 /// # Errors
 /// Git fails or is called off.
-pub fn settle_refs(tracker: &mut Keeper, call_off: &CallOff) -> Result<(), GitError> {
+pub fn settle_refs(tracker: &mut WorkTracker, cancel: &CancelToken) -> Result<(), GitError> {
     if tracker.owed.is_empty() {
         return Ok(());
     }
-    reference(tracker, None, call_off)
+    reference(tracker, None, cancel)
 }
 
 /// Removes all references of the loop: nothing of it is to be left. Blocks.
 ///
 /// # Errors
 /// Git fails.
-pub fn forget_refs(tracker: &mut Keeper) -> Result<(), GitError> {
+pub fn forget_refs(tracker: &mut WorkTracker) -> Result<(), GitError> {
     tracker.owed.clear();
     tracker.referenced = None;
-    snapshots::delete_all(&tracker.ground.repository.git, tracker.loop_id)
+    snapshots::delete_all(&tracker.loop_index.repository.git, tracker.loop_id)
 }
 
 /// The last snapshot serves one more iteration, whose reference can wait.
-fn owe(tracker: &mut Keeper, iteration: u32) {
+fn owe(tracker: &mut WorkTracker, iteration: u32) {
     tracker.owed.insert(iteration);
     if tracker.owed.len() > SNAPSHOTS_KEPT {
         tracker.owed.pop_first();
@@ -115,11 +118,11 @@ fn owe(tracker: &mut Keeper, iteration: u32) {
 
 /// Makes a commit of the work tree as it was last surveyed, on no branch.
 pub fn commit_tree(
-    tracker: &Keeper,
+    tracker: &WorkTracker,
     message: &str,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<String, GitError> {
-    let git = &tracker.ground.repository.git;
+    let git = &tracker.loop_index.repository.git;
     let mut order = git.order(&["commit-tree", &tracker.work.tree, "-F", "-"]);
     if let Some(head) = &tracker.head {
         order = order.word("-p").word(head);
@@ -131,30 +134,33 @@ pub fn commit_tree(
         .env("GIT_AUTHOR_EMAIL", ADDRESS)
         .env("GIT_COMMITTER_NAME", NAME)
         .env("GIT_COMMITTER_EMAIL", ADDRESS)
-        .ask_line(call_off)
+        .ask_line(cancel)
 }
 
 /// The snapshot that an iteration has already.
 fn kept_before(
-    tracker: &mut Keeper,
+    tracker: &mut WorkTracker,
     iteration: u32,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<Option<String>, GitError> {
-    let referenced = take_referenced(tracker, call_off)?;
+    let referenced = take_referenced(tracker, cancel)?;
     let known = referenced.contains(&iteration);
     tracker.referenced = Some(referenced);
     if !known {
         return Ok(None);
     }
     let name = snapshots::name(tracker.loop_id, iteration);
-    verify(&tracker.ground.repository.git, &name, call_off)
+    verify(&tracker.loop_index.repository.git, &name, cancel)
 }
 
-fn take_referenced(tracker: &mut Keeper, call_off: &CallOff) -> Result<BTreeSet<u32>, GitError> {
+fn take_referenced(
+    tracker: &mut WorkTracker,
+    cancel: &CancelToken,
+) -> Result<BTreeSet<u32>, GitError> {
     if let Some(referenced) = tracker.referenced.take() {
         return Ok(referenced);
     }
-    let kept = snapshots::list(&tracker.ground.repository.git, tracker.loop_id, call_off)?;
+    let kept = snapshots::list(&tracker.loop_index.repository.git, tracker.loop_id, cancel)?;
     let iterations = kept.into_iter().filter_map(|kept| match kept.moment {
         Moment::Iteration(iteration) => Some(iteration),
         Moment::Rollback(_) => None,
@@ -164,12 +170,12 @@ fn take_referenced(tracker: &mut Keeper, call_off: &CallOff) -> Result<BTreeSet<
 
 /// Makes the references that are owed and a new one, and removes those that are too old.
 fn reference(
-    tracker: &mut Keeper,
+    tracker: &mut WorkTracker,
     new: Option<(u32, &str)>,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<(), GitError> {
-    let mut referenced = take_referenced(tracker, call_off)?;
-    let git = &tracker.ground.repository.git;
+    let mut referenced = take_referenced(tracker, cancel)?;
+    let git = &tracker.loop_index.repository.git;
     let mut made: Vec<(u32, &str)> = Vec::new();
     if let Some(last) = &tracker.work.snapshot {
         let owed = tracker.owed.iter();
@@ -183,13 +189,13 @@ fn reference(
         .into_iter()
         .map(|(iteration, commit)| (snapshots::name(tracker.loop_id, iteration), commit))
         .collect();
-    let common_dir = &tracker.ground.repository.common_dir;
+    let common_dir = &tracker.loop_index.repository.common_dir;
     let by_hand = tracker.refs_are_files
         && too_old.is_empty()
         && made.len() <= BY_HAND_MAX
         && made
             .iter()
-            .all(|(name, commit)| loose::write(common_dir, name, commit).is_ok());
+            .all(|(name, commit)| loose_refs::write(common_dir, name, commit).is_ok());
     if !by_hand {
         let mut orders = String::new();
         for (name, commit) in &made {
@@ -200,10 +206,10 @@ fn reference(
             orders.push_str(&format!("delete {name}\n"));
         }
         let order = git.order(&["update-ref", "--stdin"]);
-        order.stdin(orders.as_bytes()).ask(call_off)?;
+        order.stdin(orders.as_bytes()).ask(cancel)?;
         let last = made.last();
         tracker.refs_are_files =
-            last.is_some_and(|(name, commit)| loose::is_loose(common_dir, name, commit));
+            last.is_some_and(|(name, commit)| loose_refs::is_loose(common_dir, name, commit));
     }
     tracker.owed.clear();
     tracker.referenced = Some(referenced);

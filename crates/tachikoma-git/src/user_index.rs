@@ -6,8 +6,8 @@ use std::time::Duration;
 use tachikoma_runtime::clock;
 
 use super::path::RepoPath;
-use super::program::{Answer, CallOff, GitError, Order};
-use super::work_tracker::Keeper;
+use super::program::{Answer, CancelToken, GitError, Order};
+use super::work_tracker::WorkTracker;
 
 /// Whoever else works on the index is done in a moment; an editor's plugin looks every few seconds.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -51,11 +51,15 @@ pub enum CommitError {
 }
 
 /// Runs what locks the user's index. While another git has it, it is tried again for a while.
-pub fn locking(tracker: &Keeper, order: &Order<'_>, call_off: &CallOff) -> Result<(), CommitError> {
-    let lock = tracker.ground.repository.index_lock();
+pub fn locking(
+    tracker: &WorkTracker,
+    order: &Order<'_>,
+    cancel: &CancelToken,
+) -> Result<(), CommitError> {
+    let lock = tracker.loop_index.repository.index_lock();
     let deadline = clock::monotonic() + LOCK_WAIT;
     loop {
-        let answer = order.run(call_off)?;
+        let answer = order.run(cancel)?;
         if answer.code == Some(0) {
             return Ok(());
         }

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::LoopId;
 use tachikoma_runtime::clock;
 
+use super::change_owner::{Before, ChangeOwner, Since, attribute, is_changed_by};
 use super::differences::{Differences, Dirty, differences, empty_tree, follow};
 use super::head::{self, mark};
-use super::index::{Ground, LeftOut};
+use super::index::{LeftOut, LoopIndex};
 use super::path::{RepoPath, list};
-use super::program::{CallOff, GitError};
+use super::program::{CancelToken, GitError};
 use super::repository::Repository;
-use super::scan::{self, Known};
-use super::seen::Seen;
+use super::scan::{self, KnownTree};
 use super::signature::{Digest, of_file};
-use super::whose::{Before, Since, Whose, attribute, is_changed_by};
-use super::work::Work;
+use super::walk_result::WalkResult;
+use super::work_record::WorkRecord;
 
 /// What a survey found.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ struct Marks {
 }
 
 impl Watched {
-    pub fn new(repository: &Repository, call_off: &CallOff) -> Result<Self, GitError> {
+    pub fn new(repository: &Repository, cancel: &CancelToken) -> Result<Self, GitError> {
         let mut rules = vec![repository.common_dir.join("info/exclude")];
         let words = [
             "config",
@@ -58,7 +58,7 @@ impl Watched {
             "--get",
             "core.excludesFile",
         ];
-        let answer = repository.git.order(&words).run(call_off)?;
+        let answer = repository.git.order(&words).run(cancel)?;
         if answer.code == Some(0) {
             let line = answer.bytes.strip_suffix(b"\n").unwrap_or(&answer.bytes);
             rules.push(repository.top.join(RepoPath::new(line).as_path()));
@@ -89,11 +89,11 @@ impl Watched {
 
 /// Keeps the work of a loop in its repository.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct WorkTracker {
     pub(crate) loop_id: LoopId,
-    pub(crate) ground: Ground,
+    pub(crate) loop_index: LoopIndex,
     pub(crate) work_path: PathBuf,
-    pub(crate) work: Work,
+    pub(crate) work: WorkRecord,
     /// Whether nothing is remembered, and all that is uncommitted is somebody else's.
     pub fresh: bool,
     /// When the last survey of this runner began, by the clock that stamps files.
@@ -101,7 +101,7 @@ pub struct Keeper {
     /// Whether what is uncommitted is known.
     pub judged: bool,
     /// What is known of the work tree; none if it has to be found out anew.
-    pub known: Option<Known>,
+    pub known: Option<KnownTree>,
     /// What the index of the loop's own looked like when it was last written; none before.
     pub index_mark: Option<u64>,
     pub(crate) watched: Watched,
@@ -129,7 +129,7 @@ pub struct Keeper {
     pub refs_are_files: bool,
 }
 
-impl Keeper {
+impl WorkTracker {
     /// Returns how many files the loop changed and has not committed.
     #[must_use]
     pub fn left(&self) -> usize {
@@ -145,7 +145,7 @@ impl Keeper {
     /// Returns the top of the work tree.
     #[must_use]
     pub fn top(&self) -> &Path {
-        &self.ground.repository.top
+        &self.loop_index.repository.top
     }
 
     /// Returns the work tree as it was last looked at, by the name of its tree.
@@ -158,13 +158,13 @@ impl Keeper {
     ///
     /// # Errors
     /// Git fails or is called off. Nothing is lost: what changed is found by the next survey.
-    pub fn survey(&mut self, whose: Whose, call_off: &CallOff) -> Result<Survey, GitError> {
-        let surveyed = match self.try_survey(whose, call_off) {
+    pub fn survey(&mut self, owner: ChangeOwner, cancel: &CancelToken) -> Result<Survey, GitError> {
+        let surveyed = match self.try_survey(owner, cancel) {
             Err(error) if !error.is_final() => {
                 // The index of the loop's own may be what is wrong, or an object that it names is gone.
                 self.known = None;
-                self.ground.drop_index()?;
-                self.try_survey(whose, call_off)
+                self.loop_index.drop_index()?;
+                self.try_survey(owner, cancel)
             }
             surveyed => surveyed,
         };
@@ -175,37 +175,37 @@ impl Keeper {
         surveyed
     }
 
-    fn try_survey(&mut self, whose: Whose, call_off: &CallOff) -> Result<Survey, GitError> {
+    fn try_survey(&mut self, owner: ChangeOwner, cancel: &CancelToken) -> Result<Survey, GitError> {
         // Looked at before the work tree: what changes meanwhile is seen the next time.
-        let marks = self.watched.look(&self.ground.repository);
+        let marks = self.watched.look(&self.loop_index.repository);
         let began = clock::file_time();
         self.check_index()?;
         let mut survey = Survey::default();
         let head_looks_other = marks.head != self.watched.marks.head;
-        if let Some((seen, before)) = self.look(marks, call_off)? {
-            let left_out = self.ground.take_in(&seen, call_off)?;
+        if let Some((seen, before)) = self.look(marks, cancel)? {
+            let left_out = self.loop_index.take_in(&seen, cancel)?;
             self.say_left_out(&left_out, &mut survey);
-            let tree = self.ground.write_tree(call_off)?;
-            self.ground.keep_index_private();
-            self.index_mark = Some(of_file(&self.ground.index));
-            let head_moved = head_looks_other && self.ask_head(call_off)?;
+            let tree = self.loop_index.write_tree(cancel)?;
+            self.loop_index.keep_index_private();
+            self.index_mark = Some(of_file(&self.loop_index.index));
+            let head_moved = head_looks_other && self.ask_head(cancel)?;
             let since = Since {
-                whose,
+                owner,
                 before,
                 began,
             };
-            self.judge(tree, head_moved, &since, &mut survey, call_off)?;
-            self.attribute_left_out(&left_out, whose)?;
-        } else if head_looks_other && self.ask_head(call_off)? {
+            self.judge(tree, head_moved, &since, &mut survey, cancel)?;
+            self.attribute_left_out(&left_out, owner)?;
+        } else if head_looks_other && self.ask_head(cancel)? {
             let tree = self.work.tree.clone();
             let since = Since {
-                whose,
+                owner,
                 before: Before::Watched,
                 began,
             };
-            self.judge(tree, true, &since, &mut survey, call_off)?;
+            self.judge(tree, true, &since, &mut survey, cancel)?;
         }
-        self.say_protected(whose, &mut survey, call_off)?;
+        self.say_protected(owner, &mut survey, cancel)?;
         self.watched.marks = marks;
         self.surveyed = Some(began);
         survey.uncommitted = self.uncommitted().count();
@@ -215,11 +215,11 @@ impl Keeper {
 
     /// What is known of the work tree goes with the index that has it: if somebody removed or replaced that, nothing is.
     fn check_index(&mut self) -> Result<(), GitError> {
-        let now = of_file(&self.ground.index);
+        let now = of_file(&self.loop_index.index);
         if self.index_mark.is_some_and(|mark| mark != now) {
             self.index_mark = None;
             self.known = None;
-            self.ground.drop_index()?;
+            self.loop_index.drop_index()?;
         }
         Ok(())
     }
@@ -228,23 +228,23 @@ impl Keeper {
     fn look(
         &mut self,
         marks: Marks,
-        call_off: &CallOff,
-    ) -> Result<Option<(Seen, Before)>, GitError> {
+        cancel: &CancelToken,
+    ) -> Result<Option<(WalkResult, Before)>, GitError> {
         let before = self.watched.marks;
         let mut known = self.known.take();
         // What a commit has needs no room any more.
-        let may_look = |known: &&mut Known| {
+        let may_look = |known: &&mut KnownTree| {
             marks.rules == before.rules && !(known.crowded && marks.head != before.head)
         };
         if let Some(known_now) = known.as_mut().filter(may_look) {
             let follow = marks.users_index != before.users_index;
-            if let Some(mut seen) = scan::look(&self.ground, known_now, follow, call_off)? {
+            if let Some(mut seen) = scan::look(&self.loop_index, known_now, follow, cancel)? {
                 self.known = known;
                 self.protected_changed.append(&mut seen.protected);
                 return Ok(Some((seen, Before::Watched)).filter(|(seen, _)| !seen.is_empty()));
             }
         }
-        let (now, seen) = scan::scan(&self.ground, call_off)?;
+        let (now, seen) = scan::scan(&self.loop_index, cancel)?;
         self.known = Some(now);
         let since = self.surveyed.or(self.work.surveyed);
         let before = match known {
@@ -260,8 +260,8 @@ impl Keeper {
     }
 
     /// Asks what the work tree stands on; returns whether that is something else than before.
-    fn ask_head(&mut self, call_off: &CallOff) -> Result<bool, GitError> {
-        let head = head::commit(&self.ground.repository, call_off)?;
+    fn ask_head(&mut self, cancel: &CancelToken) -> Result<bool, GitError> {
+        let head = head::commit(&self.loop_index.repository, cancel)?;
         if head != self.head {
             self.head = head;
             self.dirty_follows = false;
@@ -277,14 +277,14 @@ impl Keeper {
         head_moved: bool,
         since: &Since,
         survey: &mut Survey,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<(), GitError> {
         if tree == self.work.tree && !head_moved && self.judged {
             return Ok(());
         }
         let known = !self.fresh && !self.work.tree.is_empty() && tree != self.work.tree;
         let changed = if known {
-            differences(&self.ground, &self.work.tree, &tree, call_off)
+            differences(&self.loop_index, &self.work.tree, &tree, cancel)
         } else {
             Ok(Differences::default())
         };
@@ -296,7 +296,7 @@ impl Keeper {
         };
         let (dirty, equals_head) = if head_moved || lost || !self.judged {
             let head = self.head.as_deref().unwrap_or_else(|| empty_tree(&tree));
-            let from_head = differences(&self.ground, head, &tree, call_off)?;
+            let from_head = differences(&self.loop_index, head, &tree, cancel)?;
             let equals_head = from_head.none.then(|| tree.clone());
             (from_head.uncommitted(), equals_head)
         } else {
@@ -315,7 +315,7 @@ impl Keeper {
         }
         let not_ours = attribute(
             &mut work,
-            &self.ground.repository.top,
+            &self.loop_index.repository.top,
             &changed,
             &dirty,
             since,
@@ -335,7 +335,7 @@ impl Keeper {
     }
 
     fn say_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
-        let max = self.ground.max_file_bytes;
+        let max = self.loop_index.max_file_bytes;
         let (mut large, mut unreadable, mut crowded) = (Vec::new(), Vec::new(), Vec::new());
         for file in left_out {
             if self.said.insert(file.path().clone()) {
@@ -377,15 +377,15 @@ impl Keeper {
     /// Names protected files that the loop changed, once. Those that are ignored as well are nobody's concern.
     pub fn say_protected(
         &mut self,
-        whose: Whose,
+        owner: ChangeOwner,
         survey: &mut Survey,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<(), GitError> {
         let changed = std::mem::take(&mut self.protected_changed);
-        let is_news = |path: &RepoPath| whose == Whose::Loop && !self.said.contains(path);
+        let is_news = |path: &RepoPath| owner == ChangeOwner::Loop && !self.said.contains(path);
         let changed: BTreeSet<RepoPath> = changed.into_iter().filter(is_news).collect();
         let paths = changed.iter().map(RepoPath::bytes);
-        let ignored = self.ground.ignored(paths, false, call_off)?;
+        let ignored = self.loop_index.ignored(paths, false, cancel)?;
         let new: Vec<&RepoPath> = changed
             .iter()
             .filter(|path| !ignored.contains(*path))
@@ -404,14 +404,14 @@ impl Keeper {
     pub fn attribute_left_out(
         &mut self,
         left_out: &[LeftOut],
-        whose: Whose,
+        owner: ChangeOwner,
     ) -> Result<(), GitError> {
-        let top = &self.ground.repository.top;
-        let is_theirs = |path: &&RepoPath| match whose {
-            Whose::Others => true,
-            Whose::Loop => false,
-            Whose::LoopUntil(death) => !is_changed_by(&top.join(path.as_path()), death),
-            Whose::LoopSince(start) => is_changed_by(&top.join(path.as_path()), start),
+        let top = &self.loop_index.repository.top;
+        let is_theirs = |path: &&RepoPath| match owner {
+            ChangeOwner::Others => true,
+            ChangeOwner::Loop => false,
+            ChangeOwner::LoopUntil(death) => !is_changed_by(&top.join(path.as_path()), death),
+            ChangeOwner::LoopSince(start) => is_changed_by(&top.join(path.as_path()), start),
         };
         let theirs = left_out.iter().map(LeftOut::path).filter(is_theirs);
         let new: Vec<&RepoPath> = theirs

@@ -12,7 +12,7 @@ use crate::admin::restore;
 pub use crate::admin::restore::Restored;
 use crate::clock::Clock;
 pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied_ref, restored_head};
-use crate::git::{self, CallOff, Whose};
+use crate::git::{self, CancelToken, ChangeOwner};
 use crate::process::orphans;
 use crate::store::backup::{self, Manifest, Taken};
 use crate::store::journal::Journal;
@@ -170,13 +170,13 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     let mut without_work = None;
     if premises.cloud.is_some() {
         let owed = found.state.owes_a_look();
-        let whose = match &lock {
-            Some(lock) => Whose::since_the_last_look(owed, lock.died(), found.state.time),
-            None if owed => Whose::Loop,
-            None => Whose::Others,
+        let owner = match &lock {
+            Some(lock) => ChangeOwner::since_last_survey(owed, lock.died(), found.state.time),
+            None if owed => ChangeOwner::Loop,
+            None => ChangeOwner::Others,
         };
         let work = premises.work_of(loop_id);
-        let bundled = work.bundle(&dir, &|| whose, &CallOff::new());
+        let bundled = work.bundle(&dir, &|| owner, &CancelToken::new());
         moment.work = bundled.path();
         without_work = bundled.lacks().map(|what| format!("it goes {what}"));
     }

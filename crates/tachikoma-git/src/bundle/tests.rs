@@ -8,8 +8,8 @@ use tachikoma_testkit::Scratch;
 use super::*;
 use tachikoma_config::Settings;
 
-fn work_of(scratch: &Scratch) -> Work {
-    Work {
+fn work_of(scratch: &Scratch) -> BundleSource {
+    BundleSource {
         working_dir: scratch.path(),
         loop_id: LoopId::from_u128(7),
         search_path: std::env::var_os("PATH"),
@@ -19,7 +19,7 @@ fn work_of(scratch: &Scratch) -> Work {
 }
 
 fn bundle(scratch: &Scratch, dir: &Path) -> Bundled {
-    work_of(scratch).bundle(dir, &|| Whose::Others, &CallOff::new())
+    work_of(scratch).bundle(dir, &|| ChangeOwner::Others, &CancelToken::new())
 }
 
 fn whole(path: &Path) -> Bundled {
@@ -175,11 +175,11 @@ fn a_work_tree_that_cannot_be_looked_at_is_told_and_an_older_one_is_not_taken_fo
     assert_eq!(bundle(&scratch, dir.path()), whole(&path));
     let mut settings = Settings::default();
     settings.git.protected = vec!["[".to_owned()];
-    let work = Work {
+    let work = BundleSource {
         bounds: Bounds::of(&settings, &scratch.path()),
         ..work_of(&scratch)
     };
-    let bundled = work.bundle(dir.path(), &|| Whose::Others, &CallOff::new());
+    let bundled = work.bundle(dir.path(), &|| ChangeOwner::Others, &CancelToken::new());
     let lacks = bundled.lacks().expect("something to say");
     assert!(
         lacks.starts_with("without what is not committed yet: pattern `[`"),
@@ -254,12 +254,12 @@ fn what_moves_on_while_it_is_packed_is_packed_again() {
         once = once.display(),
     );
     scratch.write_script(bin.join("git"), &script);
-    let work = Work {
+    let work = BundleSource {
         search_path: Some(bin.into_os_string()),
         ..work_of(&scratch)
     };
     let path = dir.path().join(NAME);
-    let bundled = work.bundle(dir.path(), &|| Whose::Others, &CallOff::new());
+    let bundled = work.bundle(dir.path(), &|| ChangeOwner::Others, &CancelToken::new());
     assert_eq!(bundled, whole(&path));
     assert!(once.exists());
     let heads = scratch.git(&["bundle", "list-heads", path.to_str().unwrap()]);
@@ -292,7 +292,7 @@ fn who_died_while_he_made_a_work_tree_has_left_nothing_in_the_way() {
     let again = unpack(&work, &path, dir.path(), 0);
     assert!(matches!(again, Ok(Unpacked::Fetched { .. })), "{again:?}");
     // One further up is not ours.
-    let inside = Work {
+    let inside = BundleSource {
         working_dir: there.path().join("inside"),
         ..work
     };

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{TIMEOUT, Work, copied, copied_ref, restored_head};
+use super::{BundleSource, TIMEOUT, copied, copied_ref, restored_head};
 use crate::head::verify;
 use crate::path::{RepoPath, ancestors, at, ended_by_nul, parts};
-use crate::program::{CallOff, Git, GitError};
+use crate::program::{CancelToken, Git, GitError};
 use crate::repository::{Found, Repository};
 use crate::snapshots::{self, Kept, Moment};
 use tachikoma_core::error_chain as chain;
@@ -68,30 +68,26 @@ pub struct Had {
 /// # Errors
 /// Git cannot do it. What was there is as it was then, and a new repository is gone.
 pub fn unpack(
-    source: &Work,
+    source: &BundleSource,
     bundle: &Path,
     loop_dir: &Path,
     iteration: u32,
 ) -> Result<Unpacked, String> {
-    let call_off = CallOff::new();
+    let cancel = CancelToken::new();
     let told = |error: GitError| chain(&error);
-    match Repository::find(
-        &source.working_dir,
-        source.search_path.as_deref(),
-        &call_off,
-    ) {
+    match Repository::find(&source.working_dir, source.search_path.as_deref(), &cancel) {
         Found::Repository(repository) if !source.is_top(&repository) => Err(format!(
             "it lies in another repository, {}; restore into a directory of its own",
             repository.top.display()
         )),
-        Found::Repository(_) if is_to_be_made(source, &call_off).map_err(told)? => {
+        Found::Repository(_) if is_to_be_made(source, &cancel).map_err(told)? => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
             let head = git.order(&["symbolic-ref", "HEAD"]);
-            let head = head.ask_line(&call_off).map_err(told)?;
+            let head = head.ask_line(&cancel).map_err(told)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
                 // It stands where it stood.
                 let back = git.order(&["symbolic-ref", "HEAD", &head]);
-                let _ = back.ask(&call_off);
+                let _ = back.ask(&cancel);
                 told(error)
             })
         }
@@ -102,7 +98,7 @@ pub fn unpack(
             let merge = match &head {
                 Some(head) => {
                     let on = branch.as_deref().unwrap_or(head);
-                    to_merge(git, head, on, &call_off).map_err(told)?
+                    to_merge(git, head, on, &cancel).map_err(told)?
                 }
                 None => None,
             };
@@ -113,7 +109,7 @@ pub fn unpack(
         Found::NoRepository => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
             let init = git.order(&["init", "--quiet"]);
-            init.ask(&call_off).map_err(told)?;
+            init.ask(&cancel).map_err(told)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
                 // It was not there before.
                 let _ = std::fs::remove_dir_all(source.working_dir.join(".git"));
@@ -124,23 +120,28 @@ pub fn unpack(
 }
 
 /// Returns whether a repository has nothing yet, as `git init` leaves it, or what somebody left who died while he made it.
-fn is_to_be_made(source: &Work, call_off: &CallOff) -> Result<bool, GitError> {
+fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, GitError> {
     let git = Git::new(&source.working_dir, source.search_path.as_deref());
     let nothing = |words: &[&str]| {
-        let said = git.order(words).ask(call_off)?;
+        let said = git.order(words).ask(cancel)?;
         Ok::<_, GitError>(said.trim_ascii().is_empty())
     };
-    let is_half_made = || Ok::<_, GitError>(mark(&git, &source.working_dir, call_off)?.exists());
+    let is_half_made = || Ok::<_, GitError>(mark(&git, &source.working_dir, cancel)?.exists());
     let is_empty = || Ok(nothing(&["for-each-ref", "--count=1"])? && nothing(&["ls-files"])?);
-    Ok(verify(&git, "HEAD", call_off)?.is_none() && (is_half_made()? || is_empty()?))
+    Ok(verify(&git, "HEAD", cancel)?.is_none() && (is_half_made()? || is_empty()?))
 }
 
 /// Fetches all that a bundle has of the loop. What is called the same here and is another keeps another name. Snapshots of iterations
 /// behind one do, too: the work may be later than the loop, which comes to them again.
-pub fn fetch(source: &Work, git: &Git, bundle: &Path, iteration: u32) -> Result<Had, GitError> {
-    let call_off = CallOff::new();
+pub fn fetch(
+    source: &BundleSource,
+    git: &Git,
+    bundle: &Path,
+    iteration: u32,
+) -> Result<Had, GitError> {
+    let cancel = CancelToken::new();
     let heads = git.order(&["bundle", "list-heads"]).word(bundle);
-    let heads = heads.ask(&call_off)?;
+    let heads = heads.ask(&cancel)?;
     let heads = String::from_utf8_lossy(&heads).into_owned();
     let named = |wanted: &dyn Fn(&str) -> bool| {
         let mut lines = heads.lines().filter_map(|line| line.split_once(' '));
@@ -160,7 +161,7 @@ pub fn fetch(source: &Work, git: &Git, bundle: &Path, iteration: u32) -> Result<
         order = order.word(&restored);
     }
     snapshots::keep_others(git, source.loop_id, &heads)?;
-    order.ask(&call_off)?;
+    order.ask(&cancel)?;
     snapshots::set_aside(git, source.loop_id, iteration)?;
     Ok(Had { head, branch, tree })
 }
@@ -168,15 +169,15 @@ pub fn fetch(source: &Work, git: &Git, bundle: &Path, iteration: u32) -> Result<
 /// Makes branch, index and work tree in a repository that has nothing yet. What was not committed when the bundle was made is there
 /// again, and is not committed.
 fn make(
-    source: &Work,
+    source: &BundleSource,
     git: &Git,
     bundle: &Path,
     loop_dir: &Path,
     iteration: u32,
 ) -> Result<Unpacked, GitError> {
-    let call_off = CallOff::new();
-    let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&call_off);
-    let mark = mark(git, &source.working_dir, &call_off)?;
+    let cancel = CancelToken::new();
+    let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&cancel);
+    let mark = mark(git, &source.working_dir, &cancel)?;
     std::fs::write(&mark, "").map_err(GitError::io("create", &mark))?;
     let Had { head, branch, tree } = fetch(source, git, bundle, iteration)?;
     if let Some(branch) = &branch {
@@ -186,7 +187,7 @@ fn make(
     let snapshot = match &present {
         Some(present) => Some(present.clone()),
         None => {
-            let kept = snapshots::list(git, source.loop_id, &call_off)?;
+            let kept = snapshots::list(git, source.loop_id, &cancel)?;
             let last = kept.into_iter().rev().find(is_iteration);
             fitting(git, last.map(|last| last.commit), head.as_deref())?
         }
@@ -215,9 +216,7 @@ fn make(
         None => ask(&["read-tree", "--empty"])?,
     };
     // So that git need not look at every file again.
-    let _ = git
-        .order(&["update-index", "-q", "--refresh"])
-        .run(&call_off);
+    let _ = git.order(&["update-index", "-q", "--refresh"]).run(&cancel);
     let _ = std::fs::remove_file(&mark);
     if let Some(present) = present {
         // Else all of it is somebody else's, and the loop says so.
@@ -231,9 +230,9 @@ fn make(
 }
 
 /// Makes the files of a commit. What is there stays, whether git ignores it or not; returns what of that is not what the commit has.
-fn check_out(source: &Work, git: &Git, commit: &str) -> Result<Vec<String>, GitError> {
-    let call_off = CallOff::new();
-    let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&call_off);
+fn check_out(source: &BundleSource, git: &Git, commit: &str) -> Result<Vec<String>, GitError> {
+    let cancel = CancelToken::new();
+    let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&cancel);
     ask(&["read-tree", commit])?;
     let listed = ask(&["ls-files", "-z"])?;
     let (taken, free): (BTreeSet<&[u8]>, BTreeSet<&[u8]>) =
@@ -243,14 +242,14 @@ fn check_out(source: &Work, git: &Git, commit: &str) -> Result<Vec<String>, GitE
         let free = ended_by_nul(free.into_iter());
         // There is no remote yet to ask for what LFS has: pointers stay pointers.
         let order = order.env("GIT_LFS_SKIP_SMUDGE", "1");
-        order.stdin(&free).limit(Some(TIMEOUT)).ask(&call_off)?;
+        order.stdin(&free).limit(Some(TIMEOUT)).ask(&cancel)?;
     }
     if taken.is_empty() {
         return Ok(Vec::new());
     }
     // What is the same is in nobody's way.
     let refresh = git.order(&["update-index", "-q", "--really-refresh"]);
-    refresh.limit(Some(TIMEOUT)).run(&call_off)?;
+    refresh.limit(Some(TIMEOUT)).run(&cancel)?;
     let changed = ask(&["diff-files", "-z", "--name-only"])?;
     let changed = parts(&changed).filter(|path| taken.contains(path));
     Ok(changed
@@ -259,7 +258,7 @@ fn check_out(source: &Work, git: &Git, commit: &str) -> Result<Vec<String>, GitE
 }
 
 /// Whether something is where a file is to be made, or where one of its directories is. A link is something, wherever it leads.
-fn is_taken(source: &Work, path: &[u8]) -> bool {
+fn is_taken(source: &BundleSource, path: &[u8]) -> bool {
     let there = |path: &[u8]| std::fs::symlink_metadata(at(&source.working_dir, path));
     let is_no_dir = |above: &[u8]| match there(above) {
         Ok(there) => !there.is_dir(),
@@ -270,9 +269,9 @@ fn is_taken(source: &Work, path: &[u8]) -> bool {
 }
 
 /// What says that branch, index and work tree are being made. `dir` is where git works.
-fn mark(git: &Git, dir: &Path, call_off: &CallOff) -> Result<PathBuf, GitError> {
+fn mark(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<PathBuf, GitError> {
     let order = git.order(&["rev-parse", "--git-path", MARK]);
-    Ok(dir.join(order.ask_line(call_off)?))
+    Ok(dir.join(order.ask_line(cancel)?))
 }
 
 fn is_iteration(kept: &Kept) -> bool {
@@ -288,7 +287,7 @@ fn fitting(
     let Some((commit, head)) = commit.as_deref().zip(head) else {
         return Ok(commit);
     };
-    let parent = verify(git, &format!("{commit}^"), &CallOff::new())?;
+    let parent = verify(git, &format!("{commit}^"), &CancelToken::new())?;
     let fits = commit == head || parent.as_deref() == Some(head);
     Ok(fits.then(|| commit.to_owned()))
 }
@@ -298,18 +297,18 @@ fn to_merge(
     git: &Git,
     commit: &str,
     on: &str,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<Option<Merge>, GitError> {
     let is_in = |one: &str, other: &str| {
         let order = git.order(&["merge-base", "--is-ancestor", one, other]);
-        let answer = order.run(call_off)?;
+        let answer = order.run(cancel)?;
         match answer.code {
             Some(0) => Ok(true),
             Some(1) => Ok(false),
             Some(_) | None => Err(order.failed(&answer)),
         }
     };
-    let is_ahead = match verify(git, "HEAD", call_off)? {
+    let is_ahead = match verify(git, "HEAD", cancel)? {
         Some(here) if is_in(commit, &here)? => return Ok(None),
         Some(here) => is_in(&here, commit)?,
         None => true,

@@ -16,7 +16,7 @@ use super::queue::InputQueue;
 use super::storage::Storage;
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
-use crate::git::Whose;
+use crate::git::ChangeOwner;
 use crate::store::backup::{self, Moment};
 use crate::store::loops;
 use crate::store::recover::Recovered;
@@ -33,7 +33,7 @@ pub(super) struct BackupSchedule {
     /// Whether a warning said that the queue of the maintenance thread is full. Reset by the next backup.
     warned: bool,
     /// Who made the changes of the work tree that no survey has covered yet. The maintenance thread reads it.
-    owner: watch::Sender<Whose>,
+    owner: watch::Sender<ChangeOwner>,
     /// Uploads backups; `None` until the first one is to be uploaded.
     uploader: Option<Uploader>,
     /// Whether the run ends by a signal, which may be the shutdown of the machine.
@@ -46,7 +46,7 @@ impl BackupSchedule {
             last: None,
             since: now(),
             warned: false,
-            owner: watch::Sender::new(Whose::Others),
+            owner: watch::Sender::new(ChangeOwner::Others),
             uploader: None,
             hurried: false,
         }
@@ -66,7 +66,7 @@ impl BackupSchedule {
     }
 
     /// Sets who makes the changes of the work tree from here on that no survey has covered.
-    pub fn set_change_owner(&self, owner: Whose) {
+    pub fn set_change_owner(&self, owner: ChangeOwner) {
         self.owner.send_replace(owner);
     }
 

@@ -15,8 +15,8 @@ use super::backup_upload::{PendingUpload, UploadQueue};
 use super::context::Context;
 use crate::admin::retention;
 use crate::cloud::Cloud;
-use crate::git::bundle::{Bundled, Work};
-use crate::git::{CallOff, Whose};
+use crate::git::bundle::{BundleSource, Bundled};
+use crate::git::{CancelToken, ChangeOwner};
 use crate::session::transcripts;
 use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
@@ -78,9 +78,9 @@ pub(super) enum MaintenanceTask {
 #[derive(Debug)]
 pub(super) struct UploadPlan {
     pub cloud: Cloud,
-    pub work: Work,
+    pub work: BundleSource,
     /// Who made the changes that no survey has covered yet; kept up to date by the actor.
-    pub owner: watch::Receiver<Whose>,
+    pub owner: watch::Receiver<ChangeOwner>,
     /// Where the backup is queued; `None` if the uploader could not be started.
     pub queue: Option<UploadQueue>,
 }
@@ -195,9 +195,9 @@ fn back_up(
 ) -> Vec<MaintenanceEvent> {
     let mut events = Vec::new();
     if let Some(plan) = &upload {
-        let call_off = CallOff::with(Arc::clone(canceled));
+        let cancel = CancelToken::with(Arc::clone(canceled));
         let owner = || *plan.owner.borrow();
-        let bundled = plan.work.bundle(&moment.loop_dir, &owner, &call_off);
+        let bundled = plan.work.bundle(&moment.loop_dir, &owner, &cancel);
         events.extend(work_warning(&bundled, without_work).map(MaintenanceEvent::Warning));
         moment.work = bundled.path();
     }

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::{Own, rules};
 use tokio::io::AsyncWrite;
 
-use super::answers::{Answers, PAGES, ServerClock, page};
-use super::family::Family;
 use super::filter::Filter;
+use super::messages::{AnswerIndex, PAGES, ServerClock, page};
+use super::session_tree::SessionTree;
 use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
 use crate::client::{Client, ClientError, EventStream, Request};
 use tachikoma_runtime::clock::monotonic;
@@ -39,13 +39,13 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             client,
             events: listening.events,
             clock: listening.clock,
-            answers: Answers::default(),
+            answer_index: AnswerIndex::default(),
             version: found.version,
             id: None,
             gone: false,
             asked_windows: None,
             windows: Vec::new(),
-            family: Family::default(),
+            session_tree: SessionTree::default(),
             filter: Filter::default(),
             turn: None,
             resumed: false,
@@ -141,7 +141,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             // Ends with its answer, which has a time-out.
             conversation.asked_windows = Some(tokio::spawn(windows(client)));
         }
-        conversation.family = Family::of(&id);
+        conversation.session_tree = SessionTree::of(&id);
         conversation.id = Some(id.clone());
         self.say(&Own::Session {
             id,

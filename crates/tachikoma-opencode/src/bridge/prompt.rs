@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::Own;
 use tokio::io::AsyncWrite;
 
-use super::answers::{PAGES, is_abort, page};
+use super::messages::{PAGES, is_abort, page};
 use super::turn::Turn;
 use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
 use crate::client::{ClientError, Request};

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::{Own, ids};
 use tokio::io::AsyncWrite;
 
-use super::answers::{PAGES, is_abort, page};
-use super::family::{permit, refuse};
 use super::find::health;
+use super::messages::{PAGES, is_abort, page};
 use super::open::is_busy;
+use super::session_tree::{permit, refuse};
 use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
 use crate::client::{ClientError, Request, StreamEnd};
 use tachikoma_runtime::clock::monotonic;
@@ -265,10 +265,10 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
         conversation.clock.heard(word(&event["id"]));
         if kind == "session.created" {
-            conversation.family.born(&properties["info"]);
+            conversation.session_tree.add_child(&properties["info"]);
         }
         let session = word(&properties["sessionID"]);
-        if !conversation.family.has(session) {
+        if !conversation.session_tree.contains(session) {
             return Ok(());
         }
         let request = word(&properties["id"]);
@@ -294,13 +294,16 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let properties = &event["properties"];
         if kind == "message.updated" {
             conversation.clock.saw(word(&properties["info"]["id"]));
-            conversation.answers.heard(&properties["info"]);
+            conversation.answer_index.heard(&properties["info"]);
         }
         let Some(turn) = &mut conversation.turn else {
             // The rest of a turn that is over.
             return Ok(());
         };
-        if conversation.answers.is_of_earlier_turn(kind, properties) {
+        if conversation
+            .answer_index
+            .is_of_earlier_turn(kind, properties)
+        {
             return Ok(());
         }
         turn.idle_looks = 0;
@@ -403,7 +406,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Err(End::Lost(why));
         }
         conversation.listen_again().await?;
-        let counted = conversation.count_family().await;
+        let counted = conversation.refresh_session_tree().await;
         counted.map_err(|error| lost(&error))?;
         if let Some(turn) = &mut conversation.turn {
             turn.deaf = true;
@@ -482,7 +485,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Ok(());
         };
         let messages = std::iter::once(&turn.message).chain(&turn.asides);
-        conversation.answers.turn_is_over(messages.cloned());
+        conversation.answer_index.turn_is_over(messages.cloned());
         let info = &last["info"];
         let event = |kind: &str, properties: Value| {
             json!({"type": kind, "properties": properties}).to_string()

@@ -11,7 +11,7 @@ use tachikoma_core::Timestamp;
 use super::differences::{Change, Dirty};
 use super::fingerprint::{Dir, What};
 use super::path::RepoPath;
-use super::work::Work;
+use super::work_record::WorkRecord;
 use tachikoma_runtime::clock;
 
 /// More files than anybody changes by hand; what was put away before is then not known again.
@@ -25,7 +25,7 @@ const EMPTY_FILES: [&str; 2] = [
 
 /// Whose the changes are that a survey finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum ChangeOwner {
     /// The loop's: an iteration or something else of it ran since the last survey.
     Loop,
     /// Somebody else's.
@@ -39,11 +39,11 @@ pub enum Whose {
 /// Within that time of its last record a runner is dead with all that it had started, where its guard could not note when.
 const DEATH_GRACE: Duration = Duration::from_secs(5);
 
-impl Whose {
+impl ChangeOwner {
     /// Returns whose the changes are that nobody has looked at: `owed` is whether the loop may have made some of them, `died`
     /// when its runner was dead, where that is known, and `last` the time of its last record.
     #[must_use]
-    pub fn since_the_last_look(owed: bool, died: Option<SystemTime>, last: Timestamp) -> Self {
+    pub fn since_last_survey(owed: bool, died: Option<SystemTime>, last: Timestamp) -> Self {
         if !owed {
             return Self::Others;
         }
@@ -64,7 +64,7 @@ pub enum Before {
 
 /// What happened since the survey before, and when this one began, by the clock that stamps files.
 pub struct Since {
-    pub whose: Whose,
+    pub owner: ChangeOwner,
     pub before: Before,
     pub began: i64,
 }
@@ -120,15 +120,14 @@ pub fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
 /// the work tree stands on another commit.
 /// Returns those that the loop changed and that are not its own.
 pub fn attribute(
-    work: &mut Work,
+    work: &mut WorkRecord,
     top: &Path,
     changed: &BTreeMap<RepoPath, Change>,
     dirty: &Dirty,
     since: &Since,
 ) -> Vec<RepoPath> {
-    let work = work;
     work.mine.retain(|path| dirty.contains_key(path));
-    follow_theirs(work, since.whose, changed, dirty);
+    follow_theirs(work, since.owner, changed, dirty);
     let went: BTreeMap<&str, &RepoPath> = changed
         .iter()
         .filter(|(_, change)| change.after.is_nothing())
@@ -145,14 +144,14 @@ pub fn attribute(
         if known && change.is_none() {
             continue;
         }
-        let is_loops = match since.whose {
-            Whose::Loop => true,
-            Whose::Others => false,
+        let is_loops = match since.owner {
+            ChangeOwner::Loop => true,
+            ChangeOwner::Others => false,
             // What another commit uncovers has no stamp.
-            Whose::LoopUntil(death) => {
+            ChangeOwner::LoopUntil(death) => {
                 change.is_some() && is_changed_by(&top.join(path.as_path()), death)
             }
-            Whose::LoopSince(start) => {
+            ChangeOwner::LoopSince(start) => {
                 change.is_some() && !is_changed_by(&top.join(path.as_path()), start)
             }
         };
@@ -174,7 +173,7 @@ pub fn attribute(
             }
         }
     }
-    let Work {
+    let WorkRecord {
         withheld, theirs, ..
     } = work;
     withheld.extend(not_ours.iter().cloned());
@@ -185,12 +184,12 @@ pub fn attribute(
 /// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
 /// away, and bring them back later.
 fn follow_theirs(
-    work: &mut Work,
-    whose: Whose,
+    work: &mut WorkRecord,
+    owner: ChangeOwner,
     changed: &BTreeMap<RepoPath, Change>,
     dirty: &Dirty,
 ) {
-    let Work {
+    let WorkRecord {
         theirs,
         resting,
         aside,
@@ -217,7 +216,7 @@ fn follow_theirs(
             !after.is_some_and(|after| is_aside(aside, path, after))
         } else {
             // What is clean without having changed is in a commit.
-            whose != Whose::Others && change.is_some()
+            owner != ChangeOwner::Others && change.is_some()
         };
         if stays {
             resting.insert(path.clone());
@@ -229,7 +228,7 @@ fn follow_theirs(
 }
 
 /// Whether a file is again what it was in somebody else's hands, under its name or a new one.
-fn is_back(work: &Work, path: &RepoPath, change: &Change) -> bool {
+fn is_back(work: &WorkRecord, path: &RepoPath, change: &Change) -> bool {
     let Some(after) = change.after.object() else {
         return false;
     };

@@ -70,14 +70,14 @@ impl ServerClock {
 
 /// Which message answers which, for the latest messages.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct AnswerIndex {
     /// Ids of answers, each with the id of the message that it answers.
     parents: VecDeque<(String, String)>,
     /// Ids of our messages in turns that are over.
     past: VecDeque<String>,
 }
 
-impl Answers {
+impl AnswerIndex {
     /// Takes an announced message in.
     pub fn heard(&mut self, info: &Value) {
         let (id, parent) = (word(&info["id"]), word(&info["parentID"]));

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use super::index_file::TemporaryIndex;
 use super::loop_files::INDEX;
-use super::own::Own;
 use super::path::{at, ended_by_nul, is_ours, is_there, parts};
-use super::program::{CallOff, GitError, Order};
+use super::program::{CancelToken, GitError, Order};
 use super::repository::Repository;
-use super::seen::Room;
+use super::runtime_files::RuntimeFiles;
+use super::walk_result::NewFileBudget;
 use tachikoma_config::Settings;
 use tachikoma_config::{Protected, ProtectedError};
 
@@ -30,7 +30,7 @@ pub struct Rules {
     /// New files above this size are not kept. 0 = no limit.
     pub max_file_bytes: u64,
     /// What else the loop writes.
-    pub own: Own,
+    pub runtime_files: RuntimeFiles,
 }
 
 /// What is left alone, in the words of the settings: patterns take their time to be built, and few need them.
@@ -39,7 +39,7 @@ pub struct Bounds {
     protected: Vec<String>,
     max_file_bytes: u64,
     /// What the loop itself writes.
-    pub own: Own,
+    pub runtime_files: RuntimeFiles,
 }
 
 impl Bounds {
@@ -50,7 +50,7 @@ impl Bounds {
         Self {
             protected: git.protected.clone(),
             max_file_bytes: git.max_file_bytes,
-            own: Own::new(
+            runtime_files: RuntimeFiles::new(
                 &working_dir.join(&state.state_path),
                 &working_dir.join(&settings.session.state_dir),
                 &working_dir.join(&state.backup_dir),
@@ -66,7 +66,7 @@ impl Bounds {
         Ok(Rules {
             protected: Protected::new(&self.protected)?,
             max_file_bytes: self.max_file_bytes,
-            own: self.own.clone(),
+            runtime_files: self.runtime_files.clone(),
         })
     }
 }
@@ -74,7 +74,7 @@ impl Bounds {
 impl Rules {
     /// Returns whether a path, from the top, is never looked at nor touched.
     pub fn is_off_limits(&self, top: &Path, path: &[u8]) -> bool {
-        is_ours(path) || self.protected.has(path) || self.own.has(top, path)
+        is_ours(path) || self.protected.has(path) || self.runtime_files.has(top, path)
     }
 
     pub(crate) fn is_huge(&self, path: &Path) -> bool {
@@ -88,7 +88,7 @@ fn size_of(path: &Path) -> u64 {
 
 /// The work tree as it is, with the index that it was made in.
 #[derive(Debug)]
-pub struct Present {
+pub struct WorktreeTree {
     /// The tree.
     pub tree: String,
     /// New files that it does not have, because there is no room for so much.
@@ -97,18 +97,18 @@ pub struct Present {
     pub(crate) index: TemporaryIndex,
 }
 
-impl Present {
+impl WorktreeTree {
     /// Begins an order on the index that the tree was made in.
     pub fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
         self.repository.git.order(words).index(&self.index.0)
     }
 
     /// Names the files that are not what the index says.
-    pub fn differing(&self, call_off: &CallOff) -> Result<BTreeSet<Vec<u8>>, GitError> {
+    pub fn differing(&self, cancel: &CancelToken) -> Result<BTreeSet<Vec<u8>>, GitError> {
         // It fails where there is something to say, which is asked next.
         let refresh = self.order(&["update-index", "-q", "--refresh"]);
-        refresh.run(call_off)?;
-        let answer = self.order(&CHANGED).ask(call_off)?;
+        refresh.run(cancel)?;
+        let answer = self.order(&CHANGED).ask(cancel)?;
         Ok(parts(&answer).map(<[u8]>::to_vec).collect())
     }
 }
@@ -118,13 +118,13 @@ impl Present {
 ///
 /// # Errors
 /// Git fails, or the index cannot be copied.
-pub fn present(
+pub fn worktree_tree(
     repository: Repository,
     loop_dir: &Path,
     rules: &Rules,
     before: &str,
-    call_off: &CallOff,
-) -> Result<Present, GitError> {
+    cancel: &CancelToken,
+) -> Result<WorktreeTree, GitError> {
     let surveyed = loop_dir.join(INDEX);
     let base = if surveyed.is_file() {
         &surveyed
@@ -134,7 +134,7 @@ pub fn present(
     let index = TemporaryIndex::of(base.is_file().then_some(base), loop_dir)?;
     let ask = |words: &[&str], stdin: &[u8]| {
         let order = repository.git.order(words).index(&index.0);
-        order.stdin(stdin).ask(call_off)
+        order.stdin(stdin).ask(cancel)
     };
     let changed = ask(&CHANGED, &[])?;
     let new = ask(&["ls-files", "-z", "--others", "--exclude-standard"], &[])?;
@@ -149,9 +149,9 @@ pub fn present(
             && !rules.is_off_limits(top, path)
             && (known.contains(path) || !rules.is_huge(&at(top, path)))
     });
-    let mut room = Room::new(rules.max_file_bytes);
+    let mut room = NewFileBudget::new(rules.max_file_bytes);
     let own = ask(&["ls-files", "-z"], &[])?;
-    let users = repository.git.order(&["ls-files", "-z"]).ask(call_off)?;
+    let users = repository.git.order(&["ls-files", "-z"]).ask(cancel)?;
     let users: BTreeSet<&[u8]> = parts(&users).collect();
     for path in parts(&own).filter(|path| !users.contains(path)) {
         room.take(size_of(&at(top, path)));
@@ -171,8 +171,8 @@ pub fn present(
     ];
     ask(&words, &ended_by_nul(there.chain(new)))?;
     let tree = repository.git.order(&["write-tree"]).index(&index.0);
-    Ok(Present {
-        tree: tree.ask_line(call_off)?,
+    Ok(WorktreeTree {
+        tree: tree.ask_line(cancel)?,
         crowded: crowded.into_iter().map(<[u8]>::to_vec).collect(),
         repository,
         index,
