@@ -8,7 +8,7 @@ use tachikoma_core::TRUST_VARIABLE;
 use tachikoma_core::{LoopId, PASSPHRASE_VARIABLE};
 use tachikoma_fs::{RALPH_DIR, owner};
 use tachikoma_loop_runner::cloud::{Cloud, Proxies, Surroundings};
-use tachikoma_loop_runner::git::present::Bounds;
+use tachikoma_loop_runner::git::worktree_tree::Bounds;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{FileOf, Layers, Settings};

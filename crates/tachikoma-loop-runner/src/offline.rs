@@ -1,7 +1,6 @@
 //! Operations on a loop that does not run. Each holds the lock of the working directory while it works.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
@@ -12,8 +11,8 @@ use crate::admin::purge::{self, Purged};
 use crate::admin::restore;
 pub use crate::admin::restore::Restored;
 use crate::clock::Clock;
-pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied, restored_head};
-use crate::git::{CallOff, Whose};
+pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied_ref, restored_head};
+use crate::git::{self, CancelToken, ChangeOwner};
 use crate::process::orphans;
 use crate::store::backup::{self, Manifest, Taken};
 use crate::store::journal::Journal;
@@ -154,13 +153,13 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     let mut without_work = None;
     if premises.cloud.is_some() {
         let owed = found.state.owes_a_look();
-        let whose = match &lock {
-            Some(lock) => Whose::since_the_last_look(owed, lock.died(), found.state.time),
-            None if owed => Whose::Loop,
-            None => Whose::Others,
+        let owner = match &lock {
+            Some(lock) => ChangeOwner::since_last_survey(owed, lock.died(), found.state.time),
+            None if owed => ChangeOwner::Loop,
+            None => ChangeOwner::Others,
         };
         let work = premises.work_of(loop_id);
-        let bundled = work.bundle(&dir, &Mutex::new(whose), &CallOff::new());
+        let bundled = work.bundle(&dir, &|| owner, &CancelToken::new());
         moment.work = bundled.path();
         without_work = bundled.lacks().map(|what| format!("it goes {what}"));
     }
@@ -208,7 +207,7 @@ pub fn unpack(
     bundle: &Path,
 ) -> Result<Unpacked, String> {
     let dir = loops::dir(&premises.working_dir, loop_id);
-    let unpacked = premises.work_of(loop_id).unpack(bundle, &dir, iteration)?;
+    let unpacked = git::bundle::unpack(&premises.work_of(loop_id), bundle, &dir, iteration)?;
     let _ = std::fs::remove_file(bundle);
     Ok(unpacked)
 }

@@ -125,7 +125,7 @@ pub enum SupervisorError {
 
 /// What the tasks of a supervisor tell it.
 #[derive(Debug)]
-enum News {
+enum SupervisorEvent {
     /// Something for the core.
     Input(ServerInput),
     /// The server says where it listens.

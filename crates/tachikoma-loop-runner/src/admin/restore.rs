@@ -11,7 +11,7 @@ use tachikoma_fs::{check_dir, make_dir, sync_dir, whole};
 
 use super::retention;
 use crate::clock::Clock;
-use crate::git::{Whose, bundle, snapshots};
+use crate::git::{ChangeOwner, bundle, snapshots};
 use crate::loop_files::Premises;
 use crate::store::backup::{self, Backups, Content, Manifest};
 use crate::store::journal::{self, Journal, segment, segments};
@@ -233,8 +233,8 @@ fn look(
         // What cannot be read has not ended well; its last record is as old as the file.
         None => (true, written(&dir)),
     };
-    let whose = Whose::since_the_last_look(owed, lock.died(), last);
-    if let Err(why) = premises.work_of(current).look(&dir, whose) {
+    let owner = ChangeOwner::since_last_survey(owed, lock.died(), last);
+    if let Err(why) = bundle::look(&premises.work_of(current), &dir, owner) {
         troubles.push(format!(
             "nobody knows what the loop changed since it last looked at the work tree: {why}"
         ));
@@ -294,7 +294,7 @@ fn rebuild(
         }
     }
     // What is in a bundle is known only of the one that was made here.
-    let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !bundle::is_ours_in_loop(name);
+    let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !crate::git::is_bundle(name);
     for path in ours_in(old, is_gits) {
         link(&path, new)?;
     }

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use tachikoma_core::{LoopId, Timestamp};
 use tachikoma_fs::RALPH_DIR;
 
-use crate::git::{aside, snapshots};
+use crate::git::{rollback_backup, snapshots};
 use crate::session::transcripts;
 use crate::store::compressed::open_dir;
 use crate::store::journal;
@@ -141,7 +141,7 @@ pub(super) const BELOW: [Below; 3] = [
 
 /// That, and what a rollback has set aside that somebody died over: as it lay in the work tree, whatever form the rest is in.
 pub(super) fn all_below() -> impl Iterator<Item = Below> {
-    let aside = aside::DIRS.map(|dir| -> Below { (dir, aside::is_ours) });
+    let aside = rollback_backup::DIRS.map(|dir| -> Below { (dir, rollback_backup::is_ours) });
     BELOW.into_iter().chain(aside)
 }
 

@@ -1,8 +1,8 @@
 //! The one task of a supervisor: takes news, asks the core, writes its facts down, and then does what it wishes.
 
 mod effects;
-mod heal;
-mod news;
+mod events;
+mod repair;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,9 @@ use super::handle::{Answer, COMMANDS_MAX, Command, Ended, RECORDS_MAX};
 use super::http::Target;
 use super::journal::ServerJournal;
 use super::log::ServerLog;
-use super::{News, SupervisorError, SupervisorHandle, SupervisorSettings, check, output, policy};
+use super::{
+    SupervisorError, SupervisorEvent, SupervisorHandle, SupervisorSettings, check, output, policy,
+};
 use crate::client::{DEFAULT_USER, Login};
 use crate::login_file;
 use crate::server_file::{self, ServerFile};
@@ -56,7 +58,10 @@ pub struct Supervisor {
     commands: mpsc::Receiver<Command>,
     published: watch::Sender<ServerFile>,
     ended: watch::Sender<Option<Ended>>,
-    news: (mpsc::Sender<News>, mpsc::Receiver<News>),
+    news: (
+        mpsc::Sender<SupervisorEvent>,
+        mpsc::Receiver<SupervisorEvent>,
+    ),
     /// What is to be taken in before anything else is waited for.
     at_once: VecDeque<ServerInput>,
     tasks: JoinSet<()>,
@@ -305,7 +310,7 @@ impl Supervisor {
                 .copied()
                 .unwrap_or(0),
         );
-        self.heal().await?;
+        self.repair().await?;
         let stepped = step(&self.policy, &mut self.state, now, jitter, input);
         self.write_down(&stepped.records).await?;
         for effect in stepped.effects {

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use tachikoma_core::{Input, Policy, State, Timestamp, step};
 
 use super::*;
-use crate::git::present::Bounds;
+use crate::git::worktree_tree::Bounds;
 use crate::store::archive::archive;
 use crate::store::backup::Backups;
 use crate::store::journal::Journal;

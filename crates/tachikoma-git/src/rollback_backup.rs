@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_fs::whole::{self, Durability};
 use tachikoma_fs::{FsError, make_dir};
 
-use super::path::parts;
-use super::present::{ancestors, at, is_there};
+use super::path::{ancestors, at, is_there, parts};
 use super::program::GitError;
 use super::snapshots::Moment;
 
@@ -36,7 +35,7 @@ pub fn is_ours(name: &str) -> bool {
 
 /// Files that are set aside.
 #[derive(Debug)]
-pub struct Aside {
+pub struct RollbackBackup {
     dir: PathBuf,
     top: PathBuf,
     /// What was there; the n-th is the file `n`.
@@ -47,7 +46,7 @@ pub struct Aside {
     made: Vec<Vec<u8>>,
 }
 
-impl Aside {
+impl RollbackBackup {
     /// Finds what a rollback to a moment has left that somebody died over.
     #[must_use]
     pub fn left_behind(loop_dir: &Path, to: Moment) -> Option<Self> {

@@ -11,7 +11,7 @@ use tachikoma_store::{backup, loops, snapshot};
 
 /// The places that settings name, by absolute paths. Other files in these directories are the user's.
 #[derive(Clone, Debug, Default)]
-pub struct Own {
+pub struct RuntimeFiles {
     /// The snapshot, in all its forms.
     snapshots: Vec<PathBuf>,
     /// Transcripts, in a directory for each loop.
@@ -19,7 +19,7 @@ pub struct Own {
     backups: PathBuf,
 }
 
-impl Own {
+impl RuntimeFiles {
     /// Returns the places of a loop.
     #[must_use]
     pub fn new(snapshot: &Path, transcripts: &Path, backups: &Path) -> Self {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn only_what_has_a_name_of_ours_is_the_loops() {
         let top = Path::new("/top");
-        let own = Own::new(
+        let own = RuntimeFiles::new(
             Path::new("/top/state.json"),
             Path::new("/top/src"),
             Path::new("/top/kept"),
@@ -93,11 +93,11 @@ mod tests {
             assert!(!own.has(top, theirs.as_bytes()), "{theirs}");
         }
         let usual = |name: &str| top.join(".ralph").join(name);
-        let usual = Own::new(&usual("state.json"), &usual("sessions"), &usual("backups"));
+        let usual = RuntimeFiles::new(&usual("state.json"), &usual("sessions"), &usual("backups"));
         assert!(usual.below(top).is_none());
         let elsewhere = Path::new("/elsewhere");
         assert!(
-            Own::new(elsewhere, elsewhere, elsewhere)
+            RuntimeFiles::new(elsewhere, elsewhere, elsewhere)
                 .below(top)
                 .is_none()
         );
