@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tachikoma_fs::whole;
 
 use super::path::is_ours;
-use tachikoma_store::{backup, loops, snapshot};
+use tachikoma_store::{backup, layout, snapshot};
 
 /// The places that settings name, by absolute paths. Other files in these directories are the user's.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +48,7 @@ impl RuntimeFiles {
         let is_in = |dir: Option<&Path>| dir == path.parent();
         let of_a_loop = || {
             let below = path.strip_prefix(&self.transcripts).ok()?;
-            loops::exact_id(below.iter().next()?.to_str()?)
+            layout::exact_id(below.iter().next()?.to_str()?)
         };
         self.snapshots.contains(&path)
             || (whole::is_temporary(name) && self.snapshots.iter().any(|file| is_in(file.parent())))

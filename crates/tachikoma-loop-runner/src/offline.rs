@@ -19,7 +19,7 @@ use crate::store::journal::Journal;
 use crate::store::lock::{self, LockError, WorkLock};
 use crate::store::recover::{self, Loss};
 use crate::store::snapshot::{self, Durability, Snapshot};
-use crate::store::{StoreError, archive, loops, temporary, vault};
+use crate::store::{StoreError, archive, key_check, layout, loops, temporary};
 use tachikoma_core::error_chain as chain;
 
 pub use crate::loop_files::Premises;
@@ -85,7 +85,7 @@ pub fn note(
 
 /// Opens a loop, gives the core one input, and closes the loop.
 fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, StoreError> {
-    let dir = loops::dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let taken = found.open(&dir, &premises.working_dir)?;
     let (mut journal, mut state) = (taken.journal, taken.state);
@@ -144,7 +144,7 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
         true => None,
         false => Some(WorkLock::acquire(working_dir).await?),
     };
-    let dir = loops::dir(working_dir, loop_id);
+    let dir = layout::loop_dir(working_dir, loop_id);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let now = Clock::starting_after(found.state.time).now();
     let mut moment = found.moment(&dir, working_dir, now);
@@ -179,7 +179,7 @@ pub async fn restore(
     looked_at: &Manifest,
 ) -> Result<Restored, OfflineError> {
     // Files without a key are not damaged, and must not be moved away.
-    vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
+    key_check::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = alone(&premises.working_dir).await?;
     Ok(restore::restore(&lock, premises, file, looked_at)?)
 }
@@ -206,7 +206,7 @@ pub fn unpack(
     iteration: u32,
     bundle: &Path,
 ) -> Result<Unpacked, String> {
-    let dir = loops::dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
     let unpacked = git::bundle::unpack(&premises.work_of(loop_id), bundle, &dir, iteration)?;
     let _ = std::fs::remove_file(bundle);
     Ok(unpacked)
@@ -218,7 +218,7 @@ pub fn unpack(
 /// A runner runs the loop, or a file cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
     // Without the key the contents of the files cannot be checked before they are deleted.
-    vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
+    key_check::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
         // The lock file is needed to find the processes.

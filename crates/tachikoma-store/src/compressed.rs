@@ -12,6 +12,7 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 use tachikoma_fs::regular;
 
+use super::is_damage;
 use super::vault::lines::{OnDamage, Place};
 use super::vault::{Unsealed, Vault};
 
@@ -135,12 +136,6 @@ pub fn content_of(file: File, vault: &Vault) -> io::Result<Box<dyn BufRead>> {
         true => unpack(content),
         false => content,
     })
-}
-
-/// Returns whether an error that came while a file was read says that the file is damaged.
-#[must_use]
-pub fn is_damage(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::InvalidData
 }
 
 /// Returns whether a path has the name of a compressed file.

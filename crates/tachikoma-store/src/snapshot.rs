@@ -16,7 +16,7 @@ use tachikoma_fs::relative_to;
 
 use super::migrate::{self, Chain};
 use super::vault::Vault;
-use super::{StoreError, compressed};
+use super::{StoreError, compressed, is_damage};
 pub use tachikoma_fs::whole::Durability;
 
 mod form;
@@ -327,7 +327,7 @@ fn read_at(formats: Chain, path: &Path, vault: &Vault) -> Result<Option<Snapshot
     let text = match content(path, vault) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) if compressed::is_damage(&error) => {
+        Err(error) if is_damage(&error) => {
             return Err(StoreError::DamagedSnapshot {
                 path: path.to_owned(),
                 what: error.to_string(),

@@ -8,7 +8,7 @@ use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, Moment};
 use tachikoma_loop_runner::git::{CancelToken, ChangeOwner};
 use tachikoma_loop_runner::offline;
 use tachikoma_loop_runner::process::Deferred;
-use tachikoma_loop_runner::store::archive::is_archived;
+use tachikoma_loop_runner::store::layout::is_archived;
 
 use super::snapshots;
 use super::state::refuse_live;

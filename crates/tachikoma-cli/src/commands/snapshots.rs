@@ -10,9 +10,9 @@ use tachikoma_loop_runner::git::worktree_tree::{Bounds, Rules};
 use tachikoma_loop_runner::git::{
     self, CancelToken, ChangeOwner, Found, Git, Opened, Repository, TrackerOptions, WorkTracker,
 };
-use tachikoma_loop_runner::store::archive::ARCHIVED;
+use tachikoma_loop_runner::store::layout;
+use tachikoma_loop_runner::store::layout::ARCHIVED;
 use tachikoma_loop_runner::store::lock::WorkLock;
-use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 
 use crate::failure::{Failure, chain};
@@ -83,7 +83,7 @@ fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
     let working_dir = workspace
         .working_dir()?
         .ok_or_else(|| workspace.no_loop())?;
-    let dir = loops::dir(&working_dir, loop_id);
+    let dir = layout::loop_dir(&working_dir, loop_id);
     if !dir.is_dir() {
         let what = format!("no {loop_id} in {}", working_dir.display());
         return Err(Failure::new(what).hint("`.ralph/loops` has the loops that are kept"));

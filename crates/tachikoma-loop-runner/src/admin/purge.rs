@@ -18,7 +18,7 @@ use crate::store::compressed::open_dir;
 use crate::store::lives::Lives;
 use crate::store::lock::{self, is_our_ignore};
 use crate::store::vault::{self, Vault};
-use crate::store::{StoreError, backup, loops, snapshot};
+use crate::store::{StoreError, backup, layout, snapshot};
 use tachikoma_core::error_chain as chain;
 
 /// Ours has some lines.
@@ -44,7 +44,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     // A link in its place leads to what is not of this directory.
     open_dir(&ralph).map_err(StoreError::io("open", &ralph))?;
     let mut purged = Purged::default();
-    let all = loops::all(&premises.working_dir);
+    let all = layout::loops_dir(&premises.working_dir);
     let mut ids = ids_in(&all);
     if premises.state_dir.starts_with(&ralph) {
         // Transcripts of loops whose journals are gone. Elsewhere they may be of other working directories.
@@ -93,7 +93,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             purged.socket(&holder.socket);
         }
     }
-    let is_moved = |name: &str| loops::moved_away(name).is_some();
+    let is_moved = |name: &str| layout::moved_away(name).is_some();
     let moved = std::fs::read_dir(&all).into_iter().flatten().flatten();
     let moved = moved.filter(|entry| entry.file_name().to_str().is_some_and(is_moved));
     let moved = moved.map(|entry| entry.path());
@@ -303,6 +303,6 @@ fn remove_dir(dir: &Path) {
 fn ids_in(dir: &Path) -> Vec<LoopId> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries
-        .filter_map(|entry| loops::exact_id(entry.file_name().to_str()?))
+        .filter_map(|entry| layout::exact_id(entry.file_name().to_str()?))
         .collect()
 }

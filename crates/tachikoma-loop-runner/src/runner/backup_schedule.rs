@@ -18,7 +18,7 @@ use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
 use crate::git::ChangeOwner;
 use crate::store::backup::{self, Moment};
-use crate::store::loops;
+use crate::store::layout;
 use crate::store::recover::Recovered;
 use crate::store::snapshot::Snapshot;
 use tachikoma_core::error_chain as chain;
@@ -109,7 +109,7 @@ impl BackupSchedule {
             snapshot: Box::new(Snapshot::of(state, &config.working_dir, time)),
             original: None,
             journal: Some(storage.journal.part()),
-            loop_dir: loops::dir(&config.working_dir, state.loop_id),
+            loop_dir: layout::loop_dir(&config.working_dir, state.loop_id),
             work: None,
             before_restore: false,
         };

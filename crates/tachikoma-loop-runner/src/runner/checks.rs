@@ -15,7 +15,8 @@ use super::queue::{InputQueue, warning_input};
 use crate::config::LoopConfig;
 use crate::gates::{CheckOutput, CheckRun, GateRun, GatesRan, Questions, Scene, TestHistory};
 use crate::shell::TaskResult;
-use crate::store::{gates_dir, tests_book};
+use crate::store::layout::gates_dir;
+use crate::store::tests_book;
 use tachikoma_core::error_chain as chain;
 
 /// The check that runs, and what is known of checks besides the records.

@@ -18,10 +18,11 @@ use crate::cloud::Cloud;
 use crate::git::bundle::{BundleSource, Bundled};
 use crate::git::{CancelToken, ChangeOwner};
 use crate::session::transcripts;
+use crate::store::StoreError;
 use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
+use crate::store::layout::gates_dir;
 use crate::store::vault::Vault;
-use crate::store::{StoreError, gates_dir};
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 

@@ -10,7 +10,7 @@ use tachikoma_fs::whole::{Durability, write_whole};
 use tachikoma_fs::{is_missing, private, regular};
 
 use tachikoma_store::StoreError;
-use tachikoma_store::journal::{check_sum, encode};
+use tachikoma_store::checked_line::{check_sum, encode};
 
 /// What the file is called.
 const NAME: &str = "journal.jsonl";

@@ -15,7 +15,7 @@ use super::{Backups, Entry, FORMAT, Manifest, Moment};
 use crate::journal::JournalPart;
 use crate::snapshot::Packing;
 use crate::vault::{self, Vault};
-use crate::{checkpoints, compressed, journal, tests_book};
+use crate::{checked_line, checkpoints, compressed, journal, tests_book};
 
 /// The unit of a tar archive.
 const BLOCK: u64 = 512;
@@ -70,7 +70,7 @@ fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
         files: parts.iter().map(|part| part.entry.clone()).collect(),
     };
     let mut line = Vec::new();
-    journal::encode(&manifest, &mut line);
+    checked_line::encode(&manifest, &mut line);
     let parts = std::iter::once(part_of(MANIFEST.to_owned(), line)).chain(parts);
     let seconds = u64::try_from(snapshot.saved_at.as_millis() / 1_000).unwrap_or(0);
     let mut chain = Chain::default();

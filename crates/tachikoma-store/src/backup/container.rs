@@ -11,10 +11,10 @@ use tachikoma_fs::{private, regular};
 
 use super::{BUNDLE_BYTES_MAX, BUNDLE_NAME};
 use super::{Entry, FORMAT, Manifest};
-use crate::journal;
 use crate::snapshot::{self, Snapshot};
-use crate::vault::{Sealing, Vault, is_locked};
-use crate::{StoreError, checkpoints, compressed, tests_book};
+use crate::vault::{Sealing, Vault};
+use crate::{StoreError, checkpoints, compressed, is_locked, tests_book};
+use crate::{checked_line, journal};
 
 /// The name of the first entry.
 pub const MANIFEST: &str = "manifest.json";
@@ -126,7 +126,7 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
             supported: FORMAT,
         });
     }
-    if !journal::is_whole(line.as_bytes()) {
+    if !checked_line::is_whole(line.as_bytes()) {
         return Err(damaged(path, "the checksum of its list does not match"));
     }
     let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;

@@ -13,7 +13,7 @@ use tachikoma_fs::{private, whole};
 use super::{Backups, Moment, container};
 use crate::snapshot::Packing;
 use crate::vault::{self, Vault};
-use crate::{StoreError, compressed, loops};
+use crate::{StoreError, compressed, layout};
 use tachikoma_core::error_chain as chain;
 
 /// What the name of a backup ends with, unless it is compressed.
@@ -107,7 +107,7 @@ fn parse(dir: &Path, name: &str) -> Option<Listed> {
         taken_at: taken_at.to_owned(),
         seq: Seq(seq),
         repeat,
-        loop_id: loops::exact_id(loop_id)?,
+        loop_id: layout::exact_id(loop_id)?,
         path: dir.join(name),
     };
     let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');

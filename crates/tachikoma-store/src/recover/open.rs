@@ -8,9 +8,9 @@ use tachikoma_fs::{make_dir, whole};
 
 use super::{InTheWay, Recovered};
 use crate::backup::Moment;
-use crate::journal::{Journal, JournalPart, new_life, segment};
+use crate::journal::{Journal, JournalPart, new_life, rewrite};
 use crate::snapshot::{self, Snapshot};
-use crate::{StoreError, archive, compressed, vault};
+use crate::{StoreError, archived_snapshot, compressed, vault};
 
 /// A journal that was taken up.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Recovered {
                 Ok(())
             }
             Some(InTheWay::OfAnother(path, loop_id)) => {
-                archive::set_aside(working_dir, path, *loop_id, &self.vault)
+                archived_snapshot::set_aside(working_dir, path, *loop_id, &self.vault)
             }
         }
     }
@@ -119,7 +119,7 @@ impl Recovered {
             // Never written again: the next one begins, or this one anew if nothing of it is left.
             let mut number = end.segment + 1;
             if self.cut.first() == Some(&end.path) {
-                segment::keep_beginning(&end.path, end.len, keys)?;
+                rewrite::keep_beginning(&end.path, end.len, keys)?;
                 number -= u32::from(end.len == 0);
             }
             return Journal::anew(dir, working_dir, number, state, (now, new_life()), keys)

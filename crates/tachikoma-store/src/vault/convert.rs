@@ -9,8 +9,7 @@ use tachikoma_fs::{private, regular, sync_dir, whole};
 
 use super::lines::OnDamage;
 use super::{APART, BEGINNING_BYTES_MAX, Vault, begins_as_sealed};
-use crate::StoreError;
-use crate::compressed::is_damage;
+use crate::{StoreError, is_damage};
 
 /// What stands for the part of a file that does not open: no record of a journal, and for people in a text.
 const REST: &[u8] = b"\n[tachikoma: what follows does not open]\n";
