@@ -27,7 +27,7 @@ const ALLOWED: [&str; 4] = ["as nobody", "`nobody`", "there is no", "is no longe
 /// How many lines of an area have such a word. A number may only fall; areas that are not listed have none.
 const KNOWN: [(&str, usize); 11] = [
     ("docs", 241),
-    ("tachikoma-config", 31),
+    ("tachikoma-config", 8),
     ("tachikoma-core", 211),
     ("tachikoma-core/tests", 33),
     ("tachikoma-git", 151),
