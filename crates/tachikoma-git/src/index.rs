@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::own::Own;
 use super::path::{RepoPath, is_ours, parts};
@@ -111,7 +111,7 @@ impl Ground {
             Ok(_) | Err(_) => self.drop_index()?,
         }
         // Without one the user has staged nothing yet, nor committed.
-        if regular::open(&self.repository.index).is_err() {
+        if safe_read::open(&self.repository.index).is_err() {
             return Ok(());
         }
         let temporary = with_suffix(&self.index, ".new");
@@ -419,7 +419,7 @@ impl LeftOut {
 fn can_be_opened(path: &Path) -> bool {
     let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    !is_file || !regular::open(path).is_err_and(denied)
+    !is_file || !safe_read::open(path).is_err_and(denied)
 }
 
 pub fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
