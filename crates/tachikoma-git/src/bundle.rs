@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tachikoma_cloud::digest_of;
 use tachikoma_core::LoopId;
-use tachikoma_fs::whole::{self, Durability};
+use tachikoma_fs::atomic_file::{self, Durability};
 
 use tachikoma_store::backup::BUNDLE_BYTES_MAX as BYTES_MAX;
 pub use tachikoma_store::backup::BUNDLE_NAME as NAME;
@@ -237,7 +237,8 @@ impl BundleSource {
             let sum = sum_of(&made).map_err(GitError::io("read", &made))?;
             std::fs::rename(&made, &path).map_err(GitError::io("replace", &path))?;
             // Without it the next one is made anew.
-            let _ = whole::write_whole(&refs, held.remembered(&sum).as_bytes(), Durability::Lazy);
+            let _ =
+                atomic_file::write_whole(&refs, held.remembered(&sum).as_bytes(), Durability::Lazy);
             Ok(Some(Bundled::At { path, without_tree }))
         });
         if !matches!(packed, Ok(Some(Bundled::At { .. }))) {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::index_file::copy_index;
 use super::path::{RepoPath, ended_by_nul, is_ours, parts};
@@ -111,7 +111,7 @@ impl LoopIndex {
             Ok(_) | Err(_) => self.drop_index()?,
         }
         // Without one the user has staged nothing yet, nor committed.
-        if regular::open(&self.repository.index).is_err() {
+        if safe_read::open(&self.repository.index).is_err() {
             return Ok(());
         }
         let temporary = with_suffix(&self.index, ".new");
@@ -427,7 +427,7 @@ impl LeftOut {
 fn can_be_opened(path: &Path) -> bool {
     let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    !is_file || !regular::open(path).is_err_and(denied)
+    !is_file || !safe_read::open(path).is_err_and(denied)
 }
 
 /// Removes a file of ours that need not be there.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::{private, regular, whole};
+use tachikoma_fs::{atomic_file, private, safe_read};
 
 use super::program::GitError;
 
@@ -15,7 +15,7 @@ pub struct TemporaryIndex(pub PathBuf);
 impl TemporaryIndex {
     /// Copies an index into the directory of a loop; without one it begins empty.
     pub fn of(base: Option<&PathBuf>, loop_dir: &Path) -> Result<Self, GitError> {
-        let index = Self(whole::temporary(loop_dir));
+        let index = Self(atomic_file::temporary(loop_dir));
         if let Some(base) = base {
             copy_index(base, &index.0)?;
         }
@@ -27,7 +27,7 @@ impl TemporaryIndex {
 /// its note of older ones. What is copied is one file, whoever replaces that meanwhile.
 pub fn copy_index(base: &Path, to: &Path) -> Result<(), GitError> {
     let copy = || -> io::Result<()> {
-        let mut from = regular::open(base)?;
+        let mut from = safe_read::open(base)?;
         let mut copy = private().write(true).create_new(true).open(to)?;
         io::copy(&mut from, &mut copy)?;
         copy.set_modified(from.metadata()?.modified()?)
@@ -47,7 +47,7 @@ pub struct TemporaryDir(pub PathBuf);
 
 impl TemporaryDir {
     pub(crate) fn new() -> Result<Self, GitError> {
-        let path = whole::temporary(&std::env::temp_dir());
+        let path = atomic_file::temporary(&std::env::temp_dir());
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(GitError::io("make directory", &path))?;
         Ok(Self(path))

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::whole;
+use tachikoma_fs::atomic_file;
 
 use super::path::is_ours;
 use tachikoma_store::{backup, layout, snapshot};
@@ -51,7 +51,8 @@ impl RuntimeFiles {
             layout::exact_id(below.iter().next()?.to_str()?)
         };
         self.snapshots.contains(&path)
-            || (whole::is_temporary(name) && self.snapshots.iter().any(|file| is_in(file.parent())))
+            || (atomic_file::is_temporary(name)
+                && self.snapshots.iter().any(|file| is_in(file.parent())))
             || (is_in(Some(&self.backups)) && backup::is_name(name))
             || of_a_loop().is_some()
     }

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_fs::regular;
-use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::safe_read;
 
 use super::path::RepoPath;
 use super::program::GitError;
@@ -83,7 +83,7 @@ struct Header {
 
 impl WorkRecord {
     pub fn read(path: &Path) -> Remembered {
-        let bytes = match regular::read(path, BYTES_MAX) {
+        let bytes = match safe_read::read(path, BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Remembered::Nothing,
             Err(error) => return Remembered::Damaged(error.to_string()),

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::LoopId;
+use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::quarantine::quarantine;
-use tachikoma_fs::whole::{Durability, write_whole};
 use tachikoma_fs::{is_missing, sync_dir};
 
 use super::StoreError;

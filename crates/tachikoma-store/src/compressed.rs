@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::is_damage;
 use super::vault::lines::{OnDamage, Place};
@@ -51,7 +51,7 @@ pub struct Opened {
 /// # Errors
 /// It cannot be opened. That a compressed file is damaged is found while it is read, see [`is_damage`].
 pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    let opened = open_with(path, vault, OnDamage::Fail, regular::open)?;
+    let opened = open_with(path, vault, OnDamage::Fail, safe_read::open)?;
     let name = opened.path.file_name().and_then(|name| name.to_str());
     let is_it = |of: &String| of.rsplit('/').next() == name;
     match opened.of.as_ref().filter(|of| !is_it(of)) {
@@ -64,7 +64,7 @@ pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
 
 /// Opens a segment of a journal: lines that do not open are passed on, for one who looks at each line.
 pub fn open_lines(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    open_with(path, vault, OnDamage::Pass, regular::open)
+    open_with(path, vault, OnDamage::Pass, safe_read::open)
 }
 
 /// Opens what a person has named, whatever it is: behind a link, or a pipe.

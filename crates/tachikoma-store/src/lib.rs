@@ -18,7 +18,7 @@ pub mod prompts;
 pub mod recover;
 pub mod snapshot;
 pub mod temporary;
-pub mod tests_book;
+pub mod test_history;
 pub mod trust;
 pub mod vault;
 

@@ -4,19 +4,19 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopId, Timestamp};
-use tachikoma_fs::{RALPH_DIR, whole};
+use tachikoma_fs::{RALPH_DIR, atomic_file};
 
 use super::journal::segment;
 use super::layout::{self, ARCHIVED, is_archived, moved_away};
 use super::vault::Vault;
-use super::{StoreError, journal, lock, snapshot, tests_book};
+use super::{StoreError, journal, lock, snapshot, test_history};
 
 /// Returns whether a file of that name in the directory of a loop is ours.
 pub fn is_ours_in_loop(name: &str) -> bool {
     segment::is_ours(name)
         || name == ARCHIVED
-        || whole::is_temporary(name)
-        || tests_book::is_ours(name)
+        || atomic_file::is_temporary(name)
+        || test_history::is_ours(name)
 }
 
 /// Returns the error for a loop whose directory was moved away and not replaced.

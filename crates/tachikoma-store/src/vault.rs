@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use age::stream::{StreamReader, StreamWriter};
 use age::{DecryptError, Decryptor, Encryptor};
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::error::{StoreError, is_locked, locked};
 use header::{Opener, Told};
@@ -179,7 +179,7 @@ impl Vault {
     /// Returns why a file does not open, if it is sealed to a key that is not here.
     pub fn locked_out_of(&self, path: &Path) -> Option<io::Error> {
         let sealed = Some(path).filter(|path| is_sealed(path))?;
-        let opened = regular::open(sealed).and_then(|file| self.unseal(file, OnDamage::Fail));
+        let opened = safe_read::open(sealed).and_then(|file| self.unseal(file, OnDamage::Fail));
         opened.err().filter(is_locked)
     }
 
@@ -280,8 +280,8 @@ impl Vault {
 
     /// Reads a whole file of at most `max` bytes, whether it is sealed or not.
     pub fn read(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
-        let content = self.unseal(regular::open(path)?, OnDamage::Fail)?.content;
-        regular::read_all(content, max)
+        let content = self.unseal(safe_read::open(path)?, OnDamage::Fail)?.content;
+        safe_read::read_all(content, max)
     }
 }
 
@@ -358,7 +358,7 @@ pub fn is_sealed(path: &Path) -> bool {
 
 /// Returns what the header of a sealed file tells anyone.
 fn told_by(path: &Path) -> Option<Told> {
-    let mut source = BufReader::new(regular::open(path).ok()?);
+    let mut source = BufReader::new(safe_read::open(path).ok()?);
     if source.fill_buf().ok()?.starts_with(AGE) {
         return header::told(source);
     }
@@ -393,7 +393,7 @@ pub fn is_age(path: &Path) -> bool {
 
 fn begins_with(path: &Path, beginning: &[u8]) -> bool {
     let mut bytes = Vec::new();
-    let read = regular::open(path)
+    let read = safe_read::open(path)
         .and_then(|file| file.take(beginning.len() as u64).read_to_end(&mut bytes));
     read.is_ok() && bytes == beginning
 }

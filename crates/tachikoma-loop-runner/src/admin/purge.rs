@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir};
 use tachikoma_core::{Epoch, LoopId};
-use tachikoma_fs::{RALPH_DIR, is_missing, quarantine, regular, whole};
+use tachikoma_fs::{RALPH_DIR, atomic_file, is_missing, quarantine, safe_read};
 
 use super::{restore, retention};
 use crate::git::snapshots;
@@ -72,14 +72,16 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         let sessions = premises.state_dir.join(&name);
         purged
             .clear(&sessions, |name| {
-                transcripts::is_ours(name) || whole::is_temporary(name)
+                transcripts::is_ours(name) || atomic_file::is_temporary(name)
             })
             .map_err(StoreError::io("delete", &sessions))?;
         let journal = all.join(&name);
         for (name, is_ours) in retention::all_below() {
             let below = journal.join(name);
             purged
-                .clear(&below, |name| is_ours(name) || whole::is_temporary(name))
+                .clear(&below, |name| {
+                    is_ours(name) || atomic_file::is_temporary(name)
+                })
                 .map_err(StoreError::io("delete", &below))?;
         }
         purged
@@ -119,7 +121,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     purged
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
-    whole::remove_remains(&premises.snapshot);
+    atomic_file::remove_remains(&premises.snapshot);
     for snapshot in snapshot::all_places(&premises.snapshot) {
         for path in snapshot::older_versions_of(&snapshot)
             .iter()
@@ -137,7 +139,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             .map_err(StoreError::io("delete", &identity))?;
     }
     let ignore = ralph.join(".gitignore");
-    if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
+    if safe_read::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
         purged
             .file(&ignore)
             .map_err(StoreError::io("delete", &ignore))?;
@@ -202,7 +204,12 @@ impl Purged {
             let entry = entry?;
             let path = entry.path();
             let backup = listed.iter().find(|listed| listed.path == path);
-            let is_temporary = || entry.file_name().to_str().is_some_and(whole::is_temporary);
+            let is_temporary = || {
+                entry
+                    .file_name()
+                    .to_str()
+                    .is_some_and(atomic_file::is_temporary)
+            };
             let is_ours = match (backup, shared) {
                 // Below our own directory nobody else has files of such names, damaged or not.
                 (Some(_), None) => true,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::{FsError, RALPH_DIR, quarantine, whole};
+use tachikoma_fs::{FsError, RALPH_DIR, atomic_file, quarantine};
 
 use super::retention;
 use crate::opencode::supervisor;
@@ -12,7 +12,7 @@ use crate::store::journal::segment;
 use crate::store::layout::{self, ARCHIVED};
 use crate::store::vault::convert::{convert, files_below, hold_the_same, salvage};
 use crate::store::vault::{self, Vault, is_sealed};
-use crate::store::{StoreError, backup, is_damage, lock, snapshot, tests_book};
+use crate::store::{StoreError, backup, is_damage, lock, snapshot, test_history};
 
 /// What is led to its form.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Kept<'_> {
                 let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                     continue;
                 };
-                if segment::is_ours(name) || name == ARCHIVED || tests_book::is_ours(name) {
+                if segment::is_ours(name) || name == ARCHIVED || test_history::is_ours(name) {
                     found.push(path);
                 }
             }
@@ -203,7 +203,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 
 /// Removes half the files of writers that died, which may be in clear text; what cannot be removed goes with its loop.
 fn remove_remains(dir: &Path) {
-    for path in ours_in(dir, whole::is_temporary) {
+    for path in ours_in(dir, atomic_file::is_temporary) {
         if path.is_file() {
             let _ = std::fs::remove_file(&path);
         }

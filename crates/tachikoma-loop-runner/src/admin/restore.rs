@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use rustix::fs::{CWD, RenameFlags};
 use tachikoma_core::{Input, LoopId, Policy, Seq, State, Timestamp, step};
 use tachikoma_fs::quarantine::{quarantine, quarantine_as};
-use tachikoma_fs::{check_dir, make_dir, sync_dir, whole};
+use tachikoma_fs::{atomic_file, check_dir, make_dir, sync_dir};
 
 use super::retention;
 use crate::clock::Clock;
@@ -66,7 +66,7 @@ pub(crate) fn restore(
         return Err(error);
     }
     premises.vault.prepare()?;
-    let new = whole::temporary(&all);
+    let new = atomic_file::temporary(&all);
     make_dir(&new)?;
     let restored = put_in_place(lock, premises, file, looked_at, &new);
     if restored.is_err() {
@@ -371,7 +371,7 @@ fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     // Not every file system has links.
-    std::fs::hard_link(path, &to).or_else(|_| whole::copy_new(path, &to))?;
+    std::fs::hard_link(path, &to).or_else(|_| atomic_file::copy_new(path, &to))?;
     Ok(())
 }
 
@@ -473,7 +473,12 @@ pub(super) fn remains(loops: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(loops).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .filter(|entry| entry.file_name().to_str().is_some_and(whole::is_temporary))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(atomic_file::is_temporary)
+        })
         .map(|entry| entry.path())
         .collect()
 }

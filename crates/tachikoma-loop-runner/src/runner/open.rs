@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Input, Leftover, LoopId, Outcome, Record, State, Status, Timestamp};
-use tachikoma_fs::{RALPH_DIR, check_dir, owner, whole};
+use tachikoma_fs::{RALPH_DIR, atomic_file, check_dir, owner};
 
 use super::actor::Actor;
 use super::autocommit::Autocommit;
@@ -387,10 +387,10 @@ fn prepare_snapshot(
         archive::make_way(&config.working_dir, before, &path, &config.vault)?;
     }
     archive::archive_others(&config.working_dir, loop_id, &path, &config.vault)?;
-    whole::remove_remains(&path);
+    atomic_file::remove_remains(&path);
     let backups = config.backups().dir;
     if backups.starts_with(config.working_dir.join(RALPH_DIR)) {
-        whole::remove_remains(&backups.join("any"));
+        atomic_file::remove_remains(&backups.join("any"));
     } else {
         // Other loops may write there.
         let dir = layout::loop_dir(&config.working_dir, loop_id);

@@ -12,7 +12,7 @@ use tachikoma_core::supervise::{
     Jitter, Level, ServerInput, ServerPhase, ServerPolicy, ServerRecord, ServerState, step, words,
 };
 use tachikoma_core::{Ticket, Timestamp};
-use tachikoma_fs::{make_dir, private, whole};
+use tachikoma_fs::{atomic_file, make_dir, private};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
@@ -116,7 +116,7 @@ impl Supervisor {
             // Its guard has seen to them, unless that was killed too.
             let _ = orphans::end_leftovers(&crashed.loop_id.to_string());
         }
-        whole::remove_remains(&dir.join(server_file::NAME));
+        atomic_file::remove_remains(&dir.join(server_file::NAME));
         let mut opened = ServerJournal::open(dir)?;
         if opened.damage.is_some() {
             // Clients tell servers apart by it.

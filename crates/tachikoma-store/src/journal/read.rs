@@ -4,7 +4,7 @@ use std::io::{self, BufRead, ErrorKind, Read as _};
 use std::path::Path;
 
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp, apply};
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::FORMAT;
 use super::segment::{self, segments};
@@ -215,7 +215,7 @@ fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
 
 /// Returns when a segment was begun that is sealed line by line, which needs no key; none where it has no whole record.
 fn sealed_since(path: &Path) -> Option<Timestamp> {
-    let mut source = io::BufReader::new(regular::open(path).ok()?);
+    let mut source = io::BufReader::new(safe_read::open(path).ok()?);
     let mut header = Vec::new();
     let mut first = Vec::new();
     let mut bounded = (&mut source).take(HEADER_BYTES_MAX);

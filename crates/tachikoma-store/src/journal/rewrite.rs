@@ -4,8 +4,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use tachikoma_core::LoopEvent;
+use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::sync_dir;
-use tachikoma_fs::whole::{Durability, write_whole};
 
 use super::read::{first_record, read_line};
 use crate::checked_line::encode;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Input, Policy, Record, State, Timestamp, step};
 use tachikoma_fs::quarantine::{keep_copy, keep_tail, quarantine};
-use tachikoma_fs::{make_dir, whole};
+use tachikoma_fs::{atomic_file, make_dir};
 
 use super::{InTheWay, Recovered};
 use crate::backup::Moment;
@@ -85,7 +85,7 @@ impl Recovered {
     fn put_away(&self, working_dir: &Path) -> Result<(), StoreError> {
         if let Some((path, version)) = &self.older {
             // The next one is written in today's version.
-            whole::keep_beside(path, &format!(".v{version}"))?;
+            atomic_file::keep_beside(path, &format!(".v{version}"))?;
         }
         if let Some(first) = self.cut.first() {
             // Its beginning is good.

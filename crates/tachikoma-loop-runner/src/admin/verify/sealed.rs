@@ -4,7 +4,7 @@
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::{Checked, Kind, Verdict};
 use crate::loop_files::Premises;
@@ -69,7 +69,7 @@ pub(super) fn one(kind: Kind, path: &Path, why: &io::Error, each: &mut impl FnMu
 
 /// Checks each line, and that their numbers follow each other.
 fn lines(path: &Path) -> Result<String, String> {
-    let file = regular::open(path).map_err(|error| error.to_string())?;
+    let file = safe_read::open(path).map_err(|error| error.to_string())?;
     let mut source = BufReader::new(file);
     let mut last: Option<u64> = None;
     let mut torn = "";
