@@ -164,7 +164,7 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let what = chain(&error);
         match error {
-            OpenError::WorkingDir { .. } => Self::usage(what),
+            OpenError::WorkingDir { .. } | OpenError::OwnProgram(_) => Self::usage(what),
             OpenError::Prompt(_) => {
                 Self::usage(what).hint("write one, name another file (`tachikoma run FILE`), or use `--prompt-text`")
             }

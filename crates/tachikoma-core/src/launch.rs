@@ -117,6 +117,18 @@ pub enum PromptSource {
     },
 }
 
+impl From<&str> for PromptSource {
+    fn from(text: &str) -> Self {
+        Self::Text { text: text.into() }
+    }
+}
+
+impl From<String> for PromptSource {
+    fn from(text: String) -> Self {
+        Self::Text { text }
+    }
+}
+
 impl Default for PromptSource {
     fn default() -> Self {
         Self::File {

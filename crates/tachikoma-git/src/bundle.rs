@@ -46,7 +46,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// How often it is tried while commits are made, or iterations begin: they take longer than a look.
 const ATTEMPTS: u32 = 3;
 
-/// Whose work it is, and where.
+/// The loop, and the work tree with its work.
 #[derive(Clone, Debug)]
 pub struct BundleSource {
     /// The working directory of the loop.
@@ -117,7 +117,7 @@ fn remove_remains(loop_dir: &Path) {
 struct Held {
     /// Whether the work tree as it is is in it.
     tree: bool,
-    /// The branch that HEAD stands on.
+    /// The branch that HEAD points to.
     branch: Option<String>,
     head: Option<String>,
     /// All of it: a commit, and what it is called, in a line.
@@ -298,7 +298,7 @@ impl BundleSource {
         let listed = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
         let listed = listed.word(&below).ask(cancel)?;
         let listed = String::from_utf8_lossy(&listed);
-        // Where it was once brought from is no part of the work, nor is a work tree that is not the one there is.
+        // References to earlier restorations and to other work trees are not part of the work.
         let restored = format!(" {}", restored_head(self.loop_id));
         let copied = format!(" {}", copied_ref(self.loop_id));
         let is_work =

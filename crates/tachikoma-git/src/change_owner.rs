@@ -1,4 +1,4 @@
-//! Whose a change is: the loop's, or somebody else's, who is left alone with it.
+//! The owner of a change: the loop, or another process. Changes of other processes are never committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,14 +23,14 @@ const EMPTY_FILES: [&str; 2] = [
     "473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813",
 ];
 
-/// Whose the changes are that a survey finds.
+/// The owner of the changes that a survey finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeOwner {
     /// The loop's: an iteration or something else of it ran since the last survey.
     Loop,
-    /// Somebody else's.
+    /// The user or another process made them.
     Others,
-    /// The loop's up to a moment, at which its runner was dead with all that it had started; somebody else's after it.
+    /// The loop made those up to a time, when its runner and all its processes were dead. The user made the later ones.
     LoopUntil(SystemTime),
     /// Changes before this time belong to others, later ones to the loop.
     LoopSince(SystemTime),
@@ -92,7 +92,7 @@ impl Before {
     }
 }
 
-/// Whether a file was made since a survey began. Where nobody knows, it was not: then it is left to whoever made it.
+/// Whether a file was made since a survey began. If that is unknown, it was not, and the file is left alone.
 fn is_born_since(path: &Path, since: Option<i64>) -> bool {
     let since = since.and_then(|nanos| u64::try_from(nanos).ok());
     let born = fs::symlink_metadata(path).and_then(|there| there.created());

@@ -1,99 +1,91 @@
-//! A program that embeds the runner's process layer: runs one agent under a guard and prints what happens.
+//! A whole loop in a program of its own: `embed DIRECTORY`.
 //!
-//! `embed GUARD MARKER cgroup|guard all|marked DIRECTORY PROGRAM [ARGS...]`
+//! The agent is a shell script that writes one line into a file in each iteration. The program prints the events of the loop, pauses and
+//! resumes it, and stops it after the third iteration.
 #![expect(clippy::print_stdout, reason = "printing is all this program does")]
 
 use std::error::Error;
-use std::ffi::OsString;
+use std::process::ExitCode;
 
-use tachikoma_agents::line::Line;
-use tachikoma_loop_runner::process::{
-    Adoption, Guard, GuardNews, GuardOptions, Spawn, input, output,
-};
-use tachikoma_loop_runner::session::pump::{Flow, Pump};
-use tachikoma_loop_runner::session::transcript::Transcript;
+use tachikoma_loop_runner::settings::HumanDuration;
+use tachikoma_loop_runner::{LoopEvent, LoopHandle, LoopRunner, Notice, Settings, Urgency};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-/// Lines longer than this are cut.
-const LINE_BYTES_MAX: usize = 1024 * 1024;
+/// What the agent runs in each iteration.
+const AGENT: &str = "cat >/dev/null; echo \"iteration $TACHIKOMA_ITERATION\" | tee -a work.txt";
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let [
-        guard,
-        marker,
-        cgroup,
-        adoption,
-        directory,
-        program,
-        args @ ..,
-    ] = words.as_slice()
-    else {
-        return Err(
-            "embed GUARD MARKER cgroup|guard all|marked DIRECTORY PROGRAM [ARGS...]".into(),
-        );
-    };
-    let options = GuardOptions {
-        hidden: Vec::new(),
-        commands: false,
-        program: guard.into(),
-        args: Vec::new(),
-        marker: marker.to_string_lossy().into_owned(),
-        lock: None,
-        cgroup: cgroup == "cgroup",
-        adoption: if adoption == "all" {
-            Adoption::All
-        } else {
-            Adoption::Marked
-        },
-    };
+fn main() -> ExitCode {
+    // The loop starts this program again, as the guard of its agents.
+    if let Some(code) = tachikoma_loop_runner::run_guard(std::env::args_os()) {
+        return code;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?;
-    runtime.block_on(run(options, directory, program, args))
-}
-
-async fn run(
-    options: GuardOptions,
-    directory: &OsString,
-    program: &OsString,
-    args: &[OsString],
-) -> Result<(), Box<dyn Error>> {
-    let mut guard = Guard::start(options)?;
-    println!("guard {} {}", guard.pid(), guard.containment());
-    let (stdout, for_stdout) = output()?;
-    let (stderr, for_stderr) = output()?;
-    guard.spawn(Spawn {
-        generation: 1,
-        program: program.clone(),
-        args: args.to_vec(),
-        env: Vec::new(),
-        env_remove: Vec::new(),
-        cwd: directory.into(),
-        stdin: input(b"")?,
-        stdout: for_stdout,
-        stderr: for_stderr,
-    })?;
-    let transcript = Transcript::new(directory.into(), 1, 1, 0);
-    let mut pump = Pump::new(stdout, stderr, transcript, LINE_BYTES_MAX);
-    let mut flowing = true;
-    let mut print = |_, line: Line<'_>| println!("line {}", line.text);
-    loop {
-        tokio::select! {
-            news = guard.next() => {
-                println!("{news:?}");
-                match news {
-                    GuardNews::Spawned { .. } => (),
-                    GuardNews::Lost { .. } => return Ok(()),
-                    GuardNews::SpawnFailed { .. } | GuardNews::Exited { .. } => break,
-                }
-            }
-            flow = pump.read(&mut print), if flowing => {
-                flowing = flow != Flow::Ended;
-            }
+        .build();
+    match runtime
+        .map_err(Into::into)
+        .and_then(|runtime| runtime.block_on(run()))
+    {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: {error}");
+            ExitCode::FAILURE
         }
     }
-    pump.drain(&mut print).await;
-    guard.finish().await;
-    println!("finished");
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let directory = std::env::args_os().nth(1).ok_or("usage: embed DIRECTORY")?;
+    let settings = Settings {
+        iteration_delay: HumanDuration::from_secs(0),
+        ..Settings::default()
+    };
+    let mut runner = LoopRunner::builder(directory, "Write a line.")
+        .settings(settings)
+        .command(["sh", "-c", AGENT])
+        .max_iterations(10)
+        .open()
+        .await?;
+    let handle = runner.handle();
+    let events = handle.subscribe();
+    // The operator of this example runs beside the loop.
+    let operator = tokio::spawn(operate(handle.clone(), events));
+    let outcome = runner.run().await?;
+    runner.close().await;
+    operator.await?;
+    let stats = handle.stats();
+    println!(
+        "{outcome:?} after {} iterations, {} reboots",
+        stats.iterations,
+        handle.reboots().len()
+    );
     Ok(())
+}
+
+/// Prints what happens, pauses the loop after the first iteration, resumes it, and stops it after the third.
+async fn operate(handle: LoopHandle, mut events: Receiver<Notice>) {
+    while !handle.state().is_terminal() {
+        let record = match events.recv().await {
+            Ok(Notice::Recorded(record)) => record,
+            Ok(Notice::Output { line, .. }) => {
+                println!("agent: {line}");
+                continue;
+            }
+            Ok(_) | Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => return,
+        };
+        let answer = match &record.event {
+            LoopEvent::IterationCompleted { .. } => match handle.stats().iterations {
+                1 => handle.pause(Urgency::Graceful).await,
+                2 => continue,
+                _ => handle.stop(Urgency::Graceful).await,
+            },
+            LoopEvent::Paused { .. } => handle.resume().await,
+            _ => continue,
+        };
+        match answer {
+            Ok(answer) => println!("{}: {answer:?}", handle.state()),
+            Err(gone) => println!("{gone}"),
+        }
+    }
 }

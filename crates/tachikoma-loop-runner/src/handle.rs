@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tachikoma_core::{Answer, Choice, HookPoint, Incident, Launch, LoopCommand, Status, Urgency};
+use tachikoma_core::{
+    Answer, Choice, HookPoint, Incident, Launch, LoopCommand, LoopState, LoopStats, RebootEntry,
+    State, Status, Urgency,
+};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{PlannedHook, RebootHook, RegisterError};
@@ -133,6 +136,7 @@ pub struct LoopHandle {
     shutdowns: mpsc::Sender<(i32, Urgency)>,
     notices: broadcast::Sender<Notice>,
     status: watch::Receiver<Status>,
+    reboots: watch::Receiver<Vec<RebootEntry>>,
     /// Whether the latest run is over, so that requests are not read. Requests before the first run wait for it.
     over: watch::Receiver<bool>,
     family: Arc<Family>,
@@ -391,10 +395,52 @@ impl LoopHandle {
             .await;
     }
 
-    /// Returns the current status.
+    /// Pauses the loop after the current iteration; with [`Urgency::Now`] the iteration is interrupted.
+    ///
+    /// # Errors
+    /// The runner was dropped.
+    pub async fn pause(&self, urgency: Urgency) -> Result<Answer, Gone> {
+        self.command(LoopCommand::Pause(urgency)).await
+    }
+
+    /// Continues the loop after a pause.
+    ///
+    /// # Errors
+    /// The runner was dropped.
+    pub async fn resume(&self) -> Result<Answer, Gone> {
+        self.command(LoopCommand::Resume).await
+    }
+
+    /// Ends the loop. A later run continues it.
+    ///
+    /// # Errors
+    /// The runner was dropped.
+    pub async fn stop(&self, urgency: Urgency) -> Result<Answer, Gone> {
+        self.command(LoopCommand::Stop(urgency)).await
+    }
+
+    /// Returns the current status, also while the loop runs.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
+    }
+
+    /// Returns the current state of the loop.
+    #[must_use]
+    pub fn state(&self) -> LoopState {
+        self.status.borrow().state
+    }
+
+    /// Returns what the loop has done so far.
+    #[must_use]
+    pub fn stats(&self) -> LoopStats {
+        self.status.borrow().stats
+    }
+
+    /// Returns the reboots that have ended, oldest first, at most the last 100.
+    #[must_use]
+    pub fn reboots(&self) -> Vec<RebootEntry> {
+        self.reboots.borrow().clone()
     }
 
     /// Subscribes to all notices from now on. A slow subscriber learns how many it missed.
@@ -411,6 +457,7 @@ pub(crate) struct Channels {
     pub shutdowns: mpsc::Receiver<(i32, Urgency)>,
     pub notices: broadcast::Sender<Notice>,
     pub status: watch::Sender<Status>,
+    reboots: watch::Sender<Vec<RebootEntry>>,
     over: watch::Sender<bool>,
 }
 
@@ -419,6 +466,19 @@ impl Channels {
     pub fn begin_run(&self) -> RunGuard {
         self.over.send_replace(false);
         RunGuard(self.over.clone())
+    }
+
+    /// Shows the state to all handles.
+    pub fn publish(&self, state: &State) {
+        self.status.send_replace(Status::of(state, true));
+        let history = &state.reboots.history;
+        self.reboots.send_if_modified(|known| {
+            let is_new = known != history;
+            if is_new {
+                known.clone_from(history);
+            }
+            is_new
+        });
     }
 }
 
@@ -432,17 +492,19 @@ impl Drop for RunGuard {
     }
 }
 
-pub(crate) fn channel(status: Status, family: Family) -> (LoopHandle, Channels) {
+pub(crate) fn channel(state: &State, family: Family) -> (LoopHandle, Channels) {
     let (request_in, requests) = mpsc::channel(COMMANDS_MAX);
     let (shutdown_in, shutdowns) = mpsc::channel(SHUTDOWNS_MAX);
     let (notices, _) = broadcast::channel(NOTICES_MAX);
-    let (status, status_out) = watch::channel(status);
+    let (status, status_out) = watch::channel(Status::of(state, true));
+    let (reboots, reboots_out) = watch::channel(state.reboots.history.clone());
     let (over, is_over) = watch::channel(false);
     let handle = LoopHandle {
         requests: request_in,
         shutdowns: shutdown_in,
         notices: notices.clone(),
         status: status_out,
+        reboots: reboots_out,
         over: is_over,
         family: Arc::new(family),
         refusals: Arc::default(),
@@ -454,6 +516,7 @@ pub(crate) fn channel(status: Status, family: Family) -> (LoopHandle, Channels) 
             shutdowns,
             notices,
             status,
+            reboots,
             over,
         },
     )
@@ -463,14 +526,13 @@ pub(crate) fn channel(status: Status, family: Family) -> (LoopHandle, Channels) 
 mod tests {
     use super::*;
     use crate::process::Adoption;
-    use tachikoma_core::{LoopId, State};
+    use tachikoma_core::LoopId;
 
     #[tokio::test]
     async fn request_queue_is_bounded_and_further_callers_wait() {
         assert_eq!(COMMANDS_MAX, 32);
         let state = State::new(LoopId::from_u128(1));
-        let (handle, mut channels) =
-            channel(Status::of(&state, true), Family::new(Adoption::Marked));
+        let (handle, mut channels) = channel(&state, Family::new(Adoption::Marked));
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..=COMMANDS_MAX {
             let handle = handle.clone();

@@ -1,5 +1,38 @@
-//! Runs a coding agent in a supervised loop. This library never prints, never reads the environment and never exits:
-//! what it needs is handed in, what it finds is handed back.
+//! Runs a coding agent in a supervised loop, as a library: it never prints and never exits, and only the builder reads the environment.
+//!
+//! [`LoopRunner::builder`] needs a directory and a prompt. Everything else has a default. The loop starts the embedding program a second
+//! time, as the guard of its agents, so `main` calls [`run_guard`] first. A [`LoopHandle`] watches and commands the loop while it runs.
+//! `examples/embed.rs` is a longer program.
+//!
+//! ```standalone_crate
+//! use std::process::ExitCode;
+//! use tachikoma_loop_runner::{LoopRunner, LoopState, Outcome};
+//!
+//! fn main() -> ExitCode {
+//!     if let Some(code) = tachikoma_loop_runner::run_guard(std::env::args_os()) {
+//!         return code;
+//!     }
+//!     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+//!     runtime.expect("a runtime").block_on(run())
+//! }
+//!
+//! async fn run() -> ExitCode {
+//!     let directory = tempfile::tempdir().expect("a directory");
+//!     let mut runner = LoopRunner::builder(directory.path(), "Fix the failing test.")
+//!         .command(["sh", "-c", "cat >prompt.txt"]) // the default agent is Claude Code
+//!         .max_iterations(1)
+//!         .open()
+//!         .await
+//!         .expect("a loop");
+//!     let handle = runner.handle();
+//!     assert_eq!(handle.state(), LoopState::Idle);
+//!     let outcome = runner.run().await.expect("a journal");
+//!     runner.close().await;
+//!     assert_eq!(outcome, Outcome::LimitReached { iterations: 1 });
+//!     assert_eq!(handle.stats().iterations, 1);
+//!     ExitCode::SUCCESS
+//! }
+//! ```
 
 #[cfg(windows)]
 compile_error!(
@@ -29,10 +62,14 @@ pub use config::LoopConfig;
 pub use handle::{COMMANDS_MAX, Gone, LoopHandle, ReloadedSettings, SettingsReader};
 pub use hooks::{HookEvent, RebootHook};
 pub use notice::Notice;
-pub use runner::{FoundLoop, LoopRunner, OpenError, RunError, StateOrigin};
+pub use runner::{FoundLoop, LoopBuilder, LoopRunner, OpenError, RunError, StateOrigin, run_guard};
 pub use tachikoma_config as settings;
+pub use tachikoma_config::{AgentName, Settings};
 pub use tachikoma_core::error_chain as chain;
-pub use tachikoma_core::{LoopCommand, LoopEvent, LoopState, LoopStats};
+pub use tachikoma_core::{
+    Answer, LoopCommand, LoopEvent, LoopState, LoopStats, Outcome, PromptSource, RebootEntry,
+    Record, State, Status, Urgency,
+};
 pub use tachikoma_git as git;
 pub use tachikoma_git::worktree;
 pub use tachikoma_opencode as opencode;

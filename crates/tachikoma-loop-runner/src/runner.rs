@@ -5,6 +5,7 @@ mod actor;
 mod autocommit;
 mod backup_schedule;
 mod backup_upload;
+mod builder;
 mod checks;
 mod context;
 mod control;
@@ -29,11 +30,14 @@ mod storage;
 mod tests;
 mod turn;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_agents::Agent;
-use tachikoma_core::{HookPoint, Input, Leftover, LoopId, Outcome, Runner, Seq, State};
+use tachikoma_core::{
+    HookPoint, Input, Leftover, LoopId, Outcome, PromptSource, Runner, Seq, State,
+};
 use tachikoma_fs::quarantine;
 use tokio::time::Instant;
 
@@ -52,6 +56,7 @@ use features::Features;
 use open::Opening;
 use queue::warning_input;
 
+pub use builder::{LoopBuilder, run_guard};
 pub use error::RunError;
 pub use open::{FoundLoop, OpenError, StateOrigin};
 
@@ -66,6 +71,15 @@ pub struct LoopRunner {
 }
 
 impl LoopRunner {
+    /// Returns a builder for a loop in a working directory. A text becomes the prompt itself; [`PromptSource::File`] names a file, which is read
+    /// again at every iteration.
+    pub fn builder(
+        working_dir: impl Into<PathBuf>,
+        prompt: impl Into<PromptSource>,
+    ) -> LoopBuilder {
+        LoopBuilder::new(working_dir.into(), prompt.into())
+    }
+
     /// Checks everything that can be checked before a file is changed.
     ///
     /// # Errors
@@ -119,7 +133,7 @@ impl LoopRunner {
         &self.actor.agent
     }
 
-    /// Returns the state of the loop.
+    /// Returns the state of the loop. While [`LoopRunner::run`] borrows the runner, [`LoopHandle::status`] has it.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.actor.state

@@ -161,8 +161,7 @@ impl Actor {
             .channels
             .notices
             .send(Notice::Recorded(Arc::new(record)));
-        let status = Status::of(&self.state, true);
-        self.channels.status.send_replace(status);
+        self.channels.publish(&self.state);
     }
 
     /// Waits for the next input of the core.

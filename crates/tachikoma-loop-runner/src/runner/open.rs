@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tachikoma_agents::{Agent, Turn};
-use tachikoma_core::{Input, Leftover, LoopId, Outcome, Record, State, Status, Timestamp};
+use tachikoma_core::{Input, Leftover, LoopId, Outcome, Record, State, Timestamp};
 use tachikoma_fs::{RALPH_DIR, atomic_file, check_dir, owner};
 
 use super::actor::Actor;
@@ -85,6 +85,9 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
+    /// The path of the running program, which would be the guard, is unknown.
+    #[error("the path of this program is unknown")]
+    OwnProgram(#[source] std::io::Error),
     /// Another runner uses the directory, or the lock cannot be used.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -166,8 +169,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     } else {
         begin_temporary(&config)?
     };
-    let (handle, channels) =
-        handle::channel(Status::of(&state, true), Family::new(config.adoption));
+    let (handle, channels) = handle::channel(&state, Family::new(config.adoption));
     let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
     // A new loop that cannot run must not replace the loop before it.
     let discard = || {

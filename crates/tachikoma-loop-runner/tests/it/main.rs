@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail as its body does")]
 
 mod disk_full;
+mod embedding;
 mod formats;
 mod loop_child;
 mod loop_command;

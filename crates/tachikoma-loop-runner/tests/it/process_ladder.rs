@@ -162,7 +162,7 @@ fn agent_of_a_runner_that_ignores_signals_does_not_ignore_them() {
             "-c",
             "trap '' INT TERM HUP QUIT CHLD USR1; exec \"$0\" \"$@\"",
         ])
-        .arg(example("embed"))
+        .arg(example("guarded"))
         .arg(example("guard"))
         .args(["deaf", "guard", "all"])
         .arg(place.path())

@@ -339,7 +339,7 @@ pub(crate) struct Embedded {
 impl Embedded {
     pub(crate) fn start(containment: Containment, marker: &str, script: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let mut command = Command::new(example("embed"));
+        let mut command = Command::new(example("guarded"));
         command
             .arg(example("guard"))
             .args([marker, &containment.to_string(), "all"])
