@@ -9,8 +9,8 @@ pub use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::offline::OfflineError;
 use tachikoma_loop_runner::settings::{AgentName, SettingsError};
 use tachikoma_loop_runner::store::StoreError;
+use tachikoma_loop_runner::store::is_locked;
 use tachikoma_loop_runner::store::lock::{self, LockError};
-use tachikoma_loop_runner::store::vault::is_locked;
 use tachikoma_loop_runner::{OpenError, RunError};
 
 use crate::out;

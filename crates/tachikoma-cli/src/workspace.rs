@@ -8,7 +8,7 @@ use tachikoma_core::TRUST_VARIABLE;
 use tachikoma_core::{LoopId, PASSPHRASE_VARIABLE};
 use tachikoma_fs::{RALPH_DIR, owner};
 use tachikoma_loop_runner::cloud::{Cloud, Proxies, Surroundings};
-use tachikoma_loop_runner::git::present::Bounds;
+use tachikoma_loop_runner::git::worktree_tree::Bounds;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{FileOf, Layers, Settings};
@@ -16,7 +16,7 @@ use tachikoma_loop_runner::store::backup::{self, Backups};
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
 use tachikoma_loop_runner::store::vault::{IDENTITY, KeySource, Passphrase, Vault};
-use tachikoma_loop_runner::store::{lock, loops, temporary};
+use tachikoma_loop_runner::store::{layout, lock, loops, temporary};
 
 use crate::failure::Failure;
 use crate::secrets;
@@ -271,7 +271,7 @@ impl Workspace {
         let Some(root) = self.working_dir()? else {
             return Err(self.no_loop());
         };
-        let dir = loops::dir(&root, loop_id);
+        let dir = layout::loop_dir(&root, loop_id);
         if dir.is_dir() {
             return Ok(Current {
                 loop_id,
@@ -320,7 +320,7 @@ impl Workspace {
         let found = loops::current(&root, &premises.snapshot, &premises.vault)?;
         Ok(found.map(|loop_id| Current {
             loop_id,
-            dir: loops::dir(&root, loop_id),
+            dir: layout::loop_dir(&root, loop_id),
             working_dir,
             root,
             is_kept,

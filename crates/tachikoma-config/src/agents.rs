@@ -112,7 +112,7 @@ pub struct AgentSettings {
     pub allow: Vec<String>,
 }
 
-/// How a program that is no known agent is launched.
+/// How a program that is not a known agent is launched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommandSettings {

@@ -12,7 +12,7 @@ pub(super) const NOT_BUILT: &[&str] = &[
 /// Agents that have a name and settings already, but cannot be run yet.
 pub(super) const AGENTS_NOT_BUILT: &[&str] = &["codex", "gemini", "acp"];
 
-/// Returns whether what `key` stands for exists.
+/// Returns whether the feature that `key` configures exists.
 pub(super) fn is_built(key: &str) -> bool {
     !NOT_BUILT.iter().any(|entry| {
         key.strip_prefix(entry)

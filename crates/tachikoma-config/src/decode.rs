@@ -293,7 +293,7 @@ impl de::Error for Fault {
     }
 }
 
-/// A TOML value that is nothing but what it is: no list stands for a table, no date for a string.
+/// A TOML value without conversions: a list is not accepted as a table, nor a date as a string.
 struct Strict(Value);
 
 impl Strict {

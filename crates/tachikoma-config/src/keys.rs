@@ -15,7 +15,7 @@ pub(super) const ALIASES: &[(&str, &str)] = &[("context_threshold", "context_red
 /// What every variable that sets a key begins with.
 pub(super) const VARIABLE_PREFIX: &str = "TACHIKOMA_";
 
-/// Every key that can hold a value, with its default. An empty table stands for any key below it.
+/// Every key that can hold a value, with its default. An empty table means that any key is accepted below it.
 pub(super) static LEAVES: LazyLock<Vec<(String, Value)>> =
     LazyLock::new(|| leaves(&Settings::default()));
 
@@ -97,7 +97,7 @@ fn is_below(key: &str, table: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Returns the key an alias stands for; any other key is itself.
+/// Returns the key that an alias refers to. Other keys are returned unchanged.
 pub(super) fn canonical(key: &Key) -> Key {
     let text = key.to_string();
     match ALIASES.iter().find(|(alias, _)| *alias == text) {
@@ -162,7 +162,7 @@ pub(super) fn hint_for_variable(name: &str) -> String {
     did_you_mean(&near)
 }
 
-/// Returns a hint for a name that is none of `known`.
+/// Returns a hint for a name that is not in `known`.
 pub(super) fn hint_for_name(name: &str, known: &[&str]) -> Option<String> {
     let near = nearest(name, known.iter().map(|known| (*known, *known)));
     (!near.is_empty()).then(|| did_you_mean(&near))
@@ -194,7 +194,7 @@ fn siblings(table: &str) -> Vec<&'static str> {
     siblings
 }
 
-/// The known ones whose name is least far from `name`, if that is near at all.
+/// Returns the known names with the smallest edit distance to `name`, if it is small enough.
 fn nearest<'a>(name: &str, known: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<&'a str> {
     let name = name.to_lowercase();
     let mut least = last_segment(&name).len() / 3;
@@ -212,7 +212,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = (&'a str, &'a str)>) -> V
     near
 }
 
-/// More than this many equally near names help nobody.
+/// More suggestions than this are not shown: a long list does not help the user.
 const NEAR_MAX: usize = 3;
 
 fn did_you_mean(near: &[impl fmt::Display]) -> String {
@@ -258,7 +258,7 @@ fn below(table: &str, segment: String) -> String {
     }
 }
 
-/// JSON whose tables keep their order.
+/// JSON with tables that keep their order.
 enum Node {
     Leaf(Value),
     Table(Vec<(String, Self)>),

@@ -68,7 +68,7 @@ pub struct Layers {
     guarded: Guarded,
 }
 
-/// Whose a configuration file is.
+/// The owner of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOf {
     /// The user's own file, below the home directory. What it sets needs no agreement.
@@ -92,7 +92,7 @@ impl Layers {
         Self::default()
     }
 
-    /// Adds a file. Returns whether there is one: an absent file is no problem, and one of another user is one.
+    /// Adds a file. Returns whether it exists. An absent file is accepted, a file of another user is a problem.
     pub fn file(&mut self, path: &Path, of: FileOf) -> bool {
         let whole = |what: String| Problem {
             origin: file_origin(path, None),
@@ -217,7 +217,7 @@ impl Layers {
 }
 
 fn read(path: &Path, of: FileOf) -> io::Result<Vec<u8>> {
-    // A pipe in its place would keep whoever wants to stop the loop waiting for ever.
+    // A named pipe in its place would block the command that stops the loop.
     let file = tachikoma_fs::user_file::open_file(path)?;
     if of != FileOf::ProjectOfAnyOwner {
         owner::check(&file.metadata()?)?;

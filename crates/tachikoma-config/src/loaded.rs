@@ -43,7 +43,7 @@ impl Loaded {
         }
     }
 
-    /// Returns where the value of `key` came from; a key nobody set is a default.
+    /// Returns where the value of `key` came from; a key that is not set has its default.
     #[must_use]
     pub fn origin_of(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
@@ -66,14 +66,14 @@ impl Loaded {
         not_defaults(&self.settings)
     }
 
-    /// Returns a hash of the settings, the same for the same values whatever their origin. Secrets are not part of it: it is
+    /// Returns a hash of the settings, the same for the same values, independent of their origin. Secrets are not part of it: it is
     /// written where they must not be guessed.
     #[must_use]
     pub fn hash(&self) -> u32 {
         hash(&self.settings)
     }
 
-    /// Returns the keys that somebody set although what they stand for is not built yet, with their origin.
+    /// Returns the keys that are set although their feature does not exist yet, with their origin.
     #[must_use]
     pub fn not_built(&self) -> Vec<(String, &Origin)> {
         let keys = self.origins.iter().filter(|(key, _)| !built::is_built(key));

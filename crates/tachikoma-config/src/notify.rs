@@ -88,7 +88,7 @@ pub enum NotifyTarget {
 }
 
 impl NotifyTarget {
-    /// Returns whether a message can be sent to an address of this kind. Whether somebody is there is another question.
+    /// Returns whether a message can be sent to an address of this kind. It does not check that the address exists.
     #[must_use]
     pub fn takes(self, url: &Secret) -> bool {
         let url = url.expose();

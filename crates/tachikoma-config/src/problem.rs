@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Where a value came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// The key is not set.
     #[default]
     Default,
     /// A file.

@@ -30,7 +30,7 @@ impl Protected {
     /// Reads patterns.
     ///
     /// # Errors
-    /// One of them is none.
+    /// A pattern is not a valid glob.
     pub fn new<P: AsRef<str>>(patterns: &[P]) -> Result<Self, ProtectedError> {
         let (names, paths) = Self::read(patterns)?;
         let build = |set: GlobSetBuilder| set.build().map_err(|error| bad("", &error.to_string()));
@@ -43,7 +43,7 @@ impl Protected {
     /// Only looks whether they are patterns: to build what matches them takes ten times as long.
     ///
     /// # Errors
-    /// One of them is none.
+    /// A pattern is not a valid glob.
     pub fn check<P: AsRef<str>>(patterns: &[P]) -> Result<(), ProtectedError> {
         Self::read(patterns).map(drop)
     }

@@ -133,7 +133,7 @@ fn percents(settings: &Settings) -> Vec<Broken> {
             hint: "write 50 for one half of the window; 100 switches the threshold off",
         })
         .collect();
-    // 100 is no warning at all.
+    // 100 turns the warning off.
     if warning <= hard_limit || warning.get() == 100.0 || !broken.is_empty() {
         return broken;
     }
@@ -150,7 +150,7 @@ fn percents(settings: &Settings) -> Vec<Broken> {
     broken
 }
 
-/// An expression that cannot be understood would never match, and nobody would know.
+/// An invalid expression would never match, and the user would not notice.
 fn patterns(settings: &Settings) -> Vec<Broken> {
     let lists = [
         (

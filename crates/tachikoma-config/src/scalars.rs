@@ -220,7 +220,7 @@ impl JsonSchema for Usd {
 pub struct Secret(String);
 
 impl Secret {
-    /// What stands for a secret wherever one is shown.
+    /// Shown in place of a secret.
     pub const MASK: &'static str = "***";
 
     /// Returns the text itself, for the one place that uses it.

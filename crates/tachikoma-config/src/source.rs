@@ -36,7 +36,7 @@ pub(super) fn parse(text: &str) -> Result<(Table, Lines), Vec<NotToml>> {
 }
 
 impl Lines {
-    /// Returns the line of a place such as `gate[1].timeout`, or of what it stands in.
+    /// Returns the line of a place such as `gate[1].timeout`, or of the table that contains it.
     pub(super) fn of(&self, place: &str) -> Option<usize> {
         let mut place = place;
         // Ends: the place gets shorter.

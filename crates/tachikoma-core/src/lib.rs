@@ -1,4 +1,4 @@
-//! The pure decision core of Tachikoma.
+//! Decides what a loop does next: inputs in, records and effects out. Pure: no I/O, clock, randomness or async.
 //!
 //! [`step`] is a function from inputs ([`Input`]) to records ([`Record`]) and effects ([`Effect`]). It does no I/O,
 //! reads no clock and uses no randomness: the runner around it passes the time, writes the records to disk, publishes

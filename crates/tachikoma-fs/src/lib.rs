@@ -1,12 +1,12 @@
 //! Files that are atomic, synced and safe from symbolic links, and the checks of who owns them. Knows nothing of loops.
 
+pub mod atomic_file;
 pub mod lock_file;
 mod names;
 pub mod owner;
 pub mod quarantine;
-pub mod regular;
+pub mod safe_read;
 pub mod user_file;
-pub mod whole;
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -4,7 +4,7 @@ use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::{FsError, RALPH_DIR, make_dir, private, sync_dir, whole};
+use crate::{FsError, RALPH_DIR, atomic_file, make_dir, private, sync_dir};
 
 /// The name of the quarantine in `.ralph`.
 const NAME: &str = "quarantine";
@@ -58,7 +58,7 @@ pub fn quarantine_as(working_dir: &Path, path: &Path, was: &Path) -> Result<Path
 pub fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), FsError> {
     let dir = make(working_dir)?;
     let place = free_name(path, &dir)?;
-    whole::copy_new(path, &place)?;
+    atomic_file::copy_new(path, &place)?;
     sync_dir(&dir)
 }
 

@@ -6,39 +6,36 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tachikoma_cloud::digest_of;
 use tachikoma_core::LoopId;
-use tachikoma_fs::whole::{self, Durability};
+use tachikoma_fs::atomic_file::{self, Durability};
 
 use tachikoma_store::backup::BUNDLE_BYTES_MAX as BYTES_MAX;
 pub use tachikoma_store::backup::BUNDLE_NAME as NAME;
 
+use super::change_owner::ChangeOwner;
 use super::head::verify;
-use super::present::Bounds;
-use super::program::{CallOff, Git, GitError};
+use super::loop_files::{BUNDLE_REFS, is_under_way};
+use super::program::{CancelToken, Git, GitError};
 use super::repository::{Found, Repository};
 use super::snapshots;
-use super::whose::Whose;
+use super::worktree_tree::Bounds;
 use tachikoma_core::error_chain as chain;
 
 mod copied;
 mod unpack;
 
-pub use copied::copied;
+pub use copied::{copied_ref, look};
 pub use unpack::MARK;
-pub use unpack::{InTheWay, Merge, Unpacked};
+pub use unpack::{InTheWay, Merge, Unpacked, unpack};
 
 /// The reference that HEAD of a backup gets where it is brought to.
 #[must_use]
 pub fn restored_head(loop_id: LoopId) -> String {
     format!("{}/{RESTORED}", snapshots::below(loop_id))
 }
-
-/// What was in the repository when it was made.
-const REFS: &str = "git-work.refs";
 
 /// Where a fetched bundle's HEAD is kept, below the references of the loop.
 const RESTORED: &str = "restored-head";
@@ -49,9 +46,9 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// How often it is tried while commits are made, or iterations begin: they take longer than a look.
 const ATTEMPTS: u32 = 3;
 
-/// Whose work it is, and where.
+/// The loop, and the work tree with its work.
 #[derive(Clone, Debug)]
-pub struct Work {
+pub struct BundleSource {
     /// The working directory of the loop.
     pub working_dir: PathBuf,
     /// The loop.
@@ -104,24 +101,6 @@ impl Bundled {
     }
 }
 
-/// Returns whether a file of that name in the directory of a loop is a bundle's.
-pub fn is_ours_in_loop(name: &str) -> bool {
-    name == REFS || name == NAME || is_under_way(name)
-}
-
-/// Whether a file of that name is a bundle that is being made, or git's lock beside it. Each maker has a name of its own, so that what one
-/// left that died is in nobody's way.
-fn is_under_way(name: &str) -> bool {
-    let Some(rest) = name
-        .strip_prefix(NAME)
-        .and_then(|rest| rest.strip_prefix('.'))
-    else {
-        return false;
-    };
-    let own = rest.strip_suffix(".lock").unwrap_or(rest);
-    own.len() == 32 && own.chars().all(|c| c.is_ascii_hexdigit())
-}
-
 /// Removes what makers left that died: no other is at it for that long.
 fn remove_remains(loop_dir: &Path) {
     for entry in std::fs::read_dir(loop_dir).into_iter().flatten().flatten() {
@@ -138,7 +117,7 @@ fn remove_remains(loop_dir: &Path) {
 struct Held {
     /// Whether the work tree as it is is in it.
     tree: bool,
-    /// The branch that HEAD stands on.
+    /// The branch that HEAD points to.
     branch: Option<String>,
     head: Option<String>,
     /// All of it: a commit, and what it is called, in a line.
@@ -163,19 +142,24 @@ fn sum_of(path: &Path) -> io::Result<String> {
     digest_of(&mut File::open(path)?).map(|digest| digest.hex)
 }
 
-impl Work {
+impl BundleSource {
     /// Makes a bundle of the repository and its work tree as they are, unless one is there that has all of it. `whose` is what changed
     /// since the loop last looked. Blocks, for a while that is bounded.
     #[must_use]
-    pub fn bundle(&self, loop_dir: &Path, whose: &Mutex<Whose>, call_off: &CallOff) -> Bundled {
-        let call_off = call_off.within(TIMEOUT);
-        let found = Repository::find(&self.working_dir, self.search_path.as_deref(), &call_off);
+    pub fn bundle(
+        &self,
+        loop_dir: &Path,
+        owner: &dyn Fn() -> ChangeOwner,
+        cancel: &CancelToken,
+    ) -> Bundled {
+        let cancel = cancel.within(TIMEOUT);
+        let found = Repository::find(&self.working_dir, self.search_path.as_deref(), &cancel);
         let repository = match found {
             Found::Repository(repository) => repository.of_loop(self.loop_id, self.hidden.clone()),
             Found::NoRepository => return Bundled::Nothing,
             Found::Unusable { reason } => return Bundled::Without(reason),
         };
-        self.pack(&repository, loop_dir, whose, &call_off)
+        self.pack(&repository, loop_dir, owner, &cancel)
             .unwrap_or_else(|error| Bundled::Without(chain(&error)))
     }
 
@@ -183,19 +167,19 @@ impl Work {
         &self,
         repository: &Repository,
         loop_dir: &Path,
-        whose: &Mutex<Whose>,
-        call_off: &CallOff,
+        owner: &dyn Fn() -> ChangeOwner,
+        cancel: &CancelToken,
     ) -> Result<Bundled, GitError> {
         let git = &repository.git;
         let without = |reason: &str| Ok(Bundled::Without(reason.to_owned()));
         let shallow = git.order(&["rev-parse", "--is-shallow-repository"]);
-        if shallow.ask_line(call_off)? == "true" {
+        if shallow.ask_line(cancel)? == "true" {
             return without(
                 "the repository is a shallow clone; `git fetch --unshallow` makes it whole",
             );
         }
         let partial = git.order(&["config", "--get", "extensions.partialClone"]);
-        if partial.run(call_off)?.code == Some(0) {
+        if partial.run(cancel)?.code == Some(0) {
             return without(
                 "the repository is a partial clone, which does not have all that a bundle needs",
             );
@@ -203,17 +187,17 @@ impl Work {
         if !self.is_top(repository) {
             return without("the working directory is not the top of its repository");
         }
-        let bytes = object_bytes(git, call_off)?;
+        let bytes = object_bytes(git, cancel)?;
         if bytes > BYTES_MAX {
             return Ok(too_large(bytes));
         }
         for _ in 0..ATTEMPTS {
-            let kept = self.keep_present(repository, loop_dir, whose, call_off);
-            let held = self.held(git, kept.is_ok(), call_off)?;
+            let kept = copied::keep_present(self, repository, loop_dir, owner, cancel);
+            let held = self.held(git, kept.is_ok(), cancel)?;
             if held.listed.is_empty() {
                 return Ok(Bundled::Nothing);
             }
-            if let Some(packed) = self.pack_held(git, loop_dir, &held, kept.err(), call_off)? {
+            if let Some(packed) = self.pack_held(git, loop_dir, &held, kept.err(), cancel)? {
                 return Ok(packed);
             }
         }
@@ -228,9 +212,9 @@ impl Work {
         loop_dir: &Path,
         held: &Held,
         without_tree: Option<String>,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<Option<Bundled>, GitError> {
-        let (path, refs) = (loop_dir.join(NAME), loop_dir.join(REFS));
+        let (path, refs) = (loop_dir.join(NAME), loop_dir.join(BUNDLE_REFS));
         let is_known = |sum: String| {
             let known = std::fs::read_to_string(&refs);
             known.is_ok_and(|text| text == held.remembered(&sum))
@@ -240,20 +224,21 @@ impl Work {
         }
         remove_remains(loop_dir);
         let made = loop_dir.join(format!("{NAME}.{}", uuid::Uuid::new_v4().simple()));
-        let packed = self.pack_into(&made, git, held, call_off);
+        let packed = self.pack_into(&made, git, held, cancel);
         let packed = packed.and_then(|bytes| {
             if bytes > BYTES_MAX {
                 return Ok(Some(too_large(bytes)));
             }
             let heads = git.order(&["bundle", "list-heads"]).word(&made);
-            let heads = heads.ask(call_off)?;
+            let heads = heads.ask(cancel)?;
             if !held.is_all_in(&String::from_utf8_lossy(&heads)) {
                 return Ok(None);
             }
             let sum = sum_of(&made).map_err(GitError::io("read", &made))?;
             std::fs::rename(&made, &path).map_err(GitError::io("replace", &path))?;
             // Without it the next one is made anew.
-            let _ = whole::write_whole(&refs, held.remembered(&sum).as_bytes(), Durability::Lazy);
+            let _ =
+                atomic_file::write_whole(&refs, held.remembered(&sum).as_bytes(), Durability::Lazy);
             Ok(Some(Bundled::At { path, without_tree }))
         });
         if !matches!(packed, Ok(Some(Bundled::At { .. }))) {
@@ -273,11 +258,11 @@ impl Work {
         path: &Path,
         git: &Git,
         held: &Held,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<u64, GitError> {
         let below = snapshots::below(self.loop_id);
         let exclude = format!("--exclude={}", restored_head(self.loop_id));
-        let exclude_tree = format!("--exclude={}", copied(self.loop_id));
+        let exclude_tree = format!("--exclude={}", copied_ref(self.loop_id));
         let glob = format!("--glob={below}");
         let mut order = git.order(&["bundle", "create", "-q"]).word(path);
         if held.head.is_some() {
@@ -291,7 +276,7 @@ impl Work {
         }
         let order = order.word(&exclude).word(&glob).limit(Some(TIMEOUT));
         let order = order.env("GIT_NO_LAZY_FETCH", "1").ends_with_us();
-        order.ask(call_off)?;
+        order.ask(cancel)?;
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(path, private).map_err(GitError::io("protect", path))?;
         let synced = File::open(path).and_then(|file| {
@@ -301,21 +286,21 @@ impl Work {
         Ok(synced.map_err(GitError::io("sync", path))?.len())
     }
 
-    fn held(&self, git: &Git, tree: bool, call_off: &CallOff) -> Result<Held, GitError> {
+    fn held(&self, git: &Git, tree: bool, cancel: &CancelToken) -> Result<Held, GitError> {
         let branch = git.order(&["symbolic-ref", "--quiet", "HEAD"]);
-        let branch = branch.run(call_off)?;
+        let branch = branch.run(cancel)?;
         let branch = (branch.code == Some(0)).then(|| {
             let name = String::from_utf8_lossy(&branch.bytes);
             name.trim_end().to_owned()
         });
-        let head = verify(git, "HEAD", call_off)?;
+        let head = verify(git, "HEAD", cancel)?;
         let below = snapshots::below(self.loop_id);
         let listed = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-        let listed = listed.word(&below).ask(call_off)?;
+        let listed = listed.word(&below).ask(cancel)?;
         let listed = String::from_utf8_lossy(&listed);
-        // Where it was once brought from is no part of the work, nor is a work tree that is not the one there is.
+        // References to earlier restorations and to other work trees are not part of the work.
         let restored = format!(" {}", restored_head(self.loop_id));
-        let copied = format!(" {}", copied(self.loop_id));
+        let copied = format!(" {}", copied_ref(self.loop_id));
         let is_work =
             |line: &&str| !line.ends_with(&restored) && (tree || !line.ends_with(&copied));
         let mut listed: Vec<String> = listed.lines().filter(is_work).map(str::to_owned).collect();
@@ -340,8 +325,8 @@ fn too_large(bytes: u64) -> Bundled {
 }
 
 /// What all objects of a repository have on disk, in bytes: a bundle has hardly more.
-fn object_bytes(git: &Git, call_off: &CallOff) -> Result<u64, GitError> {
-    let answer = git.order(&["count-objects", "-v"]).ask(call_off)?;
+fn object_bytes(git: &Git, cancel: &CancelToken) -> Result<u64, GitError> {
+    let answer = git.order(&["count-objects", "-v"]).ask(cancel)?;
     let answer = String::from_utf8_lossy(&answer);
     let kibibytes = answer.lines().filter_map(|line| {
         let (name, value) = line.split_once(": ")?;

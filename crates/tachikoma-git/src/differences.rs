@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::index::Ground;
+use super::index::LoopIndex;
 use super::path::RepoPath;
-use super::program::{CallOff, GitError};
+use super::program::{CancelToken, GitError};
 
 /// The tree of a branch without commits, in both kinds of repository; git knows them without having them.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
@@ -104,41 +104,39 @@ pub fn follow(dirty: &Dirty, changed: &BTreeMap<RepoPath, Change>) -> Dirty {
     now
 }
 
-impl Ground {
-    /// Compares two trees, or the trees of commits.
-    pub fn differences(
-        &self,
-        from: &str,
-        to: &str,
-        call_off: &CallOff,
-    ) -> Result<Differences, GitError> {
-        let words = [
-            "diff-tree",
-            "-r",
-            "-z",
-            "--no-renames",
-            "--no-ext-diff",
-            "--ignore-submodules=dirty",
-            from,
-            to,
-        ];
-        let answer = self.repository.git.order(&words).ask(call_off)?;
-        let mut differences = Differences {
-            none: answer.is_empty(),
-            ..Differences::default()
-        };
-        let mut parts = answer.split(|byte| *byte == 0);
-        while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
-            let change = Change::parse(head).ok_or_else(|| GitError::Odd {
-                what: "diff-tree",
-                answer: String::from_utf8_lossy(head).into_owned(),
-            })?;
-            if !self.leaves_out(path) {
-                differences.files.insert(RepoPath::new(path), change);
-            }
+/// Compares two trees, or the trees of commits.
+pub fn differences(
+    loop_index: &LoopIndex,
+    from: &str,
+    to: &str,
+    cancel: &CancelToken,
+) -> Result<Differences, GitError> {
+    let words = [
+        "diff-tree",
+        "-r",
+        "-z",
+        "--no-renames",
+        "--no-ext-diff",
+        "--ignore-submodules=dirty",
+        from,
+        to,
+    ];
+    let answer = loop_index.repository.git.order(&words).ask(cancel)?;
+    let mut differences = Differences {
+        none: answer.is_empty(),
+        ..Differences::default()
+    };
+    let mut parts = answer.split(|byte| *byte == 0);
+    while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
+        let change = Change::parse(head).ok_or_else(|| GitError::Odd {
+            what: "diff-tree",
+            answer: String::from_utf8_lossy(head).into_owned(),
+        })?;
+        if !loop_index.leaves_out(path) {
+            differences.files.insert(RepoPath::new(path), change);
         }
-        Ok(differences)
     }
+    Ok(differences)
 }
 
 #[cfg(test)]

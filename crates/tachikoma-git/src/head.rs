@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use super::program::{CallOff, Git, GitError};
+use super::program::{CancelToken, Git, GitError};
 use super::repository::Repository;
 use super::signature::{Digest, of_file};
 
@@ -22,17 +22,17 @@ const IN_TABLES: &[u8] = b"refs/heads/.invalid";
 const OF_THE_WORK_TREE: [&[u8]; 3] = [b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/"];
 
 /// Returns the commit that a work tree stands on, none on a branch without commits. Git is asked where it cannot be read.
-pub fn commit(repository: &Repository, call_off: &CallOff) -> Result<Option<String>, GitError> {
+pub fn commit(repository: &Repository, cancel: &CancelToken) -> Result<Option<String>, GitError> {
     match Reading::new(&repository.git_dir, &repository.common_dir).commit {
         Some(commit) => Ok(Some(commit)),
-        None => verify(&repository.git, "HEAD^{commit}", call_off),
+        None => verify(&repository.git, "HEAD^{commit}", cancel),
     }
 }
 
 /// Returns the name of an object, if there is one.
-pub fn verify(git: &Git, object: &str, call_off: &CallOff) -> Result<Option<String>, GitError> {
+pub fn verify(git: &Git, object: &str, cancel: &CancelToken) -> Result<Option<String>, GitError> {
     let order = git.order(&["rev-parse", "--verify", "--quiet", object]);
-    let answer = order.run(call_off)?;
+    let answer = order.run(cancel)?;
     let text = String::from_utf8_lossy(&answer.bytes).trim_end().to_owned();
     match answer.code {
         Some(0) if is_object_name(text.as_bytes()) => Ok(Some(text)),

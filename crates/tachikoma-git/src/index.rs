@@ -6,14 +6,14 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
-use super::own::Own;
-use super::path::{RepoPath, is_ours, parts};
-use super::present::copy_index;
-use super::program::{CallOff, GitError, Order};
+use super::index_file::copy_index;
+use super::path::{RepoPath, ended_by_nul, is_ours, parts};
+use super::program::{CancelToken, GitError, Order};
 use super::repository::{Repository, with_suffix};
-use super::seen::Seen;
+use super::runtime_files::RuntimeFiles;
+use super::walk_result::WalkResult;
 use tachikoma_config::Protected;
 
 /// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each
@@ -37,7 +37,7 @@ const INTENDED: u32 = 0x2000_0000;
 
 /// What is needed to look at a work tree and to keep it as a tree.
 #[derive(Debug)]
-pub struct Ground {
+pub struct LoopIndex {
     pub repository: Repository,
     /// The index of the loop's own.
     pub index: PathBuf,
@@ -45,7 +45,7 @@ pub struct Ground {
     /// New files above this are left out; 0 is for no limit.
     pub max_file_bytes: u64,
     /// What else the loop writes here, if anything.
-    pub own: Option<Own>,
+    pub runtime_files: Option<RuntimeFiles>,
 }
 
 /// The kind of an entry that is a submodule.
@@ -56,14 +56,14 @@ const DIRECTORY: &[u8] = b"040000";
 
 /// An entry of an index.
 #[derive(Debug)]
-pub struct Listed<'a> {
+pub struct IndexEntry<'a> {
     tag: u8,
     pub mode: &'a [u8],
     pub object: &'a [u8],
     pub path: &'a [u8],
 }
 
-impl<'a> Listed<'a> {
+impl<'a> IndexEntry<'a> {
     /// Reads `H 100644 <object> 0<TAB>path`.
     fn parse(part: &'a [u8]) -> Option<Self> {
         let tab = part.iter().position(|byte| *byte == b'\t')?;
@@ -87,15 +87,15 @@ impl<'a> Listed<'a> {
     }
 }
 
-pub fn entries(answer: &[u8]) -> impl Iterator<Item = Listed<'_>> {
-    parts(answer).filter_map(Listed::parse)
+pub fn entries(answer: &[u8]) -> impl Iterator<Item = IndexEntry<'_>> {
+    parts(answer).filter_map(IndexEntry::parse)
 }
 
-impl Ground {
+impl LoopIndex {
     /// Whether a path is never kept.
     pub fn leaves_out(&self, path: &[u8]) -> bool {
-        let is_own = |own: &Own| own.has(&self.repository.top, path);
-        is_ours(path) || self.protected.has(path) || self.own.as_ref().is_some_and(is_own)
+        let is_own = |own: &RuntimeFiles| own.has(&self.repository.top, path);
+        is_ours(path) || self.protected.has(path) || self.runtime_files.as_ref().is_some_and(is_own)
     }
 
     fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
@@ -111,7 +111,7 @@ impl Ground {
             Ok(_) | Err(_) => self.drop_index()?,
         }
         // Without one the user has staged nothing yet, nor committed.
-        if regular::open(&self.repository.index).is_err() {
+        if safe_read::open(&self.repository.index).is_err() {
             return Ok(());
         }
         let temporary = with_suffix(&self.index, ".new");
@@ -131,15 +131,15 @@ impl Ground {
     }
 
     /// The entries of the loop's own index.
-    pub fn own_entries(&self, call_off: &CallOff) -> Result<Vec<u8>, GitError> {
-        self.order(&["ls-files", "-s", "-v", "-z"]).ask(call_off)
+    pub fn own_entries(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
+        self.order(&["ls-files", "-s", "-v", "-z"]).ask(cancel)
     }
 
     /// The entries of the user's index.
-    pub fn users_entries(&self, call_off: &CallOff) -> Result<Vec<u8>, GitError> {
+    pub fn users_entries(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
         let git = &self.repository.git;
         let order = git.order(&["ls-files", "-s", "-v", "-z"]);
-        order.config("index.sparse=false").ask(call_off)
+        order.config("index.sparse=false").ask(cancel)
     }
 
     /// Which of the paths are ignored. With `tracked` also those that are in the loop's own index.
@@ -147,32 +147,36 @@ impl Ground {
         &self,
         paths: impl Iterator<Item = &'a [u8]>,
         tracked: bool,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
         let mut words = vec!["check-ignore", "-z", "--stdin"];
         if tracked {
             words.push("--no-index");
         }
-        ignored(&self.order(&words), paths, call_off)
+        ignored(&self.order(&words), paths, cancel)
     }
 
     /// Takes paths out of the index.
     pub fn take_out<'a>(
         &self,
         paths: impl Iterator<Item = &'a [u8]>,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<(), GitError> {
         let paths = ended_by_nul(paths);
         if paths.is_empty() {
             return Ok(());
         }
         let order = self.order(&["update-index", "--force-remove", "-z", "--stdin"]);
-        order.stdin(&paths).ask(call_off)?;
+        order.stdin(&paths).ask(cancel)?;
         Ok(())
     }
 
     /// Puts entries of the user's index back that have no file because the work tree is to be sparse.
-    pub fn put_back(&self, sparse: &[Listed<'_>], call_off: &CallOff) -> Result<(), GitError> {
+    pub fn put_back(
+        &self,
+        sparse: &[IndexEntry<'_>],
+        cancel: &CancelToken,
+    ) -> Result<(), GitError> {
         if sparse.is_empty() {
             return Ok(());
         }
@@ -186,32 +190,36 @@ impl Ground {
             info.push(0);
         }
         let order = self.order(&["update-index", "-z", "--index-info"]);
-        order.stdin(&info).ask(call_off)?;
+        order.stdin(&info).ask(cancel)?;
         let paths = ended_by_nul(sparse.iter().map(|entry| entry.path));
         let order = self.order(&["update-index", "--skip-worktree", "-z", "--stdin"]);
-        order.stdin(&paths).ask(call_off)?;
+        order.stdin(&paths).ask(cancel)?;
         Ok(())
     }
 
     /// Takes marks off entries that keep git from looking at their files.
-    pub fn lift(&self, mark: &str, paths: &[&[u8]], call_off: &CallOff) -> Result<(), GitError> {
+    pub fn lift(&self, mark: &str, paths: &[&[u8]], cancel: &CancelToken) -> Result<(), GitError> {
         let paths = ended_by_nul(paths.iter().copied());
         if paths.is_empty() {
             return Ok(());
         }
         let order = self.order(&["update-index", mark, "-z", "--stdin"]);
-        order.stdin(&paths).ask(call_off).map(drop)
+        order.stdin(&paths).ask(cancel).map(drop)
     }
 
     /// Takes what a walk saw into the index; returns what somebody should know.
-    pub fn take_in(&self, seen: &Seen, call_off: &CallOff) -> Result<Vec<LeftOut>, GitError> {
+    pub fn take_in(
+        &self,
+        seen: &WalkResult,
+        cancel: &CancelToken,
+    ) -> Result<Vec<LeftOut>, GitError> {
         let large: Vec<&RepoPath> = seen
             .changed
             .iter()
             .filter(|changed| self.max_file_bytes > 0 && changed.size > self.max_file_bytes)
             .map(|changed| &changed.path)
             .collect();
-        let committed = self.committed(&large, call_off)?;
+        let committed = self.committed(&large, cancel)?;
         let mut left_out: Vec<LeftOut> = large
             .into_iter()
             .filter(|path| !committed.contains(*path))
@@ -220,7 +228,7 @@ impl Ground {
         let crowded = seen.crowded.iter().cloned().map(LeftOut::Crowded);
         let outside: BTreeSet<RepoPath> = left_out.iter().map(LeftOut::path).cloned().collect();
         let gone = seen.gone.iter().chain(&outside).map(RepoPath::bytes);
-        self.take_out(gone, call_off)?;
+        self.take_out(gone, cancel)?;
         let mut paths: Vec<&RepoPath> = seen
             .changed
             .iter()
@@ -230,7 +238,7 @@ impl Ground {
         left_out.extend(crowded);
         let mut unreadable = 0;
         while !paths.is_empty() {
-            let Some(unable) = self.add(&paths, call_off)? else {
+            let Some(unable) = self.add(&paths, cancel)? else {
                 break;
             };
             if unreadable == 0 {
@@ -259,7 +267,7 @@ impl Ground {
     }
 
     /// Adds or removes paths as they are in the work tree now; returns one that git cannot take in, in which case it took none.
-    fn add(&self, paths: &[&RepoPath], call_off: &CallOff) -> Result<Option<RepoPath>, GitError> {
+    fn add(&self, paths: &[&RepoPath], cancel: &CancelToken) -> Result<Option<RepoPath>, GitError> {
         let names = ended_by_nul(paths.iter().map(|path| path.bytes()));
         let words = [
             "update-index",
@@ -271,7 +279,7 @@ impl Ground {
             "--stdin",
         ];
         let order = self.order(&words).stdin(&names);
-        let answer = order.run(call_off)?;
+        let answer = order.run(cancel)?;
         if answer.code == Some(0) {
             return Ok(None);
         }
@@ -295,7 +303,7 @@ impl Ground {
     pub fn only_intended<'a>(
         &self,
         paths: &[&'a RepoPath],
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<Vec<&'a RepoPath>, GitError> {
         let mut found = Vec::new();
         for some in paths.chunks(NAMES_PER_ORDER) {
@@ -304,7 +312,7 @@ impl Ground {
             for path in some {
                 order = order.word(path.as_path());
             }
-            let answer = order.ask(call_off)?;
+            let answer = order.ask(cancel)?;
             let intended = intended(&answer);
             found.extend(some.iter().filter(|path| intended.contains(path.bytes())));
         }
@@ -315,7 +323,7 @@ impl Ground {
     pub fn committed(
         &self,
         paths: &[&RepoPath],
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
         let mut found = BTreeSet::new();
         for some in paths.chunks(NAMES_PER_ORDER) {
@@ -324,7 +332,7 @@ impl Ground {
             for path in some {
                 order = order.word(path.as_path());
             }
-            let answer = order.run(call_off)?;
+            let answer = order.run(cancel)?;
             // On a branch without commits there is none to look into.
             if answer.code == Some(0) {
                 // `100644 blob <object><TAB>path`; a directory of that name is something else.
@@ -338,8 +346,8 @@ impl Ground {
     }
 
     /// Writes the index as a tree and returns its name.
-    pub fn write_tree(&self, call_off: &CallOff) -> Result<String, GitError> {
-        let tree = self.order(&["write-tree"]).ask_line(call_off)?;
+    pub fn write_tree(&self, cancel: &CancelToken) -> Result<String, GitError> {
+        let tree = self.order(&["write-tree"]).ask_line(cancel)?;
         if super::head::is_object_name(tree.as_bytes()) {
             Ok(tree)
         } else {
@@ -374,7 +382,7 @@ fn intended(answer: &[u8]) -> BTreeSet<&[u8]> {
 pub fn ignored<'a>(
     check: &Order<'_>,
     paths: impl Iterator<Item = &'a [u8]>,
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<BTreeSet<RepoPath>, GitError> {
     let mut asked = Vec::new();
     for path in paths {
@@ -387,7 +395,7 @@ pub fn ignored<'a>(
         return Ok(BTreeSet::new());
     }
     let order = check.clone().stdin(&asked);
-    let answer = order.run(call_off)?;
+    let answer = order.run(cancel)?;
     match answer.code {
         // 1: none of them.
         Some(0 | 1) => {
@@ -419,16 +427,7 @@ impl LeftOut {
 fn can_be_opened(path: &Path) -> bool {
     let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    !is_file || !regular::open(path).is_err_and(denied)
-}
-
-pub fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for path in paths {
-        bytes.extend_from_slice(path);
-        bytes.push(0);
-    }
-    bytes
+    !is_file || !safe_read::open(path).is_err_and(denied)
 }
 
 /// Removes a file of ours that need not be there.

@@ -3,99 +3,107 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::commit::{CommitError, specs};
 use super::differences::Side;
-use super::index::{ended_by_nul, entries};
-use super::keeper::Keeper;
-use super::path::RepoPath;
-use super::present::ancestors;
-use super::program::{CallOff, GitError};
-use super::work::Displaced;
+use super::index::entries;
+use super::path::{RepoPath, ancestors, ended_by_nul};
+use super::program::{CancelToken, GitError};
+use super::user_index::{CommitError, locking, specs};
+use super::work_record::Displaced;
+use super::work_tracker::WorkTracker;
 
-impl Keeper {
-    /// Makes those of the files known that are not.
-    pub fn intend(&mut self, files: &[RepoPath], call_off: &CallOff) -> Result<(), CommitError> {
-        let came = |path: &&RepoPath| self.dirty.get(*path).is_some_and(Side::is_nothing);
-        let mut new: Vec<RepoPath> = files.iter().filter(came).cloned().collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        let users = self.ground.users_entries(call_off)?;
-        let known: HashSet<&[u8]> = entries(&users).map(|entry| entry.path).collect();
-        new.retain(|path| !known.contains(path.bytes()));
-        if new.is_empty() {
-            return Ok(());
-        }
-        self.work.intended = new.iter().cloned().collect();
-        self.work.displaced = displaced(&users, &self.work.intended);
-        self.work.write(&self.work_path)?;
-        let made = self.make_known(&new, call_off);
-        if made.is_err() {
-            // It may have written the index before it was ended. If this fails, the next runner tries it.
-            let _ = self.take_back_intended(&CallOff::new());
-        }
-        made
+/// Makes those of the files known that are not.
+pub fn intend(
+    tracker: &mut WorkTracker,
+    files: &[RepoPath],
+    cancel: &CancelToken,
+) -> Result<(), CommitError> {
+    let came = |path: &&RepoPath| tracker.dirty.get(*path).is_some_and(Side::is_nothing);
+    let mut new: Vec<RepoPath> = files.iter().filter(came).cloned().collect();
+    if new.is_empty() {
+        return Ok(());
     }
+    let users = tracker.loop_index.users_entries(cancel)?;
+    let known: HashSet<&[u8]> = entries(&users).map(|entry| entry.path).collect();
+    new.retain(|path| !known.contains(path.bytes()));
+    if new.is_empty() {
+        return Ok(());
+    }
+    tracker.work.intended = new.iter().cloned().collect();
+    tracker.work.displaced = displaced(&users, &tracker.work.intended);
+    tracker.work.write(&tracker.work_path)?;
+    let made = make_known(tracker, &new, cancel);
+    if made.is_err() {
+        // It may have written the index before it was ended. If this fails, the next runner tries it.
+        let _ = take_back_intended(tracker, &CancelToken::new());
+    }
+    made
+}
 
-    fn make_known(&self, new: &[RepoPath], call_off: &CallOff) -> Result<(), CommitError> {
-        let repository = &self.ground.repository;
-        let specs = specs(new);
-        let mut words = vec!["add", "--intent-to-add", "--pathspec-from-file=-"];
-        words.push("--pathspec-file-nul");
-        if repository.git_dir.join("info/sparse-checkout").exists() {
-            // Who asks for a sparse work tree and then writes outside of it means it.
-            words.push("--sparse");
-        }
-        let order = repository.git.order(&words).stdin(&specs);
-        self.locking(&order.in_the_users_name(), call_off)
+fn make_known(
+    tracker: &WorkTracker,
+    new: &[RepoPath],
+    cancel: &CancelToken,
+) -> Result<(), CommitError> {
+    let repository = &tracker.loop_index.repository;
+    let specs = specs(new);
+    let mut words = vec!["add", "--intent-to-add", "--pathspec-from-file=-"];
+    words.push("--pathspec-file-nul");
+    if repository.git_dir.join("info/sparse-checkout").exists() {
+        // Who asks for a sparse work tree and then writes outside of it means it.
+        words.push("--sparse");
     }
+    let order = repository.git.order(&words).stdin(&specs);
+    locking(tracker, &order.in_the_users_name(), cancel)
+}
 
-    /// Nothing is intended any more.
-    pub fn forget_intended(&mut self) -> Result<(), GitError> {
-        if self.work.intended.is_empty() {
-            return Ok(());
-        }
-        self.work.intended.clear();
-        self.work.displaced.clear();
-        self.work.write(&self.work_path)
+/// Nothing is intended any more.
+pub fn forget_intended(tracker: &mut WorkTracker) -> Result<(), GitError> {
+    if tracker.work.intended.is_empty() {
+        return Ok(());
     }
+    tracker.work.intended.clear();
+    tracker.work.displaced.clear();
+    tracker.work.write(&tracker.work_path)
+}
 
-    /// Makes files unknown that a commit has left known which was not made. Those that it has after all are taken for what they are.
-    pub fn take_back_intended(&mut self, call_off: &CallOff) -> Result<(), CommitError> {
-        if self.work.intended.is_empty() {
-            return Ok(());
-        }
-        let intended: Vec<&RepoPath> = self.work.intended.iter().collect();
-        let left = self.ground.only_intended(&intended, call_off)?;
-        let committed = self.ground.committed(&left, call_off)?;
-        let (there, unknown): (Vec<&RepoPath>, Vec<&RepoPath>) =
-            left.into_iter().partition(|path| committed.contains(*path));
-        let git = &self.ground.repository.git;
-        let mut back = Vec::new();
-        for entry in &self.work.displaced {
-            if unknown
-                .iter()
-                .any(|path| exclude_each_other(path, &entry.path))
-            {
-                back.extend_from_slice(format!("{} {}\t", entry.mode, entry.object).as_bytes());
-                back.extend_from_slice(entry.path.bytes());
-                back.push(0);
-            }
-        }
-        for (word, paths) in [("--force-remove", unknown), ("--add", there)] {
-            let paths = ended_by_nul(paths.into_iter().map(RepoPath::bytes));
-            if !paths.is_empty() {
-                let order = git.order(&["update-index", word, "-z", "--stdin"]);
-                self.locking(&order.stdin(&paths), call_off)?;
-            }
-        }
-        if !back.is_empty() {
-            let order = git.order(&["update-index", "-z", "--index-info"]);
-            self.locking(&order.stdin(&back), call_off)?;
-        }
-        self.forget_intended()?;
-        Ok(())
+/// Makes files unknown that a commit has left known which was not made. Those that it has after all are taken for what they are.
+pub fn take_back_intended(
+    tracker: &mut WorkTracker,
+    cancel: &CancelToken,
+) -> Result<(), CommitError> {
+    if tracker.work.intended.is_empty() {
+        return Ok(());
     }
+    let intended: Vec<&RepoPath> = tracker.work.intended.iter().collect();
+    let left = tracker.loop_index.only_intended(&intended, cancel)?;
+    let committed = tracker.loop_index.committed(&left, cancel)?;
+    let (there, unknown): (Vec<&RepoPath>, Vec<&RepoPath>) =
+        left.into_iter().partition(|path| committed.contains(*path));
+    let git = &tracker.loop_index.repository.git;
+    let mut back = Vec::new();
+    for entry in &tracker.work.displaced {
+        if unknown
+            .iter()
+            .any(|path| exclude_each_other(path, &entry.path))
+        {
+            back.extend_from_slice(format!("{} {}\t", entry.mode, entry.object).as_bytes());
+            back.extend_from_slice(entry.path.bytes());
+            back.push(0);
+        }
+    }
+    for (word, paths) in [("--force-remove", unknown), ("--add", there)] {
+        let paths = ended_by_nul(paths.into_iter().map(RepoPath::bytes));
+        if !paths.is_empty() {
+            let order = git.order(&["update-index", word, "-z", "--stdin"]);
+            locking(tracker, &order.stdin(&paths), cancel)?;
+        }
+    }
+    if !back.is_empty() {
+        let order = git.order(&["update-index", "-z", "--index-info"]);
+        locking(tracker, &order.stdin(&back), cancel)?;
+    }
+    forget_intended(tracker)?;
+    Ok(())
 }
 
 /// Finds the entries of an index that files take the place of.

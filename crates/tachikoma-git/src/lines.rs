@@ -1,9 +1,7 @@
 //! How large a change is: lines added and removed.
 
-use std::path::Path;
-
-use super::keeper::Keeper;
-use super::program::CallOff;
+use super::program::CancelToken;
+use super::work_tracker::WorkTracker;
 
 /// Changes of more files are counted by their files: beyond it nobody wrote all these lines.
 const FILES_MAX: usize = 500;
@@ -11,44 +9,30 @@ const FILES_MAX: usize = 500;
 /// As long as names of as many files may be.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-impl Keeper {
-    /// Returns the top of the work tree.
-    #[must_use]
-    pub fn top(&self) -> &Path {
-        &self.ground.repository.top
+/// Counts the lines that were added to so many files, or removed from them, since the work tree was `before`; 0 where that
+/// cannot be said. Blocks.
+#[must_use]
+pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &CancelToken) -> u32 {
+    if before.is_empty() || files == 0 || files > FILES_MAX || before == tracker.work.tree {
+        return 0;
     }
-
-    /// Returns the work tree as it was last looked at, by the name of its tree.
-    #[must_use]
-    pub fn tree(&self) -> &str {
-        &self.work.tree
-    }
-
-    /// Counts the lines that were added to so many files, or removed from them, since the work tree was `before`; 0 where that
-    /// cannot be said. Blocks.
-    #[must_use]
-    pub fn lines_since(&self, before: &str, files: usize, call_off: &CallOff) -> u32 {
-        if before.is_empty() || files == 0 || files > FILES_MAX || before == self.work.tree {
-            return 0;
-        }
-        let words = [
-            "diff-tree",
-            "-r",
-            "-z",
-            "--numstat",
-            "--no-renames",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--ignore-submodules=all",
-            before,
-            &self.work.tree,
-        ];
-        // A file that is larger is no text that somebody wrote.
-        let order = self.ground.repository.git.order(&words);
-        let order = order.config("core.bigFileThreshold=1m");
-        let answer = order.answer_max(ANSWER_BYTES_MAX).ask(call_off);
-        answer.map_or(0, |answer| sum(&answer))
-    }
+    let words = [
+        "diff-tree",
+        "-r",
+        "-z",
+        "--numstat",
+        "--no-renames",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--ignore-submodules=all",
+        before,
+        &tracker.work.tree,
+    ];
+    // A file that is larger is no text that somebody wrote.
+    let order = tracker.loop_index.repository.git.order(&words);
+    let order = order.config("core.bigFileThreshold=1m");
+    let answer = order.answer_max(ANSWER_BYTES_MAX).ask(cancel);
+    answer.map_or(0, |answer| sum(&answer))
 }
 
 /// Sums up `added TAB removed TAB path NUL`, with `-` where that is not known.

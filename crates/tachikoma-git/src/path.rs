@@ -4,10 +4,13 @@ use std::borrow::Borrow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tachikoma_fs::RALPH_DIR;
+
+/// Files that one warning names.
+const NAMED_MAX: usize = 5;
 
 /// The path of a file from the top of its repository.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -92,6 +95,49 @@ pub fn parts(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
     answer
         .split(|byte| *byte == 0)
         .filter(|part| !part.is_empty())
+}
+
+/// What lies behind a link is somewhere else.
+pub fn is_there(top: &Path, path: &[u8]) -> bool {
+    let is_dir = |above: &[u8]| {
+        let there = std::fs::symlink_metadata(at(top, above));
+        there.is_ok_and(|there| there.is_dir())
+    };
+    ancestors(path).all(is_dir) && std::fs::symlink_metadata(at(top, path)).is_ok()
+}
+
+/// Returns the directories above a path, from the top.
+pub fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    slashes.map(|(at, _)| &path[..at])
+}
+
+pub fn at(top: &Path, path: &[u8]) -> PathBuf {
+    top.join(OsStr::from_bytes(path))
+}
+
+/// Joins paths for the input of a git command that takes `-z`.
+pub fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for path in paths {
+        bytes.extend_from_slice(path);
+        bytes.push(0);
+    }
+    bytes
+}
+
+/// Names the first of many.
+pub fn list(paths: &[&RepoPath]) -> String {
+    let names: Vec<String> = paths
+        .iter()
+        .take(NAMED_MAX)
+        .map(ToString::to_string)
+        .collect();
+    let more = paths.len().saturating_sub(NAMED_MAX);
+    match more {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
 }
 
 #[cfg(test)]

@@ -53,13 +53,13 @@ const LEADS_ELSEWHERE: [&str; 18] = [
 
 /// Ends the run of git that is under way, and those that would follow. Clones call off the same.
 #[derive(Clone, Debug, Default)]
-pub struct CallOff {
+pub struct CancelToken {
     called_off: Arc<AtomicBool>,
     /// Called off without a word from then on.
     until: Option<Instant>,
 }
 
-impl CallOff {
+impl CancelToken {
     /// Makes one that nobody has used yet.
     #[must_use]
     pub fn new() -> Self {
@@ -97,7 +97,7 @@ impl CallOff {
 
     /// Returns whether it was called off.
     #[must_use]
-    pub fn is_called_off(&self) -> bool {
+    pub fn is_canceled(&self) -> bool {
         self.called_off.load(Ordering::Relaxed) || self.is_overdue()
     }
 }
@@ -116,7 +116,7 @@ pub enum GitError {
     },
     /// Nobody waits for it any more.
     #[error("git {what} was called off")]
-    CalledOff {
+    Canceled {
         /// Which of its commands.
         what: String,
     },
@@ -172,7 +172,7 @@ impl GitError {
     /// Whether trying again at once would end the same way.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::NotStarted { .. } | Self::CalledOff { .. } | Self::TimedOut { .. } => true,
+            Self::NotStarted { .. } | Self::Canceled { .. } | Self::TimedOut { .. } => true,
             Self::Failed { .. } | Self::Odd { .. } | Self::Io { .. } => false,
         }
     }
@@ -354,9 +354,9 @@ impl<'a> Order<'a> {
     ///
     /// # Errors
     /// It cannot be started, takes too long or is called off.
-    pub fn run(&self, call_off: &CallOff) -> Result<Answer, GitError> {
-        if call_off.is_called_off() {
-            return Err(GitError::CalledOff { what: self.what() });
+    pub fn run(&self, cancel: &CancelToken) -> Result<Answer, GitError> {
+        if cancel.is_canceled() {
+            return Err(GitError::Canceled { what: self.what() });
         }
         let mut command = self.command();
         let started = Attended::spawn(&mut command).map_err(|source| GitError::NotStarted {
@@ -364,11 +364,11 @@ impl<'a> Order<'a> {
             source,
         })?;
         let begun = clock::monotonic();
-        let ended = live::Live::new(started, self.stdin, self.answer_max).end(self.limit, call_off);
+        let ended = live::Live::new(started, self.stdin, self.answer_max).end(self.limit, cancel);
         let code = ended.as_ref().ok().and_then(|answer| answer.code);
         tracing::debug!(command = self.what(), code, elapsed = ?begun.elapsed(), "git ended");
         ended.map_err(|cut| match cut {
-            live::Cut::CalledOff => GitError::CalledOff { what: self.what() },
+            live::Cut::Canceled => GitError::Canceled { what: self.what() },
             live::Cut::TimedOut => GitError::TimedOut {
                 what: self.what(),
                 limit: self.limit.unwrap_or_default(),
@@ -385,8 +385,8 @@ impl<'a> Order<'a> {
     ///
     /// # Errors
     /// It fails, cannot be started, takes too long or is called off.
-    pub fn ask(&self, call_off: &CallOff) -> Result<Vec<u8>, GitError> {
-        let answer = self.run(call_off)?;
+    pub fn ask(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
+        let answer = self.run(cancel)?;
         if answer.code == Some(0) || answer.cut {
             return Ok(answer.bytes);
         }
@@ -397,8 +397,8 @@ impl<'a> Order<'a> {
     ///
     /// # Errors
     /// As [`Order::ask`].
-    pub fn ask_line(&self, call_off: &CallOff) -> Result<String, GitError> {
-        let bytes = self.ask(call_off)?;
+    pub fn ask_line(&self, cancel: &CancelToken) -> Result<String, GitError> {
+        let bytes = self.ask(cancel)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use super::program::{CallOff, Git, GitError, Order};
+use super::program::{CancelToken, Git, GitError, Order};
 
 /// How git begins when there is no repository; with anything else something is wrong with the one there is.
 const NOT_A_REPOSITORY: &str = "fatal: not a git repository (or any";
@@ -49,11 +49,11 @@ impl Repository {
     /// Looks for the repository of a directory. Starts no process where there cannot be one. Blocks, for a while that is
     /// bounded.
     #[must_use]
-    pub fn find(dir: &Path, search_path: Option<&OsStr>, call_off: &CallOff) -> Found {
+    pub fn find(dir: &Path, search_path: Option<&OsStr>, cancel: &CancelToken) -> Found {
         if !may_be_in_a_repository(dir) {
             return Found::NoRepository;
         }
-        match look(&Git::new(dir, search_path), dir, call_off) {
+        match look(&Git::new(dir, search_path), dir, cancel) {
             Ok(found) => found,
             Err(GitError::Failed { words, .. }) if words.starts_with(NOT_A_REPOSITORY) => {
                 Found::NoRepository
@@ -81,10 +81,10 @@ impl Repository {
     }
 }
 
-fn look(git: &Git, dir: &Path, call_off: &CallOff) -> Result<Found, GitError> {
-    let places = match places_at_once(git, call_off)? {
+fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Found, GitError> {
+    let places = match places_at_once(git, cancel)? {
         Some(places) => Some(places),
-        None => places_one_by_one(git, call_off)?,
+        None => places_one_by_one(git, cancel)?,
     };
     let Some([top, git_dir, common_dir]) = places else {
         return Ok(Found::NoRepository);
@@ -100,7 +100,7 @@ fn look(git: &Git, dir: &Path, call_off: &CallOff) -> Result<Found, GitError> {
         });
     }
     let git = git.clone().in_dir(&top);
-    if is_ignored(&git, &top, dir, call_off)? {
+    if is_ignored(&git, &top, dir, cancel)? {
         return Ok(Found::NoRepository);
     }
     Ok(Found::Repository(Box::new(Repository {
@@ -114,7 +114,7 @@ fn look(git: &Git, dir: &Path, call_off: &CallOff) -> Result<Found, GitError> {
 
 /// Returns the top of the work tree, the git directory and the common directory, by one process. `None` if that is not possible: a
 /// path contains a line end, or the directory is not in a work tree.
-fn places_at_once(git: &Git, call_off: &CallOff) -> Result<Option<[PathBuf; 3]>, GitError> {
+fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
     let answer = git
         .order(&[
             "rev-parse",
@@ -124,7 +124,7 @@ fn places_at_once(git: &Git, call_off: &CallOff) -> Result<Option<[PathBuf; 3]>,
             "--git-dir",
             "--git-common-dir",
         ])
-        .run(call_off)?;
+        .run(cancel)?;
     let lines: Vec<&[u8]> = answer.bytes.split(|byte| *byte == b'\n').collect();
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     Ok(match lines[..] {
@@ -136,14 +136,14 @@ fn places_at_once(git: &Git, call_off: &CallOff) -> Result<Option<[PathBuf; 3]>,
 }
 
 /// Returns the same by one process each; `None` if the directory is not in a work tree.
-fn places_one_by_one(git: &Git, call_off: &CallOff) -> Result<Option<[PathBuf; 3]>, GitError> {
+fn places_one_by_one(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
     let inside = git.order(&["rev-parse", "--is-inside-work-tree"]);
-    if inside.ask_line(call_off)? != "true" {
+    if inside.ask_line(cancel)? != "true" {
         return Ok(None);
     }
     let place = |what| {
         let order = git.order(&["rev-parse", "--path-format=absolute", what]);
-        path_of(&order, call_off)
+        path_of(&order, cancel)
     };
     Ok(Some([
         place("--show-toplevel")?,
@@ -153,7 +153,7 @@ fn places_one_by_one(git: &Git, call_off: &CallOff) -> Result<Option<[PathBuf; 3
 }
 
 /// Whether the repository ignores the directory, and so nothing in it is the repository's business.
-fn is_ignored(git: &Git, top: &Path, dir: &Path, call_off: &CallOff) -> Result<bool, GitError> {
+fn is_ignored(git: &Git, top: &Path, dir: &Path, cancel: &CancelToken) -> Result<bool, GitError> {
     let dir = dir
         .canonicalize()
         .map_err(GitError::io("look at directory", dir))?;
@@ -167,7 +167,7 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, call_off: &CallOff) -> Result<b
     // It takes no `--literal-pathspecs`; behind a dot nothing is magic.
     let below = Path::new(".").join(below);
     let order = git.order(&["check-ignore", "--quiet", "--"]).word(&below);
-    let answer = order.run(call_off)?;
+    let answer = order.run(cancel)?;
     match answer.code {
         Some(0) => Ok(true),
         Some(1) => Ok(false),
@@ -176,8 +176,8 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, call_off: &CallOff) -> Result<b
 }
 
 /// An answer that is a path, with whatever is in it but the last line end.
-fn path_of(order: &Order<'_>, call_off: &CallOff) -> Result<PathBuf, GitError> {
-    let mut bytes = order.ask(call_off)?;
+fn path_of(order: &Order<'_>, cancel: &CancelToken) -> Result<PathBuf, GitError> {
+    let mut bytes = order.ask(cancel)?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }

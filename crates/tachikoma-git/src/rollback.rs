@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use tachikoma_core::LoopId;
 
-use super::aside::Aside;
-use super::index::{self, Listed};
-use super::path::{RepoPath, parts};
-use super::present::{self, Present, Rules, TemporaryDir, TemporaryIndex, ancestors, at};
-use super::program::{CallOff, GitError};
+use super::index::{self, IndexEntry};
+use super::index_file::{TemporaryDir, TemporaryIndex};
+use super::path::{RepoPath, ancestors, at, ended_by_nul, is_there, parts};
+use super::program::{CancelToken, GitError};
 use super::repository::Repository;
+use super::rollback_backup::RollbackBackup;
 use super::snapshots::{self, Kept, Moment};
 use super::walk::is_rules;
+use super::worktree_tree::{self, Rules, WorktreeTree};
 
 /// Names in one message: the rest is counted.
 pub const NAMED_MAX: usize = 10;
@@ -92,7 +93,7 @@ pub fn some(names: &[String]) -> String {
 /// A rollback that is worked out and can be done.
 #[derive(Debug)]
 pub struct Rollback {
-    present: Present,
+    present: WorktreeTree,
     loop_dir: PathBuf,
     target: String,
     /// All that is to change.
@@ -124,9 +125,10 @@ impl Rollback {
         loop_dir: &Path,
         rules: &Rules,
         snapshot: &Kept,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<Self, RollbackError> {
-        let present = present::present(repository, loop_dir, rules, &snapshot.commit, call_off)?;
+        let present =
+            worktree_tree::worktree_tree(repository, loop_dir, rules, &snapshot.commit, cancel)?;
         let order = present.order(&[
             "diff-tree",
             "-r",
@@ -136,15 +138,15 @@ impl Rollback {
             &present.tree,
             &snapshot.commit,
         ]);
-        let differences = order.ask(call_off)?;
+        let differences = order.ask(cancel)?;
         let entries = present.order(&["ls-files", "-s", "-v", "-z"]);
-        let entries = entries.ask(call_off)?;
+        let entries = entries.ask(cancel)?;
         let sparse: BTreeSet<&[u8]> = index::entries(&entries)
-            .filter(Listed::is_sparse)
+            .filter(IndexEntry::is_sparse)
             .map(|entry| entry.path)
             .collect();
         let differences = read(&differences);
-        let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences, call_off)?;
+        let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences, cancel)?;
         let crowded = present.crowded.iter();
         let mut left: Vec<String> = crowded
             .map(|path| RepoPath::new(path).to_string())
@@ -173,11 +175,11 @@ impl Rollback {
         if !in_the_way.is_empty() {
             return Err(RollbackError::InTheWay(in_the_way));
         }
-        let target = target(&present, loop_dir, &wanted, call_off)?;
+        let target = target(&present, loop_dir, &wanted, cancel)?;
         let paths = wanted.iter().map(|wanted| wanted.path.to_vec()).collect();
         let gone = wanted.iter().filter(|wanted| wanted.status == b'D');
         let gone = gone.map(|wanted| wanted.path.to_vec()).collect();
-        let odd = present.differing(call_off)?;
+        let odd = present.differing(cancel)?;
         let rollback = Self {
             present,
             loop_dir: loop_dir.to_owned(),
@@ -187,7 +189,7 @@ impl Rollback {
             gone,
             left,
         };
-        rollback.turn(&["--dry-run"], call_off)?;
+        rollback.turn(&["--dry-run"], cancel)?;
         Ok(rollback)
     }
 
@@ -211,14 +213,14 @@ impl Rollback {
         &self,
         loop_id: LoopId,
         moment: Moment,
-        call_off: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<String, GitError> {
         let git = &self.present.repository.git;
         let message = format!("tachikoma: {moment} of {loop_id}");
         let mut words = vec!["commit-tree", &self.present.tree, "-m", &message];
         // Before the first commit there is none.
         let head = git.order(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
-        let head = head.ask_line(call_off);
+        let head = head.ask_line(cancel);
         if let Ok(head) = &head {
             words.extend(["-p", head]);
         }
@@ -226,12 +228,12 @@ impl Rollback {
         let order = IDENTITY
             .iter()
             .fold(order, |order, (name, value)| order.env(name, *value));
-        let commit = order.ask_line(call_off)?;
+        let commit = order.ask_line(cancel)?;
         let name = snapshots::name(loop_id, moment);
         // Whatever has that name already is not replaced.
         let none = "0".repeat(commit.len());
         let order = git.order(&["update-ref", &name, &commit, &none]);
-        order.ask(call_off)?;
+        order.ask(cancel)?;
         Ok(name)
     }
 
@@ -239,11 +241,12 @@ impl Rollback {
     ///
     /// # Errors
     /// It could not be done.
-    pub fn perform(self, to: Moment, call_off: &CallOff) -> Result<(), PerformError> {
+    pub fn perform(self, to: Moment, cancel: &CancelToken) -> Result<(), PerformError> {
         let top = &self.present.repository.top;
         let paths = self.paths.iter().map(Vec::as_slice);
-        let aside = Aside::make(&self.loop_dir, top, to, paths).map_err(PerformError::NotBegun)?;
-        let why = match self.bring_back(call_off) {
+        let aside =
+            RollbackBackup::make(&self.loop_dir, top, to, paths).map_err(PerformError::NotBegun)?;
+        let why = match self.bring_back(cancel) {
             Ok(()) => {
                 aside.remove();
                 return Ok(());
@@ -262,15 +265,15 @@ impl Rollback {
         }
     }
 
-    fn bring_back(&self, call_off: &CallOff) -> Result<(), Halt> {
-        self.turn(&[], call_off)?;
-        let mut differs = self.present.differing(call_off)?;
+    fn bring_back(&self, cancel: &CancelToken) -> Result<(), Halt> {
+        self.turn(&[], cancel)?;
+        let mut differs = self.present.differing(cancel)?;
         differs.retain(|path| !self.odd.contains(path));
         let top = &self.present.repository.top;
         let still_there = |path: &&Vec<u8>| {
             // In the place of a directory there may be a file by now, and the other way round.
             let there = std::fs::symlink_metadata(at(top, path));
-            present::is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
+            is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
         };
         differs.extend(self.gone.iter().filter(still_there).cloned());
         if differs.is_empty() {
@@ -281,25 +284,25 @@ impl Rollback {
     }
 
     /// A work tree that is to be sparse has files outside of it all the same, which git would take away.
-    fn turn(&self, how: &[&str], call_off: &CallOff) -> Result<(), GitError> {
+    fn turn(&self, how: &[&str], cancel: &CancelToken) -> Result<(), GitError> {
         let mut words = vec!["read-tree", "-m", "-u", "--no-sparse-checkout"];
         words.extend(how);
         words.extend([self.present.tree.as_str(), &self.target]);
         let order = self.present.order(&words).limit(Some(TURN_TIMEOUT));
         // What is set aside has a second name, which is a change of the file to nobody else.
         let order = order.config("core.trustctime=false").ends_with_us();
-        order.ask(call_off).map(drop)
+        order.ask(cancel).map(drop)
     }
 }
 
 /// Finds what is to go only because the rules about what is ignored were others at the time: it may have been there, and nobody
 /// looked.
 fn ignored_then(
-    present: &Present,
+    present: &WorktreeTree,
     loop_dir: &Path,
     then: &str,
     differences: &[Difference<'_>],
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<BTreeSet<RepoPath>, GitError> {
     let came = differences.iter().filter(|came| came.status == b'D');
     let came: Vec<&[u8]> = came.map(|came| came.path).collect();
@@ -309,28 +312,28 @@ fn ignored_then(
     let git = &present.repository.git;
     let index = TemporaryIndex::of(None, loop_dir)?;
     let order = git.order(&["read-tree", then]).index(&index.0);
-    order.ask(call_off)?;
+    order.ask(cancel)?;
     let listed = git.order(&["ls-files", "-z"]).index(&index.0);
-    let listed = listed.ask(call_off)?;
-    let rules = index::ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
+    let listed = listed.ask(cancel)?;
+    let rules = ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
     // A work tree with nothing but the rules of that time.
     let dir = TemporaryDir::new()?;
     if !rules.is_empty() {
         let order = git.order(&["checkout-index", "-z", "--stdin"]);
         let order = order.index(&index.0).env("GIT_WORK_TREE", &dir.0);
-        order.stdin(&rules).ask(call_off)?;
+        order.stdin(&rules).ask(cancel)?;
     }
     let check = git.order(&["check-ignore", "-z", "--stdin"]);
     let check = check.env("GIT_WORK_TREE", &dir.0);
-    index::ignored(&check, came.into_iter(), call_off)
+    index::ignored(&check, came.into_iter(), cancel)
 }
 
 /// Makes the tree that is wanted: the present one, but for the differences.
 fn target(
-    present: &Present,
+    present: &WorktreeTree,
     loop_dir: &Path,
     wanted: &[Difference<'_>],
-    call_off: &CallOff,
+    cancel: &CancelToken,
 ) -> Result<String, GitError> {
     let index = TemporaryIndex::of(Some(&present.index.0), loop_dir)?;
     let git = &present.repository.git;
@@ -346,9 +349,9 @@ fn target(
         input.push(0);
     }
     let order = git.order(&["update-index", "-z", "--index-info"]);
-    order.index(&index.0).stdin(&input).ask(call_off)?;
+    order.index(&index.0).stdin(&input).ask(cancel)?;
     let order = git.order(&["write-tree"]).index(&index.0);
-    order.ask_line(call_off)
+    order.ask_line(cancel)
 }
 
 /// Reads `:old-mode new-mode old-object new-object status`, NUL, path, NUL.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tachikoma_core::LoopId;
 
-use super::program::{CallOff, Git, GitError};
+use super::program::{CancelToken, Git, GitError};
 use super::repository::{Found, Repository};
 
 /// Below this all refs of ours lie.
@@ -83,10 +83,10 @@ pub fn name(loop_id: LoopId, moment: impl Into<Moment>) -> String {
 ///
 /// # Errors
 /// Git fails.
-pub fn list(git: &Git, loop_id: LoopId, call_off: &CallOff) -> Result<Vec<Kept>, GitError> {
+pub fn list(git: &Git, loop_id: LoopId, cancel: &CancelToken) -> Result<Vec<Kept>, GitError> {
     let below = format!("{REFS}/{loop_id}/");
     let order = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-    let answer = order.word(&below).ask(call_off)?;
+    let answer = order.word(&below).ask(cancel)?;
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let mut kept: Vec<Kept> = answer
         .lines()
@@ -142,12 +142,12 @@ fn last_number(kept: &[Kept]) -> Option<u32> {
 pub fn delete_all(git: &Git, loop_id: LoopId) -> Result<(), GitError> {
     let below = format!("{REFS}/{loop_id}/");
     let order = git.order(&["for-each-ref", "--format=delete %(refname)"]);
-    let orders = order.word(&below).ask(&CallOff::new())?;
+    let orders = order.word(&below).ask(&CancelToken::new())?;
     if orders.is_empty() {
         return Ok(());
     }
     let order = git.order(&["update-ref", "--no-deref", "--stdin"]);
-    order.stdin(&orders).ask(&CallOff::new()).map(drop)
+    order.stdin(&orders).ask(&CancelToken::new()).map(drop)
 }
 
 /// What a ref says before the number of an iteration that is of the loop before it was restored.
@@ -194,7 +194,7 @@ fn keep_as(
 ) -> Result<(), GitError> {
     let below = format!("{REFS}/{loop_id}/");
     let order = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-    let answer = order.word(&below).ask(&CallOff::new())?;
+    let answer = order.word(&below).ask(&CancelToken::new())?;
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let refs = answer.lines().filter_map(|line| {
         let (commit, name) = line.split_once(' ')?;
@@ -218,7 +218,7 @@ fn keep_as(
     let order = git.order(&["update-ref", "--no-deref", "--stdin"]);
     order
         .stdin(orders.as_bytes())
-        .ask(&CallOff::new())
+        .ask(&CancelToken::new())
         .map(drop)
 }
 
@@ -239,7 +239,7 @@ pub fn delete_all_around(dir: &Path, loop_id: LoopId) -> Result<(), String> {
 }
 
 fn around(dir: &Path, act: impl FnOnce(&Git) -> Result<(), GitError>) -> Result<(), String> {
-    match Repository::find(dir, None, &CallOff::new()) {
+    match Repository::find(dir, None, &CancelToken::new()) {
         Found::Repository(repository) => {
             act(&repository.git).map_err(|error| tachikoma_core::error_chain(&error))
         }

@@ -8,7 +8,7 @@ use tachikoma_fs::RALPH_DIR;
 
 use super::bundle;
 use super::path::{RepoPath, is_ours, parts};
-use super::program::{CallOff, Git, GitError};
+use super::program::{CancelToken, Git, GitError};
 use super::repository::{Found, Repository};
 use tachikoma_core::error_chain as chain;
 use tachikoma_store::lock;
@@ -44,8 +44,8 @@ pub fn standing(
     search_path: Option<&OsStr>,
     commits: bool,
 ) -> Result<Standing, String> {
-    let call_off = CallOff::new();
-    let repository = match Repository::find(dir, search_path, &call_off) {
+    let cancel = CancelToken::new();
+    let repository = match Repository::find(dir, search_path, &cancel) {
         Found::Repository(repository) => repository,
         Found::NoRepository => return Err("no repository here".to_owned()),
         Found::Unusable { reason } => return Err(reason),
@@ -60,7 +60,7 @@ pub fn standing(
         "--no-renames",
         "--ignore-submodules=dirty",
     ]);
-    let answer = order.ask(&call_off).map_err(|error| chain(&error))?;
+    let answer = order.ask(&cancel).map_err(|error| chain(&error))?;
     // Two letters and a space before each name.
     let mut entries = parts(&answer);
     let detached = entries.next() == Some(DETACHED);
@@ -70,7 +70,7 @@ pub fn standing(
         detached,
         dirty: dirty.map(|path| path.to_string()).collect(),
         no_identity: commits
-            .then(|| no_identity(&repository.git, &call_off))
+            .then(|| no_identity(&repository.git, &cancel))
             .flatten(),
         half_restored: Some(repository.git_dir.join(bundle::MARK)).filter(|mark| mark.exists()),
         top: repository.top,
@@ -78,10 +78,10 @@ pub fn standing(
 }
 
 /// Asks for both names that a commit has, as strictly as the commit would.
-fn no_identity(git: &Git, call_off: &CallOff) -> Option<String> {
+fn no_identity(git: &Git, cancel: &CancelToken) -> Option<String> {
     ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"]
         .iter()
-        .find_map(|name| match git.order(&["var", name]).ask(call_off) {
+        .find_map(|name| match git.order(&["var", name]).ask(cancel) {
             Err(GitError::Failed { words, .. }) => {
                 let last = words.lines().last().unwrap_or_default();
                 Some(last.trim_start_matches("fatal: ").to_owned())

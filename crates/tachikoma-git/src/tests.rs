@@ -20,8 +20,8 @@ use tachikoma_core::LoopId;
 use tachikoma_testkit::Scratch;
 
 use super::{
-    CallOff, Commit, CommitError, Keeper, KeeperOptions, Opened, Own, Protected, RepoPath, Survey,
-    Whose,
+    CancelToken, ChangeOwner, Commit, CommitError, Opened, Protected, RepoPath, RuntimeFiles,
+    Survey, TrackerOptions, WorkTracker,
 };
 
 /// Longer than any git takes.
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A repository, a loop in it, and what its git was asked.
 struct Place {
     scratch: Scratch,
-    options: KeeperOptions,
+    options: TrackerOptions,
 }
 
 impl Place {
@@ -65,7 +65,7 @@ impl Place {
             home = home.display(),
         );
         scratch.write_script(bin.join("git"), text);
-        let options = KeeperOptions {
+        let options = TrackerOptions {
             hidden: Vec::new(),
             working_dir: scratch.path(),
             loop_dir: scratch.path().join(".ralph/loops/one"),
@@ -73,7 +73,7 @@ impl Place {
             search_path: Some(bin.into_os_string()),
             protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).unwrap(),
             max_file_bytes: 1000,
-            own: Own::default(),
+            runtime_files: RuntimeFiles::default(),
         };
         let place = Self { scratch, options };
         place.make_loop_dir();
@@ -90,15 +90,15 @@ impl Place {
         self.scratch.git(&["commit", "--quiet", "-m", subject]);
     }
 
-    fn open(&self, whose: Whose) -> (Box<Keeper>, Survey) {
-        match Keeper::open(self.options.clone(), whose, &CallOff::new()) {
-            Opened::Ready { keeper, survey } => (keeper, survey),
+    fn open(&self, owner: ChangeOwner) -> (Box<WorkTracker>, Survey) {
+        match super::open(self.options.clone(), owner, &CancelToken::new()) {
+            Opened::Ready { tracker, survey } => (tracker, survey),
             other => panic!("{other:?}"),
         }
     }
 
-    fn keeper(&self) -> Box<Keeper> {
-        self.open(Whose::Others).0
+    fn tracker(&self) -> Box<WorkTracker> {
+        self.open(ChangeOwner::Others).0
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -173,27 +173,29 @@ impl Place {
 
 /// Surveys, and names what changed.
 #[track_caller]
-fn changed(keeper: &mut Keeper, whose: Whose) -> Vec<String> {
-    names(&keeper.survey(whose, &CallOff::new()).unwrap())
+fn changed(tracker: &mut WorkTracker, owner: ChangeOwner) -> Vec<String> {
+    names(&tracker.survey(owner, &CancelToken::new()).unwrap())
 }
 
 fn names(survey: &Survey) -> Vec<String> {
     survey.changed.iter().map(ToString::to_string).collect()
 }
 
-fn commit(keeper: &mut Keeper, message: &str) -> Result<Option<Commit>, CommitError> {
-    keeper.commit(message, Some(LIMIT), &CallOff::new())
+fn commit(tracker: &mut WorkTracker, message: &str) -> Result<Option<Commit>, CommitError> {
+    super::commit(tracker, message, Some(LIMIT), &CancelToken::new())
 }
 
 #[track_caller]
-fn commits(keeper: &mut Keeper) -> usize {
-    let made = commit(keeper, "of the loop").unwrap();
+fn commits(tracker: &mut WorkTracker) -> usize {
+    let made = commit(tracker, "of the loop").unwrap();
     made.map_or(0, |commit| commit.files)
 }
 
 #[track_caller]
-fn snapshot(keeper: &mut Keeper, iteration: u32) -> String {
-    keeper.snapshot(iteration, &CallOff::new()).unwrap().commit
+fn snapshot(tracker: &mut WorkTracker, iteration: u32) -> String {
+    super::snapshot(tracker, iteration, &CancelToken::new())
+        .unwrap()
+        .commit
 }
 
 fn path_variable(place: &Place) -> OsString {

@@ -9,7 +9,7 @@ use tachikoma_fs::RALPH_DIR;
 
 use super::head::git_dir_of;
 use super::path::{RepoPath, parts};
-use super::program::{CallOff, Git};
+use super::program::{CancelToken, Git};
 use tachikoma_store::lock;
 
 /// An index of a million files is smaller. In a larger one git itself has to look.
@@ -30,7 +30,7 @@ pub fn state_file(working_dir: &Path, search_path: Option<&OsStr>) -> Option<Rep
     }
     let git = Git::new(working_dir, search_path);
     let order = git.order(&["ls-files", "-z", "--", RALPH_DIR]);
-    let answer = order.ask(&CallOff::new()).ok()?;
+    let answer = order.ask(&CancelToken::new()).ok()?;
     let is_ours = |path: &&[u8]| {
         let mut parts = path.split(|byte| *byte == b'/').skip(1);
         let name = parts.next().and_then(|name| std::str::from_utf8(name).ok());

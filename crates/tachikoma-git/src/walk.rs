@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use super::fingerprint::{Below, Content, Dir, Mark, What, split};
 use super::head::mark_of_submodule;
 use super::path::RepoPath;
-use super::program::CallOff;
-use super::seen::{Changed, New, Room, Seen};
+use super::program::CancelToken;
 use super::signature::{changed_at, of};
+use super::walk_result::{Changed, New, NewFileBudget, WalkResult};
 use tachikoma_runtime::clock;
 
 /// Stamps have the tick of the kernel, ten milliseconds at most: who was stamped this long ago will get another stamp if it
@@ -49,23 +49,23 @@ pub struct Walk {
     path: Vec<u8>,
     chunk: Vec<u8>,
     /// Looked at in each directory.
-    call_off: CallOff,
+    cancel: CancelToken,
     /// How many bytes new files may still have.
-    pub room: Room,
-    pub seen: Seen,
+    pub room: NewFileBudget,
+    pub seen: WalkResult,
 }
 
 impl Walk {
-    pub fn new(room: Room, call_off: &CallOff) -> Self {
+    pub fn new(room: NewFileBudget, cancel: &CancelToken) -> Self {
         let now = clock::file_time();
         Self {
             fine: now.saturating_sub(RACY_NANOS),
             coarse: now.saturating_sub(RACY_COARSE_NANOS),
             path: Vec::with_capacity(256),
             chunk: Vec::new(),
-            call_off: call_off.clone(),
+            cancel: cancel.clone(),
             room,
-            seen: Seen::default(),
+            seen: WalkResult::default(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Walk {
     /// Looks at a directory and all below it: alone, or where there is enough to do with a helper.
     fn dir(&mut self, top: &Path, fd: &OwnedFd, dir: &mut Dir, depth: usize, alone: bool) {
         // Whoever walks asks when it is over.
-        if self.call_off.is_called_off() {
+        if self.cancel.is_canceled() {
             return;
         }
         let Ok(stat) = rustix::fs::fstat(fd) else {
@@ -158,10 +158,10 @@ impl Walk {
             coarse: self.coarse,
             path: self.path.clone(),
             chunk: Vec::new(),
-            call_off: self.call_off.clone(),
+            cancel: self.cancel.clone(),
             // Only files that are new need room, and those are learned of by one.
             room: self.room,
-            seen: Seen::default(),
+            seen: WalkResult::default(),
         };
         let seen = std::thread::scope(|scope| {
             let helping = scope.spawn(|| {

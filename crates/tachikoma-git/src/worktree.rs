@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tachikoma_core::WorkTree;
 
 pub use crate::repository::may_be_in_a_repository;
-use crate::{CallOff, Git, is_object_name, is_ours, printable};
+use crate::{CancelToken, Git, is_object_name, is_ours, printable};
 use tachikoma_runtime::clock;
 
 /// All questions of one hand-off together. A large tree takes a second or two; the fresh session waits meanwhile, and
@@ -139,7 +139,7 @@ impl GitQueries {
     fn ask(&self, words: &[&str]) -> Option<Answer> {
         let left = self.deadline.checked_duration_since(clock::monotonic())?;
         let order = self.git.order(words).limit(Some(left));
-        let asked = order.answer_max(ANSWER_BYTES_MAX).ask(&CallOff::new());
+        let asked = order.answer_max(ANSWER_BYTES_MAX).ask(&CancelToken::new());
         asked.ok().map(|bytes| Answer { bytes })
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_cloud::{CloudError, Digest, Object, Put, Store, digest_of};
 use tachikoma_core::{LoopId, Seq};
-use tachikoma_fs::{make_dir, private, whole};
+use tachikoma_fs::{atomic_file, make_dir, private};
 
 use crate::store::backup::{Listed, by_name};
 use crate::store::{StoreError, vault};
@@ -213,7 +213,7 @@ impl Cloud {
     /// The download fails, the file cannot be written, or its digest is wrong. No file is left then.
     pub async fn fetch(&self, copied: &Copied, dir: &Path) -> Result<PathBuf, FetchError> {
         make_dir(dir).map_err(StoreError::from)?;
-        let path = whole::temporary(dir);
+        let path = atomic_file::temporary(dir);
         let fetched = self.fetch_to(copied, &path).await;
         fetched
             .map(|()| path.clone())

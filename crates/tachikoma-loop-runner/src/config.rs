@@ -19,8 +19,8 @@ use tachikoma_fs::RALPH_DIR;
 
 use crate::cloud::{Cloud, Surroundings};
 use crate::gates;
-use crate::git::bundle::Work;
-use crate::git::present::Bounds;
+use crate::git::bundle::BundleSource;
+use crate::git::worktree_tree::Bounds;
 use crate::hooks::Registry;
 use crate::opencode::client::{Address, Login};
 use crate::opencode::server_file::{Condition, ServerFile};
@@ -480,8 +480,8 @@ impl LoopConfig {
     }
 
     /// Returns what is needed to bundle the work of a loop into a backup.
-    pub(crate) fn work_of(&self, loop_id: LoopId) -> Work {
-        Work {
+    pub(crate) fn work_of(&self, loop_id: LoopId) -> BundleSource {
+        BundleSource {
             working_dir: self.working_dir.clone(),
             loop_id,
             search_path: self.search_path.clone(),

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use tachikoma_core::LoopId;
 
 use crate::cloud::Cloud;
-use crate::git::bundle::Work;
-use crate::git::present::Bounds;
+use crate::git::bundle::BundleSource;
+use crate::git::worktree_tree::Bounds;
 use crate::store::backup::Backups;
 use crate::store::recover::Copies;
 use crate::store::snapshot::Packing;
@@ -51,8 +51,8 @@ impl Premises {
         }
     }
 
-    pub(crate) fn work_of(&self, loop_id: LoopId) -> Work {
-        Work {
+    pub(crate) fn work_of(&self, loop_id: LoopId) -> BundleSource {
+        BundleSource {
             working_dir: self.working_dir.clone(),
             loop_id,
             search_path: self.search_path.clone(),

@@ -1,7 +1,6 @@
 //! Operations on a loop that does not run. Each holds the lock of the working directory while it works.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
@@ -12,15 +11,15 @@ use crate::admin::purge::{self, Purged};
 use crate::admin::restore;
 pub use crate::admin::restore::Restored;
 use crate::clock::Clock;
-pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied, restored_head};
-use crate::git::{CallOff, Whose};
+pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied_ref, restored_head};
+use crate::git::{self, CancelToken, ChangeOwner};
 use crate::process::orphans;
 use crate::store::backup::{self, Manifest, Taken};
 use crate::store::journal::Journal;
 use crate::store::lock::{self, LockError, WorkLock};
 use crate::store::recover::{self, Loss};
 use crate::store::snapshot::{self, Durability, Snapshot};
-use crate::store::{StoreError, archive, loops, temporary, vault};
+use crate::store::{StoreError, archive, key_check, layout, loops, temporary};
 use tachikoma_core::error_chain as chain;
 
 pub use crate::loop_files::Premises;
@@ -86,7 +85,7 @@ pub fn note(
 
 /// Opens a loop, gives the core one input, and closes the loop.
 fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, StoreError> {
-    let dir = loops::dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let taken = found.open(&dir, &premises.working_dir)?;
     let (mut journal, mut state) = (taken.journal, taken.state);
@@ -95,24 +94,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
     journal.sync()?;
     let answer = effects.into_iter().find_map(|effect| match effect {
         Effect::Reply { answer, .. } => Some(answer),
-        Effect::Launch { .. }
-        | Effect::Prompt { .. }
-        | Effect::Advise { .. }
-        | Effect::SendMessage { .. }
-        | Effect::RollBack { .. }
-        | Effect::AskCost { .. }
-        | Effect::AttributeChanges
-        | Effect::AskHandOff { .. }
-        | Effect::Close { .. }
-        | Effect::OpenSession { .. }
-        | Effect::RunHooks { .. }
-        | Effect::Autocommit { .. }
-        | Effect::CancelAutocommit
-        | Effect::SampleProcesses { .. }
-        | Effect::CheckConditions { .. }
-        | Effect::RunGates { .. }
-        | Effect::Signal { .. }
-        | Effect::Finish => None,
+        _ => None,
     });
     let snapshot = Snapshot::of(&state, &premises.working_dir, clock.now());
     let saved = snapshot.write(
@@ -162,7 +144,7 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
         true => None,
         false => Some(WorkLock::acquire(working_dir).await?),
     };
-    let dir = loops::dir(working_dir, loop_id);
+    let dir = layout::loop_dir(working_dir, loop_id);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let now = Clock::starting_after(found.state.time).now();
     let mut moment = found.moment(&dir, working_dir, now);
@@ -171,13 +153,13 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     let mut without_work = None;
     if premises.cloud.is_some() {
         let owed = found.state.owes_a_look();
-        let whose = match &lock {
-            Some(lock) => Whose::since_the_last_look(owed, lock.died(), found.state.time),
-            None if owed => Whose::Loop,
-            None => Whose::Others,
+        let owner = match &lock {
+            Some(lock) => ChangeOwner::since_last_survey(owed, lock.died(), found.state.time),
+            None if owed => ChangeOwner::Loop,
+            None => ChangeOwner::Others,
         };
         let work = premises.work_of(loop_id);
-        let bundled = work.bundle(&dir, &Mutex::new(whose), &CallOff::new());
+        let bundled = work.bundle(&dir, &|| owner, &CancelToken::new());
         moment.work = bundled.path();
         without_work = bundled.lacks().map(|what| format!("it goes {what}"));
     }
@@ -197,7 +179,7 @@ pub async fn restore(
     looked_at: &Manifest,
 ) -> Result<Restored, OfflineError> {
     // Files without a key are not damaged, and must not be moved away.
-    vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
+    key_check::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = alone(&premises.working_dir).await?;
     Ok(restore::restore(&lock, premises, file, looked_at)?)
 }
@@ -224,8 +206,8 @@ pub fn unpack(
     iteration: u32,
     bundle: &Path,
 ) -> Result<Unpacked, String> {
-    let dir = loops::dir(&premises.working_dir, loop_id);
-    let unpacked = premises.work_of(loop_id).unpack(bundle, &dir, iteration)?;
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
+    let unpacked = git::bundle::unpack(&premises.work_of(loop_id), bundle, &dir, iteration)?;
     let _ = std::fs::remove_file(bundle);
     Ok(unpacked)
 }
@@ -236,7 +218,7 @@ pub fn unpack(
 /// A runner runs the loop, or a file cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
     // Without the key the contents of the files cannot be checked before they are deleted.
-    vault::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
+    key_check::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
         // The lock file is needed to find the processes.

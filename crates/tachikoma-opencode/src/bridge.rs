@@ -3,12 +3,12 @@
 //! server, and says which; what the server does meanwhile is the server's. That is why whoever takes a conversation up
 //! again ends a turn that still goes on there.
 
-mod answers;
-mod family;
 mod filter;
 mod find;
+mod messages;
 mod open;
 mod prompt;
+mod session_tree;
 mod turn;
 
 use std::collections::VecDeque;
@@ -24,9 +24,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::client::{Client, EventStream, Login};
-use answers::{Answers, ServerClock};
-use family::Family;
 use filter::Filter;
+use messages::{AnswerIndex, ServerClock};
+use session_tree::SessionTree;
 use tachikoma_core::error_chain as chain;
 use turn::Turn;
 
@@ -35,6 +35,9 @@ const ORDER_BYTES_MAX: usize = 16 << 20;
 
 /// Orders that wait while a request is under way. The runner says a few at a time.
 const ORDERS_MAX: usize = 16;
+
+/// Timeout of most requests. The first request of a directory loads its tools, which takes seconds and longer on a busy machine.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a bridge that is not needed any more sees to it that nothing goes on behind it. The server takes up to 1.2 s to
 /// end a turn, on a busy machine more.
@@ -146,7 +149,7 @@ struct Conversation {
     client: Client,
     events: EventStream,
     clock: ServerClock,
-    answers: Answers,
+    answer_index: AnswerIndex,
     version: Option<String>,
     /// The server's id of it; none before there is one.
     id: Option<String>,
@@ -155,7 +158,7 @@ struct Conversation {
     /// How much fits into each model's context: asked for while the first prompt is on its way.
     asked_windows: Option<JoinHandle<Vec<(String, u64)>>>,
     windows: Vec<(String, u64)>,
-    family: Family,
+    session_tree: SessionTree,
     filter: Filter,
     turn: Option<Turn>,
     /// Whether a turn of an earlier bridge may be there that was cut.

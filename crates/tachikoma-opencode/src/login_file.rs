@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_fs::whole::{Durability, write_whole};
-use tachikoma_fs::{is_missing, regular};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::{is_missing, safe_read};
 use uuid::Uuid;
 
 use super::client::Login;
@@ -53,7 +53,7 @@ pub fn remove(dir: &Path) {
 /// Reads the file in a supervisor's directory; none where there is none.
 pub fn read(dir: &Path) -> Result<Option<Login>, StoreError> {
     let path = dir.join(NAME);
-    let bytes = match regular::read(&path, BYTES_MAX) {
+    let bytes = match safe_read::read(&path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) => return Err(StoreError::io("read", &path)(error)),

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tachikoma_core::supervise::{ServerPhase, ServerState};
 use tachikoma_core::{Generation, Timestamp};
-use tachikoma_fs::whole::{Durability, write_whole};
-use tachikoma_fs::{is_missing, regular};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::{is_missing, safe_read};
 
 use tachikoma_store::{StoreError, lock};
 
@@ -75,8 +75,8 @@ impl ServerFile {
     /// It cannot be read, or makes no sense.
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(NAME);
-        let own = regular::open_own(&path);
-        let bytes = match own.and_then(|file| regular::read_all(file, BYTES_MAX)) {
+        let own = safe_read::open_own(&path);
+        let bytes = match own.and_then(|file| safe_read::read_all(file, BYTES_MAX)) {
             Ok(bytes) => bytes,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(StoreError::io("read", &path)(error)),
@@ -95,7 +95,7 @@ impl ServerFile {
 
     /// Returns the generation that the file has, also one of a dead supervisor; 0 where there is none.
     pub fn last_generation(dir: &Path) -> Generation {
-        let bytes = regular::read(&dir.join(NAME), BYTES_MAX).unwrap_or_default();
+        let bytes = safe_read::read(&dir.join(NAME), BYTES_MAX).unwrap_or_default();
         let file = serde_json::from_slice::<Self>(&bytes).unwrap_or_default();
         Generation(file.generation)
     }

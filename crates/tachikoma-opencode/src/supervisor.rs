@@ -22,7 +22,7 @@ use tachikoma_core::supervise::{
     RestartBackoff, RestartPolicy, ServerInput, ServerPolicy, StartedBy, StopSignals,
 };
 use tachikoma_core::{Generation, LoopId};
-use tachikoma_fs::whole;
+use tachikoma_fs::atomic_file;
 
 use tachikoma_config::{OpenCodeSettings, Secret};
 use tachikoma_process::control_socket::ListenError;
@@ -51,7 +51,7 @@ pub fn is_ours(name: &str) -> bool {
     known.contains(&name)
         || journal::is_ours(name)
         || log::is_ours(name)
-        || whole::is_temporary(name)
+        || atomic_file::is_temporary(name)
 }
 
 /// What a supervisor is told before it begins. The library reads no environment: whoever uses it does.
@@ -125,7 +125,7 @@ pub enum SupervisorError {
 
 /// What the tasks of a supervisor tell it.
 #[derive(Debug)]
-enum News {
+enum SupervisorEvent {
     /// Something for the core.
     Input(ServerInput),
     /// The server says where it listens.

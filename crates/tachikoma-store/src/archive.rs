@@ -1,27 +1,18 @@
 //! Setting a loop aside. Its journal and its transcripts stay where they are; its snapshot moves into its directory, and
 //! by that it is archived: it is not the current loop any more, and the next run begins another one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tachikoma_core::LoopId;
+use tachikoma_fs::make_dir;
 use tachikoma_fs::quarantine::quarantine;
-use tachikoma_fs::whole::write_whole;
-use tachikoma_fs::{is_missing, make_dir, sync_dir};
 
 use super::recover::{self, Copies, Loss};
-use super::snapshot::{self, Durability, Snapshot};
+use super::snapshot::{self, Snapshot};
 use super::vault::Vault;
-use super::{StoreError, loops};
+use super::{StoreError, layout, loops};
 
-/// The snapshot of a loop that is archived, in the loop's own directory. Empty if nobody could say any more what was in it.
-/// Whoever moves it back to where snapshots are kept makes the loop the current one again.
-pub const ARCHIVED: &str = "archived.json";
-
-/// Returns whether the loop in `dir` is archived.
-#[must_use]
-pub fn is_archived(dir: &Path) -> bool {
-    std::fs::symlink_metadata(dir.join(ARCHIVED)).is_ok()
-}
+pub use super::archived_snapshot::{move_away, remove, set_aside, write_archived, write_unknown};
 
 /// Archives a loop. The lock of the working directory must be held.
 ///
@@ -33,7 +24,7 @@ pub fn archive(
     snapshot: &Path,
     vault: &Vault,
 ) -> Result<(), StoreError> {
-    let dir = loops::dir(working_dir, loop_id);
+    let dir = layout::loop_dir(working_dir, loop_id);
     let bytes = match snapshot::read(snapshot, vault) {
         Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot, vault)?,
         Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id, vault),
@@ -54,27 +45,6 @@ pub fn archive(
     remove(snapshot, vault)
 }
 
-/// Keeps the snapshot of a loop that is not the one at hand: it archives its loop, unless that is gone or archived already.
-///
-/// # Errors
-/// It cannot be moved; it is then where it was.
-pub fn set_aside(
-    working_dir: &Path,
-    snapshot: &Path,
-    loop_id: LoopId,
-    vault: &Vault,
-) -> Result<(), StoreError> {
-    let dir = loops::dir(working_dir, loop_id);
-    let bytes = snapshot::bytes(snapshot, vault)?;
-    if dir.is_dir() && !is_archived(&dir) {
-        write_archived(&dir, &bytes, vault)?;
-    } else if vault.read(&dir.join(ARCHIVED), snapshot::BYTES_MAX).ok() != Some(bytes) {
-        quarantine(working_dir, &snapshot::place(snapshot, vault))?;
-        return Ok(());
-    }
-    remove(snapshot, vault)
-}
-
 /// Archives every loop but `current`: a runner may have died between beginning that one and archiving the one before it,
 /// which would come back one day.
 ///
@@ -88,7 +58,7 @@ pub fn archive_others(
 ) -> Result<(), StoreError> {
     for (_, loop_id) in loops::unarchived(working_dir, vault)? {
         if loop_id != current {
-            let dir = loops::dir(working_dir, loop_id);
+            let dir = layout::loop_dir(working_dir, loop_id);
             let bytes = of_journal(working_dir, &dir, snapshot, loop_id, vault);
             write_archived(&dir, &bytes, vault)?;
         }
@@ -149,49 +119,4 @@ fn of_journal(
                 .into_bytes()
         })
         .unwrap_or_default()
-}
-
-/// An empty one stays empty: it says that nobody knows.
-fn write_archived(dir: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
-    let path = dir.join(ARCHIVED);
-    let sealed = match bytes.is_empty() {
-        true => bytes.into(),
-        false => vault.seal(bytes).map_err(StoreError::io("seal", &path))?,
-    };
-    write_whole(&path, &sealed, Durability::Synced)?;
-    Ok(())
-}
-
-/// Says of an archived loop that nobody knows any more what its state was.
-pub fn write_unknown(path: &Path) -> Result<(), StoreError> {
-    write_whole(path, b"", Durability::Synced)?;
-    Ok(())
-}
-
-/// Moves a snapshot to the quarantine, in whatever form it is.
-pub fn move_away(working_dir: &Path, snapshot: &Path, vault: &Vault) -> Result<(), StoreError> {
-    for path in forms(snapshot, vault) {
-        quarantine(working_dir, &path)?;
-    }
-    Ok(())
-}
-
-/// The files that are a snapshot.
-fn forms(snapshot: &Path, vault: &Vault) -> impl Iterator<Item = PathBuf> {
-    let counts = snapshot::place(snapshot, vault);
-    let forms = snapshot::all_places(snapshot);
-    let is_one = move |path: &PathBuf| *path == counts || snapshot::is_ours(path, vault);
-    forms.into_iter().filter(is_one)
-}
-
-/// Removes a snapshot, in whatever form it is.
-pub fn remove(snapshot: &Path, vault: &Vault) -> Result<(), StoreError> {
-    for path in forms(snapshot, vault) {
-        match std::fs::remove_file(&path) {
-            Ok(()) => sync_dir(path.parent().unwrap_or(Path::new(".")))?,
-            Err(error) if is_missing(&error) => {}
-            Err(error) => return Err(StoreError::io("remove", &path)(error)),
-        }
-    }
-    Ok(())
 }

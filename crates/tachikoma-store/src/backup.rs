@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{Epoch, LoopId, LoopState, Seq, Timestamp};
-use tachikoma_fs::{make_dir, private, regular, sync_dir};
+use tachikoma_fs::{make_dir, private, safe_read, sync_dir};
 
 use super::StoreError;
 use super::journal::JournalPart;
@@ -135,7 +135,7 @@ pub fn take(
     let begun = tachikoma_runtime::clock::monotonic();
     if let Some(journal) = &moment.journal {
         // It must not have what the journal may lose.
-        regular::open(&journal.path)
+        safe_read::open(&journal.path)
             .and_then(|file| file.sync_data())
             .map_err(StoreError::io("sync", &journal.path))?;
     }

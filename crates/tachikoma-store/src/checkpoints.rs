@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::SessionNo;
-use tachikoma_fs::whole::{self, Durability, write_whole};
+use tachikoma_fs::atomic_file::{self, Durability, write_whole};
 
 use super::StoreError;
 use super::vault::Vault;
@@ -28,7 +28,7 @@ pub fn dir(dir: &Path) -> PathBuf {
 
 /// Returns whether a file of that name among the hand-offs is ours.
 pub fn is_ours(name: &str) -> bool {
-    session_of(name).is_some() || whole::is_temporary(name)
+    session_of(name).is_some() || atomic_file::is_temporary(name)
 }
 
 fn session_of(name: &str) -> Option<SessionNo> {

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
+use super::is_damage;
 use super::vault::lines::{OnDamage, Place};
 use super::vault::{Unsealed, Vault};
 
@@ -50,7 +51,7 @@ pub struct Opened {
 /// # Errors
 /// It cannot be opened. That a compressed file is damaged is found while it is read, see [`is_damage`].
 pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    let opened = open_with(path, vault, OnDamage::Fail, regular::open)?;
+    let opened = open_with(path, vault, OnDamage::Fail, safe_read::open)?;
     let name = opened.path.file_name().and_then(|name| name.to_str());
     let is_it = |of: &String| of.rsplit('/').next() == name;
     match opened.of.as_ref().filter(|of| !is_it(of)) {
@@ -63,7 +64,7 @@ pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
 
 /// Opens a segment of a journal: lines that do not open are passed on, for one who looks at each line.
 pub fn open_lines(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    open_with(path, vault, OnDamage::Pass, regular::open)
+    open_with(path, vault, OnDamage::Pass, safe_read::open)
 }
 
 /// Opens what a person has named, whatever it is: behind a link, or a pipe.
@@ -135,12 +136,6 @@ pub fn content_of(file: File, vault: &Vault) -> io::Result<Box<dyn BufRead>> {
         true => unpack(content),
         false => content,
     })
-}
-
-/// Returns whether an error that came while a file was read says that the file is damaged.
-#[must_use]
-pub fn is_damage(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::InvalidData
 }
 
 /// Returns whether a path has the name of a compressed file.

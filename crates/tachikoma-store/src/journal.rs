@@ -7,23 +7,24 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{Epoch, LoopEvent, LoopId, Record, Seq, State, Timestamp, apply};
 use tachikoma_fs::{make_dir, private, sync_dir};
 
-use super::recover::{self, Copies, Loss};
+use super::checked_line::encode;
 use super::vault::Vault;
 use super::vault::lines::Sealer;
 use super::{StoreError, compressed, migrate};
 
 mod read;
+pub mod rewrite;
 pub mod segment;
 
 mod heal;
 
 pub use heal::{Healed, Wound};
-pub use read::check_sum;
 pub use read::{JournalEnd, read_around, read_records, read_state};
 pub use read::{
-    Remainder, SPOILT, begun, decode, decode_as, first_record, format_of, is_whole, newer, none_in,
-    read_line, read_lines, remainder, segments, seq_of, take_in,
+    begun, decode, decode_as, first_record, format_of, newer, none_in, read_line, read_lines,
+    seq_of, take_in,
 };
+pub use segment::{segment_name, segments};
 
 /// The format that this version writes, and the newest it reads.
 pub const FORMAT: u32 = migrate::JOURNAL.latest();
@@ -33,9 +34,6 @@ pub const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
 /// The directories above a journal: the loop's, `loops`, `.ralph`, the working directory.
 const ABOVE_JOURNAL: usize = 4;
-
-/// Between the record and its checksum.
-const CRC_MARK: &str = ",\"crc\":\"";
 
 /// An open journal. Only the runner that holds the lock of the working directory has one.
 #[derive(Debug)]
@@ -129,24 +127,6 @@ impl Journal {
         // If it cannot be removed, the next run takes it up: an empty loop, and no harm.
         let _ = std::fs::remove_file(dir.join(segment_name(1)));
         let _ = std::fs::remove_dir(dir);
-    }
-
-    /// Opens the journal in `dir` as a runner does that finds no snapshot.
-    ///
-    /// # Errors
-    /// It cannot be read, is damaged, or is newer than this version.
-    pub fn open(dir: &Path, vault: &Vault) -> Result<(Self, State), StoreError> {
-        let mut newest_first = segments(dir)?.into_iter().rev();
-        let first = newest_first.find_map(|(_, path)| first_record(migrate::JOURNAL, &path, vault));
-        let loop_id = first.ok_or_else(|| none_in(dir))?.loop_id;
-        let found = recover::read(
-            dir,
-            &Copies::only(&dir.join("no snapshot"), vault),
-            loop_id,
-            Loss::Refuse,
-        )?;
-        let taken = found.open(dir, working_dir_of(dir))?;
-        Ok((taken.journal, taken.state))
     }
 
     /// Opens a segment of which `len` bytes are whole records, and cuts off what follows them.
@@ -461,23 +441,8 @@ fn way_to(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the working directory above a loop's own.
-fn working_dir_of(dir: &Path) -> &Path {
+pub fn working_dir_of(dir: &Path) -> &Path {
     dir.ancestors().nth(ABOVE_JOURNAL - 1).unwrap_or(dir)
-}
-
-/// Returns the file name of a segment.
-pub fn segment_name(segment: u32) -> String {
-    format!("journal-{segment:04}.jsonl")
-}
-
-/// Writes a record, or another object, as a line that ends with its checksum.
-pub fn encode(record: &impl serde::Serialize, buffer: &mut Vec<u8>) {
-    let start = buffer.len();
-    serde_json::to_writer(&mut *buffer, record).expect("records are plain data with string keys");
-    // The closing brace moves behind the checksum.
-    buffer.pop();
-    let crc = crc32c::crc32c(&buffer[start..]);
-    let _ = writeln!(buffer, "{CRC_MARK}{crc:08x}\"}}");
 }
 
 #[cfg(test)]

@@ -1,10 +1,15 @@
 //! The files of a loop: journal, snapshot, lock, encryption, backups and trust. Starts no process and knows no git.
 
 pub mod archive;
+mod archived_snapshot;
 pub mod backup;
+pub mod checked_line;
 pub mod checkpoints;
 pub mod compressed;
+mod error;
 pub mod journal;
+pub mod key_check;
+pub mod layout;
 pub mod lives;
 pub mod lock;
 pub mod loops;
@@ -13,122 +18,8 @@ pub mod prompts;
 pub mod recover;
 pub mod snapshot;
 pub mod temporary;
-pub mod tests_book;
+pub mod test_history;
 pub mod trust;
 pub mod vault;
 
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-
-use tachikoma_fs::FsError;
-
-/// The directory of a loop that has what its gates said.
-pub const GATES_DIR: &str = "gates";
-
-/// Returns where what the gates of the loop in `dir` said is kept, named like transcripts.
-#[must_use]
-pub fn gates_dir(dir: &Path) -> PathBuf {
-    dir.join(GATES_DIR)
-}
-
-/// Something on disk could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// A file could not be read, written or synced.
-    #[error(transparent)]
-    File(#[from] FsError),
-    /// The journal does not say what it ought to.
-    #[error("journal {} is damaged at line {line}: {what}", path.display())]
-    Damaged {
-        /// The segment.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong there.
-        what: String,
-    },
-    /// The snapshot does not say what it ought to.
-    #[error("snapshot {} is damaged: {what}", path.display())]
-    DamagedSnapshot {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// The snapshot was written by a newer version.
-    #[error("snapshot {} has version {found}; this version reads up to {supported}", path.display())]
-    NewerSnapshot {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// What this version can read.
-        supported: u32,
-    },
-    /// A backup does not hold what it ought to.
-    #[error("backup {} is damaged: {what}", path.display())]
-    DamagedBackup {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// A backup was written by a newer version.
-    #[error("backup {} has format {found}; this version reads up to {supported}", path.display())]
-    NewerBackup {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-        /// What this version can read.
-        supported: u32,
-    },
-    /// Something is sealed, and the keys to it are not here.
-    #[error("{action} {}: {why}", path.display())]
-    Locked {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// What is the matter with the keys.
-        why: String,
-    },
-    /// The journal was written by a newer version.
-    #[error("journal {} has format {found}; this version reads up to {supported}", path.display())]
-    Newer {
-        /// The segment.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-        /// What this version can read.
-        supported: u32,
-    },
-}
-
-impl StoreError {
-    /// Returns a constructor of the error for a failed read or write, for `map_err`.
-    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| {
-            let locked = source.get_ref().and_then(|inner| inner.downcast_ref());
-            if let Some(vault::Locked(why)) = locked {
-                let why = why.clone();
-                return Self::Locked { action, path, why };
-            }
-            FsError::io(action, &path)(source).into()
-        }
-    }
-
-    /// Returns a constructor of the error for a failed sync, for `map_err`.
-    pub fn sync(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let failed = FsError::sync(path);
-        move |source| failed(source).into()
-    }
-
-    /// Returns whether a write failed because the disk is full, so that it can be retried later. A failed sync is never retried.
-    #[must_use]
-    pub fn is_full_disk(&self) -> bool {
-        let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
-        matches!(self, Self::File(FsError::Io { source, .. }) if full.contains(&source.kind()))
-    }
-}
+pub use error::{StoreError, is_damage, is_locked};

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FlockOperation, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{LoopId, Timestamp};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::quarantine::{quarantine, remake_dirs};
-use tachikoma_fs::whole::{Durability, write_whole};
-use tachikoma_fs::{RALPH_DIR, is_missing, lock_file, make_dir, owner, private, regular};
+use tachikoma_fs::{RALPH_DIR, is_missing, lock_file, make_dir, owner, private, safe_read};
 
 use super::StoreError;
 
@@ -339,7 +339,7 @@ fn ignore(dir: &Path) {
         return;
     }
     let is_older = |text: Vec<u8>| is_our_ignore(&text) && text != IGNORED.as_bytes();
-    if regular::read(&path, IGNORE_BYTES_MAX).is_ok_and(is_older) {
+    if safe_read::read(&path, IGNORE_BYTES_MAX).is_ok_and(is_older) {
         let _ = write_whole(&path, IGNORED.as_bytes(), Durability::Lazy);
     }
 }
@@ -357,8 +357,8 @@ pub fn holder(working_dir: &Path) -> Option<Holder> {
 /// Reads who holds, or last held, the lock that lies in `dir` itself.
 #[must_use]
 pub fn holder_in(dir: &Path) -> Option<Holder> {
-    let file = regular::open_own(&dir.join("lock")).ok()?;
-    let bytes = regular::read_all(file, BYTES_MAX).ok()?;
+    let file = safe_read::open_own(&dir.join("lock")).ok()?;
+    let bytes = safe_read::read_all(file, BYTES_MAX).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
@@ -372,7 +372,7 @@ pub fn is_held(working_dir: &Path) -> bool {
 #[must_use]
 pub fn is_held_in(dir: &Path) -> bool {
     let path = dir.join("lock");
-    regular::open_own(&path).is_ok_and(|file| {
+    safe_read::open_own(&path).is_ok_and(|file| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             == Err(rustix::io::Errno::WOULDBLOCK)
     })

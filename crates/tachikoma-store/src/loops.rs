@@ -4,38 +4,19 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::{LoopId, Timestamp};
-use tachikoma_fs::{RALPH_DIR, whole};
+use tachikoma_fs::{RALPH_DIR, atomic_file};
 
 use super::journal::segment;
+use super::layout::{self, ARCHIVED, is_archived, moved_away};
 use super::vault::Vault;
-use super::{StoreError, archive, journal, lock, snapshot, tests_book};
-
-/// Returns the directory of a loop.
-#[must_use]
-pub fn dir(working_dir: &Path, loop_id: LoopId) -> PathBuf {
-    all(working_dir).join(loop_id.to_string())
-}
-
-/// Returns the directory of all loops.
-pub fn all(working_dir: &Path) -> PathBuf {
-    working_dir.join(RALPH_DIR).join("loops")
-}
+use super::{StoreError, journal, lock, snapshot, test_history};
 
 /// Returns whether a file of that name in the directory of a loop is ours.
 pub fn is_ours_in_loop(name: &str) -> bool {
     segment::is_ours(name)
-        || name == archive::ARCHIVED
-        || whole::is_temporary(name)
-        || tests_book::is_ours(name)
-}
-
-/// Prefix of a loop's directory while a restored one takes its place, on file systems that cannot exchange directories.
-pub const MOVED_AWAY: &str = ".was-";
-
-/// Returns the loop whose directory was moved away under this name.
-#[must_use]
-pub fn moved_away(name: &str) -> Option<LoopId> {
-    exact_id(name.strip_prefix(MOVED_AWAY)?)
+        || name == ARCHIVED
+        || atomic_file::is_temporary(name)
+        || test_history::is_ours(name)
 }
 
 /// Returns the error for a loop whose directory was moved away and not replaced.
@@ -44,12 +25,6 @@ fn interrupted(path: &Path) -> StoreError {
         "a restoration of the loop was interrupted; `tachikoma run` puts back what was there, and goes on",
     );
     StoreError::io("use", path)(source)
-}
-
-/// Reads a loop's name, in the one way that we write it.
-pub fn exact_id(name: &str) -> Option<LoopId> {
-    let loop_id: LoopId = name.parse().ok()?;
-    (loop_id.to_string() == name).then_some(loop_id)
 }
 
 /// Finds the current loop of a working directory: the one that was begun last and is not archived. A loop's clock goes on after that of
@@ -93,7 +68,7 @@ pub fn find(working_dir: &Path, snapshot: &Path, vault: &Vault) -> Result<Found,
     // One that cannot be read names nobody; whoever needs it says so.
     if let Ok(Some(saved)) = snapshot::read(snapshot, vault)
         && !found.iter().any(|(_, loop_id)| *loop_id == saved.loop_id)
-        && !archive::is_archived(&dir(working_dir, saved.loop_id))
+        && !is_archived(&layout::loop_dir(working_dir, saved.loop_id))
     {
         let begun = saved.state.started_at.unwrap_or(saved.state.time);
         found.push((begun, saved.loop_id));
@@ -119,7 +94,7 @@ pub fn unarchived(
 type Looked = (Vec<(Timestamp, LoopId)>, Vec<(PathBuf, StoreError)>);
 
 fn look(working_dir: &Path, vault: &Vault) -> Result<Looked, StoreError> {
-    let loops = all(working_dir);
+    let loops = layout::loops_dir(working_dir);
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     let entries = match std::fs::read_dir(&loops) {
         Ok(entries) => entries,
@@ -130,14 +105,14 @@ fn look(working_dir: &Path, vault: &Vault) -> Result<Looked, StoreError> {
         let entry = entry.map_err(StoreError::io("list", &loops))?;
         let name = entry.file_name();
         if let Some(loop_id) = name.to_str().and_then(moved_away)
-            && std::fs::symlink_metadata(dir(working_dir, loop_id)).is_err()
+            && std::fs::symlink_metadata(layout::loop_dir(working_dir, loop_id)).is_err()
         {
             unreadable.push((entry.path(), interrupted(&entry.path())));
         }
         let Some(loop_id) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if archive::is_archived(&entry.path()) {
+        if is_archived(&entry.path()) {
             continue;
         }
         match journal::begun(&entry.path(), vault) {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::EditedPrompt;
-use tachikoma_fs::whole::{self, Durability, write_whole};
+use tachikoma_fs::atomic_file::{self, Durability, write_whole};
 
 use super::StoreError;
 use super::vault::Vault;
@@ -22,7 +22,7 @@ const SUFFIX: &str = ".md";
 pub fn is_ours(name: &str) -> bool {
     let hash = name.strip_suffix(SUFFIX).unwrap_or_default();
     let is_hash = hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hash || whole::is_temporary(name)
+    is_hash || atomic_file::is_temporary(name)
 }
 
 fn path_of(loop_dir: &Path, hash: &str) -> PathBuf {

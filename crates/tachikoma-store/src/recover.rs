@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, LoopId, State};
 use tachikoma_fs::{FsError, RALPH_DIR};
 
-use super::journal::{self, segment};
+use super::journal::{self, Journal, segment};
 use super::lives::Lives;
 use super::migrate::{self, Chain};
-use super::vault::{self, Vault};
-use super::{StoreError, backup, compressed, snapshot};
+use super::vault::Vault;
+use super::{StoreError, backup, compressed, key_check, snapshot};
 use tachikoma_core::error_chain as chain;
 
 pub use open::Taken;
@@ -109,8 +109,8 @@ pub fn read(
     loop_id: LoopId,
     loss: Loss,
 ) -> Result<Recovered, StoreError> {
-    let witnesses = vault::witnesses_in(dir).chain(snapshot::all_places(&copies.snapshot));
-    copies.vault.check_opens(&witnesses.collect::<Vec<_>>())?;
+    let encrypted = key_check::segments_in(dir).chain(snapshot::all_places(&copies.snapshot));
+    copies.vault.check_opens(&encrypted.collect::<Vec<_>>())?;
     let place = Place {
         dir,
         snapshot: &copies.snapshot,
@@ -121,6 +121,21 @@ pub fn read(
         snapshots: migrate::SNAPSHOT,
     };
     read_at(&place, loss)
+}
+
+/// Opens the journal in `dir` without a snapshot and without backups.
+///
+/// # Errors
+/// It cannot be read, is damaged, or is newer than this version.
+pub fn open_journal(dir: &Path, vault: &Vault) -> Result<(Journal, State), StoreError> {
+    let mut newest_first = journal::segments(dir)?.into_iter().rev();
+    let first =
+        newest_first.find_map(|(_, path)| journal::first_record(migrate::JOURNAL, &path, vault));
+    let loop_id = first.ok_or_else(|| journal::none_in(dir))?.loop_id;
+    let copies = Copies::only(&dir.join("no snapshot"), vault);
+    let found = read(dir, &copies, loop_id, Loss::Refuse)?;
+    let taken = found.open(dir, journal::working_dir_of(dir))?;
+    Ok((taken.journal, taken.state))
 }
 
 /// Where to look, and in which formats.

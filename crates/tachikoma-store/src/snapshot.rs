@@ -9,15 +9,15 @@ use tachikoma_core::policy::stop::conditions_for;
 use tachikoma_core::{
     LoopId, LoopState, Objectives, ObjectivesSeen, PastSession, PromptSource, Seq, State, Timestamp,
 };
-use tachikoma_fs::whole::{FileMark, write_whole};
-use tachikoma_fs::{is_missing, regular};
+use tachikoma_fs::atomic_file::{FileMark, write_whole};
+use tachikoma_fs::{is_missing, safe_read};
 
 use tachikoma_fs::relative_to;
 
 use super::migrate::{self, Chain};
 use super::vault::Vault;
-use super::{StoreError, compressed};
-pub use tachikoma_fs::whole::Durability;
+use super::{StoreError, compressed, is_damage};
+pub use tachikoma_fs::atomic_file::Durability;
 
 mod form;
 
@@ -329,7 +329,7 @@ fn read_at(formats: Chain, path: &Path, vault: &Vault) -> Result<Option<Snapshot
     let text = match content(path, vault) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) if compressed::is_damage(&error) => {
+        Err(error) if is_damage(&error) => {
             return Err(StoreError::DamagedSnapshot {
                 path: path.to_owned(),
                 what: error.to_string(),
@@ -367,8 +367,8 @@ pub fn bytes(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {
 
 /// Reads the text in a file, plain or compressed.
 fn content(path: &Path, vault: &Vault) -> std::io::Result<Vec<u8>> {
-    let content = compressed::content_of(regular::open(path)?, vault)?;
-    regular::read_all(content, BYTES_MAX)
+    let content = compressed::content_of(safe_read::open(path)?, vault)?;
+    safe_read::read_all(content, BYTES_MAX)
 }
 
 /// Returns whether the file at `path` is a snapshot of ours, of whatever version: its checksum vouches for it.

@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use age::stream::{StreamReader, StreamWriter};
 use age::{DecryptError, Decryptor, Encryptor};
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
-use super::StoreError;
+use super::error::{StoreError, is_locked, locked};
 use header::{Opener, Told};
 pub use keys::{KeySource, Passphrase};
 use keys::{NO_KEY, Ring, SealTo};
@@ -45,11 +45,6 @@ pub struct Vault {
     /// Whether what is written is sealed.
     seals: bool,
 }
-
-/// Something is sealed, and the keys to it are not here.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Locked(pub String);
 
 impl fmt::Debug for Vault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,7 +179,7 @@ impl Vault {
     /// Returns why a file does not open, if it is sealed to a key that is not here.
     pub fn locked_out_of(&self, path: &Path) -> Option<io::Error> {
         let sealed = Some(path).filter(|path| is_sealed(path))?;
-        let opened = regular::open(sealed).and_then(|file| self.unseal(file, OnDamage::Fail));
+        let opened = safe_read::open(sealed).and_then(|file| self.unseal(file, OnDamage::Fail));
         opened.err().filter(is_locked)
     }
 
@@ -285,8 +280,8 @@ impl Vault {
 
     /// Reads a whole file of at most `max` bytes, whether it is sealed or not.
     pub fn read(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
-        let content = self.unseal(regular::open(path)?, OnDamage::Fail)?.content;
-        regular::read_all(content, max)
+        let content = self.unseal(safe_read::open(path)?, OnDamage::Fail)?.content;
+        safe_read::read_all(content, max)
     }
 }
 
@@ -355,20 +350,6 @@ fn damage(error: &dyn fmt::Display) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Returns the error for a file whose keys are missing.
-pub fn locked(why: impl Into<String>) -> io::Error {
-    io::Error::new(ErrorKind::PermissionDenied, Locked(why.into()))
-}
-
-/// Returns whether an error says that something is sealed and the keys to it are not here.
-#[must_use]
-pub fn is_locked(error: &io::Error) -> bool {
-    let inner = error.get_ref();
-    inner
-        .and_then(|inner| inner.downcast_ref::<Locked>())
-        .is_some()
-}
-
 /// Returns whether there is a file that begins as a sealed one does.
 #[must_use]
 pub fn is_sealed(path: &Path) -> bool {
@@ -377,7 +358,7 @@ pub fn is_sealed(path: &Path) -> bool {
 
 /// Returns what the header of a sealed file tells anyone.
 fn told_by(path: &Path) -> Option<Told> {
-    let mut source = BufReader::new(regular::open(path).ok()?);
+    let mut source = BufReader::new(safe_read::open(path).ok()?);
     if source.fill_buf().ok()?.starts_with(AGE) {
         return header::told(source);
     }
@@ -412,56 +393,9 @@ pub fn is_age(path: &Path) -> bool {
 
 fn begins_with(path: &Path, beginning: &[u8]) -> bool {
     let mut bytes = Vec::new();
-    let read = regular::open(path)
+    let read = safe_read::open(path)
         .and_then(|file| file.take(beginning.len() as u64).read_to_end(&mut bytes));
     read.is_ok() && bytes == beginning
-}
-
-/// What may be sealed of a working directory: enough to tell whether the keys are the right ones.
-pub struct Witnesses {
-    /// The snapshot, and loops that wait to go on.
-    pub current: Vec<PathBuf>,
-    /// Those of archived loops.
-    pub archived: Vec<PathBuf>,
-}
-
-/// Finds what may be sealed of a working directory, of each loop the newest first.
-pub fn witnesses(working_dir: &Path, snapshot: &Path) -> Witnesses {
-    let loops = std::fs::read_dir(super::loops::all(working_dir));
-    let dirs = loops.into_iter().flatten().flatten();
-    let mut found = Witnesses {
-        current: super::snapshot::all_places(snapshot),
-        archived: Vec::new(),
-    };
-    for dir in dirs.map(|entry| entry.path()) {
-        match super::archive::is_archived(&dir) {
-            true => found.archived.extend(witnesses_in(&dir)),
-            false => found.current.extend(witnesses_in(&dir)),
-        }
-    }
-    found
-}
-
-/// Checks that there are keys to what a run would go on with. What only archived loops have refuses nobody, unless nothing else
-/// is there and none of it opens: then the key is the wrong one.
-///
-/// # Errors
-/// They are not here.
-pub fn check_keys(vault: &Vault, working_dir: &Path, snapshot: &Path) -> Result<(), StoreError> {
-    let Witnesses { current, archived } = witnesses(working_dir, snapshot);
-    vault.check_opens(&current)?;
-    let opens = |path: &PathBuf| vault.locked_out_of(path).is_none();
-    let mut sealed = archived.iter().filter(|path| is_sealed(path));
-    if current.iter().any(|path| path.exists()) || sealed.any(opens) {
-        return Ok(());
-    }
-    vault.check_opens(&archived)
-}
-
-/// What may be sealed of one loop.
-pub fn witnesses_in(loop_dir: &Path) -> impl Iterator<Item = PathBuf> {
-    let segments = super::journal::segments(loop_dir).unwrap_or_default();
-    segments.into_iter().rev().map(|(_, path)| path)
 }
 
 #[cfg(test)]

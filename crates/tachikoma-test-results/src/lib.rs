@@ -23,7 +23,7 @@ use std::io::Read;
 use std::path::Path;
 
 use tachikoma_core::Verdict;
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 pub use collector::{NAME_BYTES_MAX, NAMES_BYTES_MAX, PROBLEMS_MAX, TESTS_MAX};
 pub use error::ResultsError;
@@ -213,6 +213,6 @@ pub fn read_file(path: &Path, hint: Option<Format>) -> Result<Results, ResultsEr
         path: path.to_owned(),
         source: Box::new(source),
     };
-    let file = regular::open(path).map_err(|error| named(error.into()))?;
+    let file = safe_read::open(path).map_err(|error| named(error.into()))?;
     read(file, hint).map_err(named)
 }

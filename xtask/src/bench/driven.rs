@@ -10,7 +10,8 @@ use tachikoma_core::{
 };
 use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::store::journal::Journal;
-use tachikoma_loop_runner::store::{StoreError, loops};
+use tachikoma_loop_runner::store::recover::open_journal;
+use tachikoma_loop_runner::store::{StoreError, layout, loops};
 
 const SNAPSHOT: &str = ".ralph/state.json";
 
@@ -42,9 +43,9 @@ impl Driven {
         let loop_id = loops::current(working_dir, &snapshot, &Vault::plain())
             .map_err(|error| chain(&error))?;
         let loop_id = loop_id.ok_or("there is no loop to take up")?;
-        let dir = loops::dir(working_dir, loop_id);
+        let dir = layout::loop_dir(working_dir, loop_id);
         let (journal, state) =
-            Journal::open(&dir, &Vault::plain()).map_err(|error| chain(&error))?;
+            open_journal(&dir, &Vault::plain()).map_err(|error| chain(&error))?;
         let policy = Policy {
             iteration_delay: Duration::ZERO,
             ..Policy::default()

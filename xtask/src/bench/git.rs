@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use tachikoma_loop_runner::git::{CallOff, Keeper, KeeperOptions, Opened, Own, Protected, Whose};
+use tachikoma_loop_runner::git::{
+    self, CancelToken, ChangeOwner, Opened, Protected, RuntimeFiles, TrackerOptions, WorkTracker,
+};
 
 use super::Bench;
 use super::report::{Row, Unit};
@@ -30,9 +32,9 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>, String> {
     let plain = Ground::new(&bench.product, &bench.disk)?;
     let files = fill(kept.path())?;
     let plain_files = fill(plain.path())?;
-    let mut keeper = open(kept.path())?;
-    let quiet = quiet(&mut keeper, &files)?;
-    let commits = commits(&mut keeper, &files, plain.path(), &plain_files)?;
+    let mut tracker = open(kept.path())?;
+    let quiet = quiet(&mut tracker, &files)?;
+    let commits = commits(&mut tracker, &files, plain.path(), &plain_files)?;
     Ok(vec![quiet, commits])
 }
 
@@ -69,10 +71,10 @@ fn fill(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn open(dir: &Path) -> Result<Box<Keeper>, String> {
+fn open(dir: &Path) -> Result<Box<WorkTracker>, String> {
     let loop_dir = dir.join(".ralph/loops/bench");
     fs::create_dir_all(&loop_dir).map_err(said)?;
-    let options = KeeperOptions {
+    let options = TrackerOptions {
         hidden: Vec::new(),
         working_dir: dir.to_owned(),
         loop_dir,
@@ -80,18 +82,18 @@ fn open(dir: &Path) -> Result<Box<Keeper>, String> {
         search_path: std::env::var_os("PATH"),
         protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).map_err(said)?,
         max_file_bytes: 50 << 20,
-        own: Own::default(),
+        runtime_files: RuntimeFiles::default(),
     };
-    match Keeper::open(options, Whose::Others, &CallOff::new()) {
-        Opened::Ready { keeper, .. } => Ok(keeper),
+    match git::open(options, ChangeOwner::Others, &CancelToken::new()) {
+        Opened::Ready { tracker, .. } => Ok(tracker),
         other @ (Opened::NoRepository | Opened::Unusable { .. }) => Err(format!("{other:?}")),
     }
 }
 
 /// Measures the survey after an iteration and the snapshot before the next, without changes.
-fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
-    let call_off = CallOff::new();
-    keeper.snapshot(1, &call_off).map_err(said)?;
+fn quiet(tracker: &mut WorkTracker, files: &[PathBuf]) -> Result<Row, String> {
+    let cancel = CancelToken::new();
+    git::snapshot(tracker, 1, &cancel).map_err(said)?;
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
     for round in 0..QUIET_ROUNDS {
         let mut look = || -> Result<(), String> {
@@ -106,8 +108,8 @@ fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
             look()?;
         }
         let started = Instant::now();
-        let survey = keeper.survey(Whose::Loop, &call_off).map_err(said)?;
-        keeper.snapshot(2, &call_off).map_err(said)?;
+        let survey = tracker.survey(ChangeOwner::Loop, &cancel).map_err(said)?;
+        git::snapshot(tracker, 2, &cancel).map_err(said)?;
         ours.add(millis(started));
         if !survey.changed.is_empty() {
             return Err("something changed in an idle repository".to_owned());
@@ -133,12 +135,12 @@ fn quiet(keeper: &mut Keeper, files: &[PathBuf]) -> Result<Row, String> {
 
 /// The same with a commit of some files, compared to `git add` and `git commit` of as many.
 fn commits(
-    keeper: &mut Keeper,
+    tracker: &mut WorkTracker,
     files: &[PathBuf],
     plain: &Path,
     plain_files: &[PathBuf],
 ) -> Result<Row, String> {
-    let call_off = CallOff::new();
+    let cancel = CancelToken::new();
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
     for round in 0..COMMIT_ROUNDS {
         let mut with_git = || -> Result<(), String> {
@@ -156,11 +158,11 @@ fn commits(
         }
         edit(files, round)?;
         let started = Instant::now();
-        keeper.survey(Whose::Loop, &call_off).map_err(said)?;
-        let made = keeper.commit("of the bench", None, &call_off);
+        tracker.survey(ChangeOwner::Loop, &cancel).map_err(said)?;
+        let made = git::commit(tracker, "of the bench", None, &cancel);
         let made = made.map_err(said)?.map_or(0, |commit| commit.files);
         let iteration = u32::try_from(round).unwrap_or(u32::MAX) + 3;
-        keeper.snapshot(iteration, &call_off).map_err(said)?;
+        git::snapshot(tracker, iteration, &cancel).map_err(said)?;
         ours.add(millis(started));
         if made != CHANGED {
             return Err(format!("{made} files were committed, not {CHANGED}"));

@@ -10,7 +10,7 @@ use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
 use tachikoma_loop_runner::launch_rules;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::vault::Vault;
-use tachikoma_loop_runner::store::{backup, journal, loops};
+use tachikoma_loop_runner::store::{backup, journal, layout, loops};
 
 use crate::encryption::vault_of;
 
@@ -68,7 +68,7 @@ impl Books {
             return Ok(None);
         };
         check_backups(working_dir, &vault)?;
-        let dir = loops::dir(working_dir, loop_id);
+        let dir = layout::loop_dir(working_dir, loop_id);
         let mut records = Vec::new();
         journal::read_records(&dir, &vault, Seq::default(), |record| records.push(record))
             .map_err(text)?;

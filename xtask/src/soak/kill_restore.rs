@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tachikoma_core::LoopId;
-use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
+use tachikoma_loop_runner::store::{layout, loops};
 
 use super::audit::Books;
 use super::kill_boundary::{CALLS, FAULTS, calls_in, is_on_memory};
@@ -134,7 +134,12 @@ fn current(dir: &Path) -> Result<(LoopId, u32), String> {
     };
     let found = loops::current(dir, &copies.snapshot, &copies.vault).map_err(text)?;
     let loop_id = found.ok_or("the loop is gone")?;
-    let found = recover::read(&loops::dir(dir, loop_id), &copies, loop_id, Loss::Refuse);
+    let found = recover::read(
+        &layout::loop_dir(dir, loop_id),
+        &copies,
+        loop_id,
+        Loss::Refuse,
+    );
     Ok((loop_id, found.map_err(text)?.state.iteration))
 }
 

@@ -8,13 +8,6 @@ use syn::{Item, UseTree};
 
 use super::{Finding, Tree};
 
-/// Modules in cycles that are still to be removed, by crate. A number may only fall.
-const IN_CYCLES: [(&str, usize); 3] = [
-    ("tachikoma-git", 8),
-    ("tachikoma-opencode", 5),
-    ("tachikoma-store", 13),
-];
-
 /// Modules with the same parent do not depend on each other in a cycle, at any level. Re-exports count as their target.
 pub fn siblings_have_no_cycles(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -33,16 +26,11 @@ pub fn siblings_have_no_cycles(tree: &Tree) -> Vec<Finding> {
                 continue;
             }
         };
-        let name = directory.rsplit('/').next().unwrap_or(directory);
-        let known = IN_CYCLES.iter().find(|(known, _)| *known == name);
-        let count: usize = cycles.iter().map(|cycle| cycle.members.len()).sum();
-        if count > known.map_or(0, |(_, count)| *count) {
-            findings.extend(
-                cycles
-                    .iter()
-                    .map(|cycle| Finding::file(&src, cycle.to_string())),
-            );
-        }
+        findings.extend(
+            cycles
+                .iter()
+                .map(|cycle| Finding::file(&src, cycle.to_string())),
+        );
     }
     findings
 }

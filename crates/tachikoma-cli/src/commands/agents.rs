@@ -9,8 +9,8 @@ use tachikoma_agents::line::{Line, LineSplitter};
 use tachikoma_agents::report::{Exit, Report, Summing};
 use tachikoma_agents::{Decoder, claude, opencode};
 use tachikoma_core::Context;
-use tachikoma_loop_runner::store::compressed;
 use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::{compressed, is_damage};
 
 use crate::args::{AgentsCommand, DecodeArgs, DecodedAgent};
 use crate::failure::Failure;
@@ -91,7 +91,7 @@ fn unread(path: &Path, error: &io::Error) -> Failure {
         }
         ErrorKind::IsADirectory => "name a file in it",
         ErrorKind::PermissionDenied => "look at owner and mode there",
-        _ if compressed::is_damage(error) => "it is damaged, or not compressed with zstd",
+        _ if is_damage(error) => "it is damaged, or not compressed with zstd",
         _ => "look at the disk",
     };
     Failure::new(format!("read {}: {error}", path.display())).hint(hint)

@@ -3,9 +3,9 @@
 use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
-use tachikoma_loop_runner::git::CallOff;
-use tachikoma_loop_runner::git::present;
+use tachikoma_loop_runner::git::CancelToken;
 use tachikoma_loop_runner::git::snapshots::Moment;
+use tachikoma_loop_runner::git::worktree_tree;
 
 use super::snapshots;
 use crate::args::DiffArgs;
@@ -30,12 +30,12 @@ pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure>
         found.at(Moment::Iteration(iteration + 1))?.commit.clone()
     } else {
         let rules = found.rules(workspace)?;
-        let present = present::present(
+        let present = worktree_tree::worktree_tree(
             (*found.repository).clone(),
             &found.current.dir,
             &rules,
             &from.commit,
-            &CallOff::new(),
+            &CancelToken::new(),
         );
         present
             .map_err(|error| snapshots::failed("the work tree cannot be looked at", &error))?

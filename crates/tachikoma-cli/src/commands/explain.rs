@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use tachikoma_core::explain::{Account, Entry, Explain, Explained, Kind};
 use tachikoma_core::{LoopState, Phase};
 use tachikoma_loop_runner::journal_reader::{self, JournalRead};
-use tachikoma_loop_runner::store::{archive, lock};
+use tachikoma_loop_runner::store::{layout, lock};
 
 use super::replay::{Launches, reach_words};
 use crate::failure::Failure;
@@ -66,7 +66,7 @@ pub fn explain(
 }
 
 fn is_live(current: &Current) -> bool {
-    let held = lock::is_held(&current.working_dir) && !archive::is_archived(&current.dir);
+    let held = lock::is_held(&current.working_dir) && !layout::is_archived(&current.dir);
     held && lock::holder(&current.working_dir).is_some_and(|h| h.loop_id == current.loop_id)
 }
 

@@ -316,75 +316,7 @@ impl UnderWay {
                 });
                 None
             }
-            LoopEvent::AutocommitStarted(Autocommit {
-                purpose: AutocommitPurpose::Checkpoint | AutocommitPurpose::End,
-                ..
-            })
-            | LoopEvent::AutocommitGivenUp {
-                purpose: AutocommitPurpose::Checkpoint | AutocommitPurpose::End,
-                ..
-            }
-            | LoopEvent::AutocommitCanceled { .. }
-            | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::Started { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::Operator(_)
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Paused { .. }
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::WaitStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::WrapUpAdvised { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::Noted { .. }
-            | LoopEvent::CallEnded { .. }
-            | LoopEvent::CostTold { .. }
-            | LoopEvent::WorkedOutside { .. }
-            | LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::QuotaTold(_)
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::Suspended { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::SilenceChecked { .. }
-            | LoopEvent::AgentBusy { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::CheckStarted { .. }
-            | LoopEvent::ConditionsAnswered { .. }
-            | LoopEvent::TestsRan(_)
-            | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused(_)
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::RebootStarted { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootCompleted { .. }
-            | LoopEvent::RebootFailed { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. }
-            | LoopEvent::Completed { .. }
-            | LoopEvent::Stopped { .. }
-            | LoopEvent::Error { .. } => None,
+            _ => None,
         }
     }
 

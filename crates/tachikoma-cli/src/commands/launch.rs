@@ -10,7 +10,7 @@ use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Entry, Loaded, Origin, Secret, Settings};
 use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::{StoreError, loops};
+use tachikoma_loop_runner::store::{StoreError, layout, loops};
 use toml::Value;
 
 use super::{BRIDGE, DEMO_AGENT, GUARD};
@@ -414,7 +414,7 @@ fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);
     };
-    let dir = loops::dir(working_dir, loop_id);
+    let dir = layout::loop_dir(working_dir, loop_id);
     let read = |loss| recover::read(&dir, &copies, loop_id, loss).map(|found| found.state);
     let state = read(loss).map_err(|error| refused(error, || read(Loss::Accept).ok()))?;
     if state.started_at.is_none() {

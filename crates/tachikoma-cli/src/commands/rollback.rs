@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use tachikoma_loop_runner::git::aside::Aside;
 use tachikoma_loop_runner::git::rollback::{PerformError, Rollback, RollbackError, some};
+use tachikoma_loop_runner::git::rollback_backup::RollbackBackup;
 use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, Moment};
-use tachikoma_loop_runner::git::{CallOff, Whose};
+use tachikoma_loop_runner::git::{CancelToken, ChangeOwner};
 use tachikoma_loop_runner::offline;
 use tachikoma_loop_runner::process::Deferred;
-use tachikoma_loop_runner::store::archive::is_archived;
+use tachikoma_loop_runner::store::layout::is_archived;
 
 use super::snapshots;
 use super::state::refuse_live;
@@ -39,8 +39,8 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     // The lock prevents that a loop starts meanwhile.
     let lock = runtime()?.block_on(offline::alone(&current.working_dir))?;
     let repository = (*found.repository).clone();
-    let call_off = CallOff::new();
-    let plan = Rollback::plan(repository, &current.dir, &rules, snapshot, &call_off)
+    let cancel = CancelToken::new();
+    let plan = Rollback::plan(repository, &current.dir, &rules, snapshot, &cancel)
         .map_err(|error| refused(&error))?;
     if !plan.left.is_empty() {
         out::note(&format!("note: left as they are: {}", some(&plan.left)));
@@ -64,14 +64,14 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
         agree(&format!("bring the work tree back to what it was {to}?"))?;
     }
     // The user's changes are distinguished from those that come now: these are for the loop to commit.
-    let keeper = is_archived(&current.dir).then_some(None);
-    let mut keeper = keeper.unwrap_or_else(|| found.keeper(workspace, &rules, &lock));
+    let tracker = is_archived(&current.dir).then_some(None);
+    let mut tracker = tracker.unwrap_or_else(|| found.tracker(workspace, &rules, &lock));
     // An incomplete work tree is useless: a signal waits until it is complete.
     let _whole = Deferred::new()
         .map_err(|error| Failure::new(format!("signals cannot be put off: {error}")))?;
     let moment = git_snapshots::next_rollback(&found.kept);
     let name = plan
-        .keep(current.loop_id, moment, &call_off)
+        .keep(current.loop_id, moment, &cancel)
         .map_err(|error| {
             snapshots::failed("the work tree as it is cannot be kept", &error)
                 .hint("nothing was changed")
@@ -88,11 +88,11 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
         }
     };
     // After a rollback that was killed: the tree before it is kept, and a partial one is never a target.
-    if let Some(stale) = Aside::left_behind(&current.dir, args.to) {
+    if let Some(stale) = RollbackBackup::left_behind(&current.dir, args.to) {
         stale.remove();
     }
     tell("begins to bring");
-    plan.perform(args.to, &call_off).map_err(|error| {
+    plan.perform(args.to, &cancel).map_err(|error| {
         let failure = snapshots::failed("the work tree could not be brought back", &error);
         match error {
             PerformError::NotBegun(_) | PerformError::Undone(_) => {
@@ -104,8 +104,8 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             )),
         }
     })?;
-    if let Some(keeper) = &mut keeper
-        && let Err(error) = keeper.survey(Whose::Loop, &CallOff::new())
+    if let Some(tracker) = &mut tracker
+        && let Err(error) = tracker.survey(ChangeOwner::Loop, &CancelToken::new())
     {
         out::note(&format!(
             "warning: the loop will not commit these changes: {}",

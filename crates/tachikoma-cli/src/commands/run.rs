@@ -9,7 +9,7 @@ use tachikoma_loop_runner::config::OpenCodeServer;
 use tachikoma_loop_runner::git::tracked;
 use tachikoma_loop_runner::offline;
 use tachikoma_loop_runner::settings::{AgentName, AgentSettings, Origin, Permission, Settings};
-use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::layout;
 use tachikoma_loop_runner::worktree::may_be_in_a_repository;
 use tachikoma_loop_runner::{
     FoundLoop, LoopConfig, LoopRunner, OpenError, ReloadedSettings, SettingsReader,
@@ -184,7 +184,7 @@ pub async fn run_here(
     }
     let handle = runner.handle();
     let state = runner.state();
-    let dir = loops::dir(&config.store_root(state.loop_id), state.loop_id);
+    let dir = layout::loop_dir(&config.store_root(state.loop_id), state.loop_id);
     // The reporter may still have to read it.
     let temporary = runner.temporary();
     // The journal of a new loop has a first record already.

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::Command;
 
 use tachikoma_core::{LoopId, Phase, Timestamp};
-use tachikoma_loop_runner::git::present::{Bounds, Rules};
 use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, Kept, Moment};
+use tachikoma_loop_runner::git::worktree_tree::{Bounds, Rules};
 use tachikoma_loop_runner::git::{
-    CallOff, Found, Git, Keeper, KeeperOptions, Opened, Repository, Whose,
+    self, CancelToken, ChangeOwner, Found, Git, Opened, Repository, TrackerOptions, WorkTracker,
 };
-use tachikoma_loop_runner::store::archive::ARCHIVED;
+use tachikoma_loop_runner::store::layout;
+use tachikoma_loop_runner::store::layout::ARCHIVED;
 use tachikoma_loop_runner::store::lock::WorkLock;
-use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 
 use crate::failure::{Failure, chain};
@@ -50,7 +50,7 @@ pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapsho
     }
     let found = recover::read(&current.dir, &copies, current.loop_id, Loss::Accept)?;
     let repository = repository(workspace, &current)?;
-    let kept = git_snapshots::list(&repository.git, current.loop_id, &CallOff::new())
+    let kept = git_snapshots::list(&repository.git, current.loop_id, &CancelToken::new())
         .map_err(|error| failed("snapshots cannot be listed", &error))?;
     Ok(LoopSnapshots {
         current,
@@ -67,7 +67,7 @@ pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapsho
 fn repository(workspace: &Workspace, current: &Current) -> Result<Box<Repository>, Failure> {
     let search_path = workspace.search_path();
     let dir = &current.working_dir;
-    let reason = match Repository::find(dir, search_path.as_deref(), &CallOff::new()) {
+    let reason = match Repository::find(dir, search_path.as_deref(), &CancelToken::new()) {
         Found::Repository(repository) => return Ok(repository),
         Found::NoRepository => "it is in no repository".to_owned(),
         Found::Unusable { reason } => reason,
@@ -83,7 +83,7 @@ fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
     let working_dir = workspace
         .working_dir()?
         .ok_or_else(|| workspace.no_loop())?;
-    let dir = loops::dir(&working_dir, loop_id);
+    let dir = layout::loop_dir(&working_dir, loop_id);
     if !dir.is_dir() {
         let what = format!("no {loop_id} in {}", working_dir.display());
         return Err(Failure::new(what).hint("`.ralph/loops` has the loops that are kept"));
@@ -161,13 +161,13 @@ impl LoopSnapshots {
 
     /// Surveys the work tree for the loop, before it is changed for the loop. `None` if that is not possible: then
     /// the changes have no owner.
-    pub fn keeper(
+    pub fn tracker(
         &self,
         workspace: &Workspace,
         rules: &Rules,
         lock: &WorkLock,
-    ) -> Option<Box<Keeper>> {
-        let options = KeeperOptions {
+    ) -> Option<Box<WorkTracker>> {
+        let options = TrackerOptions {
             hidden: Vec::new(),
             working_dir: self.current.working_dir.clone(),
             loop_dir: self.current.dir.clone(),
@@ -175,11 +175,11 @@ impl LoopSnapshots {
             search_path: workspace.search_path(),
             protected: rules.protected.clone(),
             max_file_bytes: rules.max_file_bytes,
-            own: rules.own.clone(),
+            runtime_files: rules.runtime_files.clone(),
         };
-        let whose = Whose::since_the_last_look(self.owes_a_look, lock.died(), self.until);
-        match Keeper::open(options, whose, &CallOff::new()) {
-            Opened::Ready { keeper, .. } => Some(keeper),
+        let owner = ChangeOwner::since_last_survey(self.owes_a_look, lock.died(), self.until);
+        match git::open(options, owner, &CancelToken::new()) {
+            Opened::Ready { tracker, .. } => Some(tracker),
             Opened::NoRepository | Opened::Unusable { .. } => None,
         }
     }
@@ -215,7 +215,7 @@ fn operators_pager(git: &Git) -> Option<(OsString, String)> {
     // Run outside of a repository.
     let elsewhere = git.clone().in_dir(Path::new("/"));
     let setting = |words: &[&str]| {
-        let answer = elsewhere.order(words).run(&CallOff::new()).ok()?;
+        let answer = elsewhere.order(words).run(&CancelToken::new()).ok()?;
         let text = String::from_utf8_lossy(&answer.bytes).trim_end().to_owned();
         Some(text).filter(|_| answer.code == Some(0))
     };

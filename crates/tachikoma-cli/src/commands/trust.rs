@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::settings::Loaded;
-use tachikoma_loop_runner::store::loops;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 use tachikoma_loop_runner::store::trust::Agreement;
+use tachikoma_loop_runner::store::{layout, loops};
 
 use super::launch::Base;
 use crate::failure::{Failure, chain};
@@ -78,7 +78,7 @@ pub fn adopt(
     let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
         return Ok(None);
     };
-    let dir = loops::dir(working_dir, loop_id);
+    let dir = layout::loop_dir(working_dir, loop_id);
     let state = match recover::read(&dir, &copies, loop_id, Loss::Accept) {
         Ok(found) => found.state,
         Err(error) => {

@@ -68,76 +68,7 @@ impl Lines {
             LoopEvent::IterationCompleted { .. } | LoopEvent::IterationFailed { .. } => {
                 said.extend(self.reading());
             }
-            LoopEvent::SegmentOpened { .. }
-            | LoopEvent::Started { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Paused { .. }
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::WaitStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::IterationStarted { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::WrapUpAdvised { .. }
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted(_)
-            | LoopEvent::Noted { .. }
-            | LoopEvent::CallEnded { .. }
-            | LoopEvent::CostTold { .. }
-            | LoopEvent::WorkedOutside { .. }
-            | LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::QuotaTold(_)
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::Suspended { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited(_)
-            | LoopEvent::SilenceChecked { .. }
-            | LoopEvent::AgentBusy { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::AutocommitStarted { .. }
-            | LoopEvent::AutocommitCanceled { .. }
-            | LoopEvent::AutocommitFinished { .. }
-            | LoopEvent::AutocommitGivenUp { .. }
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::CheckStarted { .. }
-            | LoopEvent::ConditionsAnswered { .. }
-            | LoopEvent::GatesRan { .. }
-            | LoopEvent::TestsRan(_)
-            | LoopEvent::ProgressMeasured(_)
-            | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused(_)
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootRequested { .. }
-            | LoopEvent::RebootStarted { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootCompleted { .. }
-            | LoopEvent::RebootFailed { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. }
-            | LoopEvent::Completed { .. }
-            | LoopEvent::Stopped { .. }
-            | LoopEvent::Error { .. } => {}
+            _ => {}
         }
         let ended = matches!(record.event, LoopEvent::AgentExited { .. });
         if !(ended && std::mem::take(&mut self.let_go)) {

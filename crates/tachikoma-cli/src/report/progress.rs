@@ -114,69 +114,7 @@ impl Screen {
             LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. } => {
                 self.doing = None;
             }
-            LoopEvent::SegmentOpened { .. }
-            | LoopEvent::Started { .. }
-            | LoopEvent::ConfigChanged { .. }
-            | LoopEvent::Operator(_)
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::WrapUpAdvised { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::IterationLimited(_)
-            | LoopEvent::SilenceChecked { .. }
-            | LoopEvent::AgentBusy { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::Noted { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::TurnResulted(_)
-            | LoopEvent::CallEnded { .. }
-            | LoopEvent::CostTold { .. }
-            | LoopEvent::WorkedOutside { .. }
-            | LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::QuotaTold(_)
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::Suspended { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationCompleted { .. }
-            | LoopEvent::IterationFailed { .. }
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::AutocommitCanceled { .. }
-            | LoopEvent::AutocommitFinished { .. }
-            | LoopEvent::AutocommitGivenUp { .. }
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::ConditionsAnswered { .. }
-            | LoopEvent::GatesRan { .. }
-            | LoopEvent::TestsRan(_)
-            | LoopEvent::ProgressMeasured(_)
-            | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused(_)
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootCompleted { .. }
-            | LoopEvent::RebootFailed { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. } => {}
+            _ => {}
         }
     }
 

@@ -3,7 +3,8 @@
 use std::fs;
 
 use tachikoma_loop_runner::store::compressed;
-use tachikoma_loop_runner::store::vault::{KeySource, Vault, is_locked, is_sealed};
+use tachikoma_loop_runner::store::is_locked;
+use tachikoma_loop_runner::store::vault::{KeySource, Vault, is_sealed};
 use tachikoma_testkit::Scratch;
 
 use crate::encrypt::{

@@ -9,6 +9,7 @@ use insta::assert_snapshot;
 use tachikoma_core::{LoopId, Timestamp};
 use tachikoma_loop_runner::store::compressed;
 use tachikoma_loop_runner::store::journal::Journal;
+use tachikoma_loop_runner::store::recover::open_journal;
 use tachikoma_testkit::Scratch;
 
 use crate::support::{CLAIMS, files, journal, loops, run, shown, status, tachikoma, with_history};
@@ -86,8 +87,7 @@ fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
     let scratch = with_history();
     let first = journal(&scratch);
     let dir = first.parent().expect("it has one").to_owned();
-    let (mut journal, mut state) =
-        Journal::open(&dir, &Vault::plain()).expect("nobody else writes");
+    let (mut journal, mut state) = open_journal(&dir, &Vault::plain()).expect("nobody else writes");
     let now = state.time;
     journal
         .next_segment(&mut state, now)

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::Seq;
-use tachikoma_loop_runner::store::journal::{Journal, read_records};
+use tachikoma_loop_runner::store::journal::read_records;
+use tachikoma_loop_runner::store::recover::open_journal;
 use tachikoma_testkit::{Scratch, await_until};
 
 use crate::support::{BUSY, CLAIMS, SOON, files, kill, loops, run, shown, status, tachikoma};
@@ -173,7 +174,7 @@ fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
     let dir = loops(&scratch).remove(0);
     for _ in 0..2 {
         let (mut journal, mut state) =
-            Journal::open(&dir, &Vault::plain()).expect("nobody else writes");
+            open_journal(&dir, &Vault::plain()).expect("nobody else writes");
         let now = state.time;
         journal
             .next_segment(&mut state, now)

@@ -2,19 +2,22 @@
 //! other way to know.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use tachikoma_core::LoopId;
 
-use super::{ATTEMPTS, Work};
+use super::{ATTEMPTS, BundleSource};
+use crate::change_owner::ChangeOwner;
 use crate::head::verify;
-use crate::keeper::{INDEX, Keeper, KeeperOptions, Opened, WORK};
-use crate::present::{Rules, TemporaryDir, copy_index};
-use crate::program::{CallOff, Git, GitError};
+use crate::index_file::{TemporaryDir, copy_index};
+use crate::loop_files::{INDEX, WORK};
+use crate::open::{self, Opened, TrackerOptions};
+use crate::program::{CancelToken, Git, GitError};
 use crate::repository::Repository;
+use crate::snapshot::commit_tree;
 use crate::snapshots;
-use crate::whose::Whose;
-use crate::work::{Remembered, Work as Known};
+use crate::work_record::{Remembered, WorkRecord};
+use crate::work_tracker::WorkTracker;
+use crate::worktree_tree::Rules;
 use tachikoma_core::error_chain as chain;
 
 /// What the reference is called, below those of the loop.
@@ -22,164 +25,164 @@ const COPIED: &str = "copied";
 
 /// Returns the reference of the work tree as it was when a bundle was last made.
 #[must_use]
-pub fn copied(loop_id: LoopId) -> String {
+pub fn copied_ref(loop_id: LoopId) -> String {
     format!("{}/{COPIED}", snapshots::below(loop_id))
 }
 
-impl Work {
-    /// Keeps the work tree as it is, in a commit behind the one that it stands on. `whose` is what changed since it was last looked at.
-    pub fn keep_present(
-        &self,
-        repository: &Repository,
-        loop_dir: &Path,
-        whose: &Mutex<Whose>,
-        call_off: &CallOff,
-    ) -> Result<(), String> {
-        let rules = self.bounds.rules().map_err(|error| error.to_string())?;
-        for _ in 0..ATTEMPTS {
-            let kept = self.try_to_keep(repository, loop_dir, &rules, whose, call_off);
-            if kept.map_err(|error| chain(&error))? {
-                return Ok(());
-            }
+/// Keeps the work tree as it is, in a commit behind the one that it stands on. `whose` is what changed since it was last looked at.
+pub fn keep_present(
+    source: &BundleSource,
+    repository: &Repository,
+    loop_dir: &Path,
+    owner: &dyn Fn() -> ChangeOwner,
+    cancel: &CancelToken,
+) -> Result<(), String> {
+    let rules = source.bounds.rules().map_err(|error| error.to_string())?;
+    for _ in 0..ATTEMPTS {
+        let kept = try_to_keep(source, repository, loop_dir, &rules, owner, cancel);
+        if kept.map_err(|error| chain(&error))? {
+            return Ok(());
         }
-        Err("it changes faster than it can be looked at".to_owned())
     }
+    Err("it changes faster than it can be looked at".to_owned())
+}
 
-    /// Returns whether all stood still for long enough.
-    fn try_to_keep(
-        &self,
-        repository: &Repository,
-        loop_dir: &Path,
-        rules: &Rules,
-        whose: &Mutex<Whose>,
-        call_off: &CallOff,
-    ) -> Result<bool, GitError> {
-        let whose_now = || *whose.lock().unwrap_or_else(PoisonError::into_inner);
-        let git = &repository.git;
-        let (head, changes) = (verify(git, "HEAD", call_off)?, whose_now());
-        // The loop looks at the same files beside us, with an index and notes of its own.
-        let scratch = TemporaryDir::new()?;
-        let index = scratch.0.join(INDEX);
-        if copy_index(&loop_dir.join(INDEX), &index).is_err() {
-            // Without one it takes longer.
-            let _ = std::fs::remove_file(&index);
-        }
-        if let Remembered::Work(known) = Known::read(&loop_dir.join(WORK)) {
-            let known = Known {
-                // Nor is a commit ours that is under way there.
-                intended: Default::default(),
-                displaced: Default::default(),
-                ..*known
-            };
-            known.write(&scratch.0.join(WORK))?;
-        }
-        let options = self.options(&scratch.0, rules.clone());
-        let (keeper, _) = Keeper::begin(repository.clone(), options, changes, call_off)?;
-        let begun = whose_now() == Whose::Loop && changes != Whose::Loop;
-        if keeper.head != head || begun {
-            return Ok(false);
-        }
-        let name = copied(self.loop_id);
-        let before = verify(git, &name, call_off)?;
-        let commit = self.commit_of(&keeper, before.as_deref(), call_off)?;
-        if before.as_ref() != Some(&commit) {
-            git.order(&["update-ref", &name, &commit]).ask(call_off)?;
-        }
-        Ok(true)
+/// Returns whether all stood still for long enough.
+fn try_to_keep(
+    source: &BundleSource,
+    repository: &Repository,
+    loop_dir: &Path,
+    rules: &Rules,
+    owner: &dyn Fn() -> ChangeOwner,
+    cancel: &CancelToken,
+) -> Result<bool, GitError> {
+    let git = &repository.git;
+    let (head, changes) = (verify(git, "HEAD", cancel)?, owner());
+    // The loop looks at the same files beside us, with an index and notes of its own.
+    let scratch = TemporaryDir::new()?;
+    let index = scratch.0.join(INDEX);
+    if copy_index(&loop_dir.join(INDEX), &index).is_err() {
+        // Without one it takes longer.
+        let _ = std::fs::remove_file(&index);
     }
-
-    /// The commit that has what a keeper saw: the one before, if that has the same.
-    fn commit_of(
-        &self,
-        keeper: &Keeper,
-        before: Option<&str>,
-        call_off: &CallOff,
-    ) -> Result<String, GitError> {
-        let tree = &keeper.work.tree;
-        if let Some(head) = keeper.head.as_ref()
-            && keeper.equals_head.as_ref() == Some(tree)
-        {
-            return Ok(head.clone());
-        }
-        let known = Known {
-            surveyed: None,
-            snapshot: None,
-            ..keeper.work.clone()
+    if let Remembered::Work(known) = WorkRecord::read(&loop_dir.join(WORK)) {
+        let known = WorkRecord {
+            // Nor is a commit ours that is under way there.
+            intended: Default::default(),
+            displaced: Default::default(),
+            ..*known
         };
-        let known = serde_json::to_string(&known).map_err(|error| GitError::Odd {
-            what: "commit-tree",
-            answer: error.to_string(),
-        })?;
-        let message = format!("the work tree as copied, of {}\n\n{known}\n", self.loop_id);
-        if let Some(before) = before {
-            let there = raw(&keeper.ground.repository.git, before, call_off)?;
-            let parent = keeper.head.as_ref();
-            let parent = parent.map_or_else(String::new, |head| format!("parent {head}\n"));
-            let is_same = there.starts_with(&format!("tree {tree}\n{parent}author "))
-                && there.ends_with(&format!("\n\n{message}"));
-            if is_same {
-                return Ok(before.to_owned());
-            }
-        }
-        keeper.commit_tree(&message, call_off)
+        known.write(&scratch.0.join(WORK))?;
     }
+    let options = options(source, &scratch.0, rules.clone());
+    let (tracker, _) = open::begin(repository.clone(), options, changes, cancel)?;
+    let begun = owner() == ChangeOwner::Loop && changes != ChangeOwner::Loop;
+    if tracker.head != head || begun {
+        return Ok(false);
+    }
+    let name = copied_ref(source.loop_id);
+    let before = verify(git, &name, cancel)?;
+    let commit = commit_of(source, &tracker, before.as_deref(), cancel)?;
+    if before.as_ref() != Some(&commit) {
+        git.order(&["update-ref", &name, &commit]).ask(cancel)?;
+    }
+    Ok(true)
+}
 
-    fn options(&self, loop_dir: &Path, rules: Rules) -> KeeperOptions {
-        KeeperOptions {
-            working_dir: self.working_dir.clone(),
-            loop_dir: loop_dir.to_owned(),
-            loop_id: self.loop_id,
-            search_path: self.search_path.clone(),
-            hidden: self.hidden.clone(),
-            protected: rules.protected,
-            max_file_bytes: rules.max_file_bytes,
-            own: rules.own,
+/// The commit that has what a keeper saw: the one before, if that has the same.
+fn commit_of(
+    source: &BundleSource,
+    tracker: &WorkTracker,
+    before: Option<&str>,
+    cancel: &CancelToken,
+) -> Result<String, GitError> {
+    let tree = &tracker.work.tree;
+    if let Some(head) = tracker.head.as_ref()
+        && tracker.equals_head.as_ref() == Some(tree)
+    {
+        return Ok(head.clone());
+    }
+    let known = WorkRecord {
+        surveyed: None,
+        snapshot: None,
+        ..tracker.work.clone()
+    };
+    let known = serde_json::to_string(&known).map_err(|error| GitError::Odd {
+        what: "commit-tree",
+        answer: error.to_string(),
+    })?;
+    let message = format!(
+        "the work tree as copied, of {}\n\n{known}\n",
+        source.loop_id
+    );
+    if let Some(before) = before {
+        let there = raw(&tracker.loop_index.repository.git, before, cancel)?;
+        let parent = tracker.head.as_ref();
+        let parent = parent.map_or_else(String::new, |head| format!("parent {head}\n"));
+        let is_same = there.starts_with(&format!("tree {tree}\n{parent}author "))
+            && there.ends_with(&format!("\n\n{message}"));
+        if is_same {
+            return Ok(before.to_owned());
         }
     }
+    commit_tree(tracker, &message, cancel)
+}
 
-    /// Looks at the work tree in the name of the loop, and remembers what is whose. Blocks.
-    ///
-    /// # Errors
-    /// Nobody can look at it.
-    pub fn look(&self, loop_dir: &Path, whose: Whose) -> Result<(), String> {
-        let rules = self.bounds.rules().map_err(|error| error.to_string())?;
-        match Keeper::open(self.options(loop_dir, rules), whose, &CallOff::new()) {
-            Opened::Ready { .. } | Opened::NoRepository => Ok(()),
-            Opened::Unusable { reason } => Err(reason),
-        }
-    }
-
-    /// Remembers whose what is not committed was in the work tree that a new one was made from. What else is there is somebody else's.
-    pub fn take_over(
-        &self,
-        git: &Git,
-        commit: &str,
-        head: Option<&str>,
-        loop_dir: &Path,
-    ) -> Result<(), String> {
-        let call_off = CallOff::new();
-        let told = |error: GitError| chain(&error);
-        let tree = verify(git, &format!("{commit}^{{tree}}"), &call_off).map_err(told)?;
-        let known = match Some(commit) == head {
-            true => Known::default(),
-            false => {
-                let text = raw(git, commit, &call_off).map_err(told)?;
-                let known = text.trim_end().rsplit('\n').next().unwrap_or_default();
-                serde_json::from_str(known).map_err(|error| error.to_string())?
-            }
-        };
-        let known = Known {
-            tree: tree.unwrap_or_default(),
-            surveyed: Some(tachikoma_runtime::clock::file_time()),
-            ..known
-        };
-        known.write(&loop_dir.join(WORK)).map_err(told)?;
-        self.look(loop_dir, Whose::Others)
+fn options(source: &BundleSource, loop_dir: &Path, rules: Rules) -> TrackerOptions {
+    TrackerOptions {
+        working_dir: source.working_dir.clone(),
+        loop_dir: loop_dir.to_owned(),
+        loop_id: source.loop_id,
+        search_path: source.search_path.clone(),
+        hidden: source.hidden.clone(),
+        protected: rules.protected,
+        max_file_bytes: rules.max_file_bytes,
+        runtime_files: rules.runtime_files,
     }
 }
 
+/// Looks at the work tree in the name of the loop, and remembers what is whose. Blocks.
+///
+/// # Errors
+/// Nobody can look at it.
+pub fn look(source: &BundleSource, loop_dir: &Path, owner: ChangeOwner) -> Result<(), String> {
+    let rules = source.bounds.rules().map_err(|error| error.to_string())?;
+    match open::open(options(source, loop_dir, rules), owner, &CancelToken::new()) {
+        Opened::Ready { .. } | Opened::NoRepository => Ok(()),
+        Opened::Unusable { reason } => Err(reason),
+    }
+}
+
+/// Remembers whose what is not committed was in the work tree that a new one was made from. What else is there is somebody else's.
+pub fn take_over(
+    source: &BundleSource,
+    git: &Git,
+    commit: &str,
+    head: Option<&str>,
+    loop_dir: &Path,
+) -> Result<(), String> {
+    let cancel = CancelToken::new();
+    let told = |error: GitError| chain(&error);
+    let tree = verify(git, &format!("{commit}^{{tree}}"), &cancel).map_err(told)?;
+    let known = match Some(commit) == head {
+        true => WorkRecord::default(),
+        false => {
+            let text = raw(git, commit, &cancel).map_err(told)?;
+            let known = text.trim_end().rsplit('\n').next().unwrap_or_default();
+            serde_json::from_str(known).map_err(|error| error.to_string())?
+        }
+    };
+    let known = WorkRecord {
+        tree: tree.unwrap_or_default(),
+        surveyed: Some(tachikoma_runtime::clock::file_time()),
+        ..known
+    };
+    known.write(&loop_dir.join(WORK)).map_err(told)?;
+    look(source, loop_dir, ChangeOwner::Others)
+}
+
 /// A commit as git keeps it.
-fn raw(git: &Git, commit: &str, call_off: &CallOff) -> Result<String, GitError> {
-    let bytes = git.order(&["cat-file", "commit", commit]).ask(call_off)?;
+fn raw(git: &Git, commit: &str, cancel: &CancelToken) -> Result<String, GitError> {
+    let bytes = git.order(&["cat-file", "commit", commit]).ask(cancel)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -8,8 +8,8 @@ use tachikoma_testkit::Scratch;
 use super::*;
 use tachikoma_config::Settings;
 
-fn work_of(scratch: &Scratch) -> Work {
-    Work {
+fn work_of(scratch: &Scratch) -> BundleSource {
+    BundleSource {
         working_dir: scratch.path(),
         loop_id: LoopId::from_u128(7),
         search_path: std::env::var_os("PATH"),
@@ -19,7 +19,7 @@ fn work_of(scratch: &Scratch) -> Work {
 }
 
 fn bundle(scratch: &Scratch, dir: &Path) -> Bundled {
-    work_of(scratch).bundle(dir, &Mutex::new(Whose::Others), &CallOff::new())
+    work_of(scratch).bundle(dir, &|| ChangeOwner::Others, &CancelToken::new())
 }
 
 fn whole(path: &Path) -> Bundled {
@@ -45,7 +45,7 @@ fn what_a_maker_left_that_died_is_in_nobodys_way() {
         format!("{NAME}.{}", "0b".repeat(16)),
     ];
     for name in &left {
-        assert!(is_ours_in_loop(name), "{name}");
+        assert!(crate::is_ours_in_loop(name), "{name}");
         fs::write(dir.path().join(name), "").unwrap();
     }
     let bundled = bundle(&scratch, dir.path());
@@ -75,7 +75,7 @@ fn only_names_of_ours_are_ours() {
         "git-work.bundle.lock",
         "git-work.bundles",
     ] {
-        assert!(!is_ours_in_loop(name), "{name}");
+        assert!(!crate::is_ours_in_loop(name), "{name}");
     }
 }
 
@@ -106,7 +106,8 @@ fn what_is_in_the_way_stays_and_all_else_is_made() {
     let elsewhere = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(elsewhere.path(), there.path().join("link")).unwrap();
     fs::create_dir(there.path().join("deep")).unwrap();
-    let Ok(Unpacked::Made { in_the_way, .. }) = work_of(&there).unpack(&path, dir.path(), 0) else {
+    let Ok(Unpacked::Made { in_the_way, .. }) = unpack(&work_of(&there), &path, dir.path(), 0)
+    else {
         panic!("it is made");
     };
     let in_the_way = in_the_way.expect("some are in the way");
@@ -134,7 +135,7 @@ fn id_of(path: &Path) -> u64 {
 fn a_work_tree_is_copied_as_it_is_and_once() {
     let (scratch, dir) = repository();
     let path = dir.path().join(NAME);
-    let tree = copied(LoopId::from_u128(7));
+    let tree = copied_ref(LoopId::from_u128(7));
     assert_eq!(bundle(&scratch, dir.path()), whole(&path));
     assert_eq!(
         scratch.git(&["rev-parse", &tree]),
@@ -154,7 +155,7 @@ fn a_work_tree_is_copied_as_it_is_and_once() {
     assert_eq!(scratch.git(&["ls-files", "-s"]), staged);
 
     let there = Scratch::new();
-    let unpacked = work_of(&there).unpack(&path, dir.path(), 0);
+    let unpacked = unpack(&work_of(&there), &path, dir.path(), 0);
     let Ok(Unpacked::Made { from_snapshot, .. }) = unpacked else {
         panic!("{unpacked:?}");
     };
@@ -174,11 +175,11 @@ fn a_work_tree_that_cannot_be_looked_at_is_told_and_an_older_one_is_not_taken_fo
     assert_eq!(bundle(&scratch, dir.path()), whole(&path));
     let mut settings = Settings::default();
     settings.git.protected = vec!["[".to_owned()];
-    let work = Work {
+    let work = BundleSource {
         bounds: Bounds::of(&settings, &scratch.path()),
         ..work_of(&scratch)
     };
-    let bundled = work.bundle(dir.path(), &Mutex::new(Whose::Others), &CallOff::new());
+    let bundled = work.bundle(dir.path(), &|| ChangeOwner::Others, &CancelToken::new());
     let lacks = bundled.lacks().expect("something to say");
     assert!(
         lacks.starts_with("without what is not committed yet: pattern `[`"),
@@ -187,7 +188,7 @@ fn a_work_tree_that_cannot_be_looked_at_is_told_and_an_older_one_is_not_taken_fo
     let heads = scratch.git(&["bundle", "list-heads", path.to_str().unwrap()]);
     assert!(!heads.contains("/copied"), "{heads}");
     let there = Scratch::new();
-    assert!(work_of(&there).unpack(&path, dir.path(), 0).is_ok());
+    assert!(unpack(&work_of(&there), &path, dir.path(), 0).is_ok());
     assert_eq!(there.read("a"), "a");
 }
 
@@ -212,7 +213,7 @@ fn a_work_tree_behind_its_head_is_not_made() {
     ];
     scratch.git(&words);
     let there = Scratch::new();
-    assert!(work_of(&there).unpack(&late, dir.path(), 0).is_ok());
+    assert!(unpack(&work_of(&there), &late, dir.path(), 0).is_ok());
     assert_eq!(there.read("a"), "committed");
     assert_eq!(there.git(&["status", "--porcelain"]), "");
 }
@@ -222,9 +223,7 @@ fn a_bundle_that_cannot_be_read_leaves_no_repository() {
     let there = Scratch::new();
     let bundle = there.home().join("bundle");
     fs::write(&bundle, "rot").unwrap();
-    work_of(&there)
-        .unpack(&bundle, &there.home(), 0)
-        .unwrap_err();
+    unpack(&work_of(&there), &bundle, &there.home(), 0).unwrap_err();
     assert_eq!(fs::read_dir(there.path()).unwrap().count(), 0);
 }
 
@@ -255,16 +254,16 @@ fn what_moves_on_while_it_is_packed_is_packed_again() {
         once = once.display(),
     );
     scratch.write_script(bin.join("git"), &script);
-    let work = Work {
+    let work = BundleSource {
         search_path: Some(bin.into_os_string()),
         ..work_of(&scratch)
     };
     let path = dir.path().join(NAME);
-    let bundled = work.bundle(dir.path(), &Mutex::new(Whose::Others), &CallOff::new());
+    let bundled = work.bundle(dir.path(), &|| ChangeOwner::Others, &CancelToken::new());
     assert_eq!(bundled, whole(&path));
     assert!(once.exists());
     let heads = scratch.git(&["bundle", "list-heads", path.to_str().unwrap()]);
-    let tree = copied(LoopId::from_u128(7));
+    let tree = copied_ref(LoopId::from_u128(7));
     let head = scratch.git(&["rev-parse", "HEAD"]);
     for name in ["HEAD", tree.as_str()] {
         let line = format!("{} {name}", head.trim());
@@ -284,21 +283,21 @@ fn who_died_while_he_made_a_work_tree_has_left_nothing_in_the_way() {
     let git = Git::new(&there.path(), None);
     let mark = there.path().join(".git").join(MARK);
     fs::write(&mark, "").unwrap();
-    assert!(work.fetch(&git, &path, 0).is_ok());
-    let made = work.unpack(&path, dir.path(), 0);
+    assert!(unpack::fetch(&work, &git, &path, 0).is_ok());
+    let made = unpack(&work, &path, dir.path(), 0);
     assert!(matches!(made, Ok(Unpacked::Made { .. })), "{made:?}");
     assert_eq!(there.read("a"), "changed");
     assert!(!mark.exists());
     // From now on it is a repository like any other.
-    let again = work.unpack(&path, dir.path(), 0);
+    let again = unpack(&work, &path, dir.path(), 0);
     assert!(matches!(again, Ok(Unpacked::Fetched { .. })), "{again:?}");
     // One further up is not ours.
-    let inside = Work {
+    let inside = BundleSource {
         working_dir: there.path().join("inside"),
         ..work
     };
     fs::create_dir(&inside.working_dir).unwrap();
-    let refused = inside.unpack(&path, dir.path(), 0).unwrap_err();
+    let refused = unpack(&inside, &path, dir.path(), 0).unwrap_err();
     assert!(
         refused.contains("it lies in another repository"),
         "{refused}"
@@ -321,7 +320,7 @@ fn snapshots_that_others_are_called_as_keep_another_name() {
     for name in ["1", "2", "before-rollback-1"] {
         there.git(&["update-ref", &at(name), "HEAD"]);
     }
-    work_of(&there).unpack(&path, dir.path(), 2).unwrap();
+    unpack(&work_of(&there), &path, dir.path(), 2).unwrap();
     let theirs = scratch.git(&["rev-parse", "HEAD"]);
     for (name, commit) in [
         ("1", &own),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use super::{Answer, CallOff, tail};
+use super::{Answer, CancelToken, tail};
 use tachikoma_process::Attended;
 use tachikoma_runtime::clock;
 
@@ -34,7 +34,7 @@ const COMPLAINTS_BYTES_MAX: usize = 64 << 10;
 /// Why a run has no answer.
 #[derive(Debug)]
 pub enum Cut {
-    CalledOff,
+    Canceled,
     TimedOut,
     Broken(io::Error),
 }
@@ -77,9 +77,9 @@ impl<'a> Live<'a> {
     }
 
     /// Waits for its end, or brings it about.
-    pub fn end(mut self, limit: Option<Duration>, call_off: &CallOff) -> Result<Answer, Cut> {
+    pub fn end(mut self, limit: Option<Duration>, cancel: &CancelToken) -> Result<Answer, Cut> {
         let deadline = limit.map(|limit| clock::monotonic() + limit);
-        match self.attend(deadline, call_off) {
+        match self.attend(deadline, cancel) {
             Ok(cut) => {
                 if cut {
                     self.kill(GRACE);
@@ -93,7 +93,7 @@ impl<'a> Live<'a> {
             }
             Err(why) => {
                 let grace = match why {
-                    Cut::CalledOff => CALLED_OFF_GRACE,
+                    Cut::Canceled => CALLED_OFF_GRACE,
                     Cut::TimedOut | Cut::Broken(_) => GRACE,
                 };
                 self.kill(grace);
@@ -104,11 +104,11 @@ impl<'a> Live<'a> {
     }
 
     /// Talks to the process until it has ended; returns whether it was cut short because it said too much.
-    fn attend(&mut self, deadline: Option<Instant>, call_off: &CallOff) -> Result<bool, Cut> {
+    fn attend(&mut self, deadline: Option<Instant>, cancel: &CancelToken) -> Result<bool, Cut> {
         self.never_block().map_err(Cut::Broken)?;
         while !self.has_ended() {
-            if call_off.is_called_off() {
-                return Err(Cut::CalledOff);
+            if cancel.is_canceled() {
+                return Err(Cut::Canceled);
             }
             let now = clock::monotonic();
             if deadline.is_some_and(|deadline| now >= deadline) {

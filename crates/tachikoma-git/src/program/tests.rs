@@ -18,7 +18,7 @@ fn what_it_reads_and_says_is_passed_on_however_much_it_is() {
     let git = git_that(&scratch, "exec cat");
     let much = vec![b'x'; 5 << 20];
     let order = git.order(&["x"]).stdin(&much);
-    assert_eq!(order.ask(&CallOff::new()).unwrap(), much);
+    assert_eq!(order.ask(&CancelToken::new()).unwrap(), much);
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn who_says_too_much_is_not_heard_out() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exec yes");
     let order = git.order(&["x"]).answer_max(1000);
-    let answer = order.run(&CallOff::new()).unwrap();
+    let answer = order.run(&CancelToken::new()).unwrap();
     assert!(answer.cut);
     assert_eq!(answer.bytes.len(), 1000);
 }
@@ -38,7 +38,7 @@ fn who_floods_with_complaints_is_heard_to_the_end_of_them() {
         &scratch,
         "i=0; while [ $i -lt 20000 ]; do echo \"complaint $i\" >&2; i=$((i+1)); done; exit 3",
     );
-    match git.order(&["frobnicate", "now"]).ask(&CallOff::new()) {
+    match git.order(&["frobnicate", "now"]).ask(&CancelToken::new()) {
         Err(GitError::Failed { what, how, words }) => {
             assert_eq!(
                 (what.as_str(), how.as_str()),
@@ -65,7 +65,7 @@ fn who_takes_too_long_is_ended_with_its_children() {
     );
     // On a busy machine it takes a while until it runs at all.
     let order = git.order(&["x"]).limit(Some(Duration::from_secs(2)));
-    let error = order.run(&CallOff::new()).unwrap_err();
+    let error = order.run(&CancelToken::new()).unwrap_err();
     assert_eq!(error.to_string(), "git x did not end within 2s");
     let pid = std::fs::read_to_string(pid).unwrap();
     await_until("the child to be gone", PATIENCE, || {
@@ -82,8 +82,8 @@ fn who_is_called_off_is_ended_at_once_and_nothing_is_started_after() {
         &scratch,
         &format!("echo x >>'{}'; exec sleep 1000", started.display()),
     );
-    let call_off = CallOff::new();
-    let caller = call_off.clone();
+    let cancel = CancelToken::new();
+    let caller = cancel.clone();
     let there = started.clone();
     let calling = std::thread::spawn(move || {
         await_until("git to run", PATIENCE, || {
@@ -92,10 +92,10 @@ fn who_is_called_off_is_ended_at_once_and_nothing_is_started_after() {
         caller.call_off();
         clock::monotonic()
     });
-    let error = git.order(&["x"]).limit(None).run(&call_off).unwrap_err();
+    let error = git.order(&["x"]).limit(None).run(&cancel).unwrap_err();
     assert!(calling.join().unwrap().elapsed() < Duration::from_secs(5));
     assert_eq!(error.to_string(), "git x was called off");
-    git.order(&["x"]).run(&call_off).unwrap_err();
+    git.order(&["x"]).run(&cancel).unwrap_err();
     assert_eq!(std::fs::read_to_string(started).unwrap(), "x\n");
 }
 
@@ -104,7 +104,10 @@ fn who_does_not_read_and_ends_well_has_done_well() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exit 0");
     let much = vec![b'x'; 5 << 20];
-    git.order(&["x"]).stdin(&much).ask(&CallOff::new()).unwrap();
+    git.order(&["x"])
+        .stdin(&much)
+        .ask(&CancelToken::new())
+        .unwrap();
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
         &format!("sleep 1000 & echo $! >'{}'; echo said", pid.display()),
     );
     let began = clock::monotonic();
-    let answer = git.order(&["x"]).ask_line(&CallOff::new()).unwrap();
+    let answer = git.order(&["x"]).ask_line(&CancelToken::new()).unwrap();
     assert_eq!(answer, "said");
     assert!(began.elapsed() < PATIENCE);
     let pid: i32 = std::fs::read_to_string(pid)
@@ -133,7 +136,7 @@ fn the_environment_leads_nowhere_else() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "env").of_loop(LoopId::from_u128(7), Vec::new());
     let order = git.order(&["x"]).env("GIT_INDEX_FILE", "mine");
-    let said = order.ask_line(&CallOff::new()).unwrap();
+    let said = order.ask_line(&CancelToken::new()).unwrap();
     let has = |line: &str| said.lines().any(|said| said == line);
     assert!(has("GIT_INDEX_FILE=mine"), "what the order says holds");
     assert!(has("GIT_TERMINAL_PROMPT=0") && has("GIT_OPTIONAL_LOCKS=0"));
@@ -149,7 +152,7 @@ fn a_program_that_is_not_there_is_named() {
         marker: None,
         hidden: Vec::new(),
     };
-    let error = git.order(&["x"]).run(&CallOff::new()).unwrap_err();
+    let error = git.order(&["x"]).run(&CancelToken::new()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "git cannot be started (/nonexistent/git)"

@@ -8,12 +8,14 @@ fn what_was_dirty_before_is_never_committed_whatever_the_loop_does_to_it() {
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("untracked.txt", "theirs");
     place.remove("dir/b.txt");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "theirs, and the loop's");
     place.scratch.write("untracked.txt", "the loop was here");
     place.scratch.write("dir/b.txt", "back again, but other");
     place.scratch.write("dir/c.txt", "the loop's");
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert_eq!(survey.uncommitted, 1);
     assert_eq!(
         survey.warnings,
@@ -21,11 +23,13 @@ fn what_was_dirty_before_is_never_committed_whatever_the_loop_does_to_it() {
             "not committed, because somebody else had changed it before: a.txt, dir/b.txt, untracked.txt"
         ]
     );
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["M dir/c.txt"]);
     assert_eq!(place.status(), " M a.txt\n M dir/b.txt\n?? untracked.txt\n");
     place.scratch.write("a.txt", "theirs, and the loop's again");
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert!(survey.warnings.is_empty(), "said once");
 }
 
@@ -34,18 +38,20 @@ fn what_becomes_clean_is_the_loops_when_it_changes_again() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("dir/b.txt", "theirs");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place
         .scratch
         .git(&["commit", "--quiet", "-m", "mine", "a.txt"]);
     place.scratch.git(&["checkout", "--quiet", "dir/b.txt"]);
-    let survey = keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Others, &CancelToken::new())
+        .unwrap();
     assert!(survey.head_moved);
     assert_eq!(names(&survey), ["dir/b.txt"]);
     place.scratch.write("a.txt", "the loop's");
     place.scratch.write("dir/b.txt", "the loop's");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 2);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 2);
 }
 
 #[test]
@@ -53,36 +59,39 @@ fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("notes.txt", "theirs");
-    let mut keeper = place.keeper();
-    let kept = snapshot(&mut keeper, 1);
+    let mut tracker = place.tracker();
+    let kept = snapshot(&mut tracker, 1);
     place.scratch.git(&["stash", "--quiet", "-u"]);
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "notes.txt"]);
-    snapshot(&mut keeper, 2);
-    assert_eq!(commits(&mut keeper), 0);
-    drop(keeper);
-    let mut keeper = place.keeper();
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["a.txt", "notes.txt"]
+    );
+    snapshot(&mut tracker, 2);
+    assert_eq!(commits(&mut tracker), 0);
+    drop(tracker);
+    let mut tracker = place.tracker();
     place.scratch.git(&["stash", "pop", "--quiet"]);
     place.scratch.write("dir/c.txt", "the loop's");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.status(), " M a.txt\n?? notes.txt\n");
     // Put back by hand, and brought back by a rollback in the name of the loop.
     place.scratch.git(&["checkout", "--quiet", "a.txt"]);
     place.remove("notes.txt");
-    snapshot(&mut keeper, 3);
+    snapshot(&mut tracker, 3);
     let words = ["restore", "--source", &kept, "a.txt", "notes.txt"];
     place.scratch.git(&words);
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 0);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 0);
     // What the agent commits itself is in a commit, and then anybody's.
     place.scratch.git(&["add", "-A"]);
     place
         .scratch
         .git(&["commit", "--quiet", "-m", "by the agent"]);
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     place.scratch.write("a.txt", "the loop's");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 #[test]
@@ -91,14 +100,14 @@ fn what_was_left_out_or_is_moved_stays_its_owners() {
     place.scratch.write("huge.bin", vec![0; 1001]);
     place.scratch.write("notes.txt", "theirs");
     place.scratch.write("empty", "");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("huge.bin", "small");
     fs::create_dir(place.path("docs")).unwrap();
     fs::rename(place.path("notes.txt"), place.path("docs/notes.txt")).unwrap();
     place.remove("empty");
     place.scratch.write("__init__.py", "");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["A __init__.py"]);
     assert_eq!(place.status(), "?? docs/notes.txt\n?? huge.bin\n");
 }
@@ -106,14 +115,14 @@ fn what_was_left_out_or_is_moved_stays_its_owners() {
 #[test]
 fn what_somebody_does_between_iterations_is_theirs() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "the loop's");
     place.scratch.write("dir/b.txt", "the loop's");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     place.scratch.write("dir/b.txt", "the loop's, and theirs");
     place.scratch.write("new.txt", "theirs");
-    snapshot(&mut keeper, 2);
-    assert_eq!(commits(&mut keeper), 1);
+    snapshot(&mut tracker, 2);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["M a.txt"]);
     assert_eq!(place.status(), " M dir/b.txt\n?? new.txt\n");
 }
@@ -121,7 +130,7 @@ fn what_somebody_does_between_iterations_is_theirs() {
 #[test]
 fn what_the_agent_committed_itself_is_not_committed_again() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
     place.scratch.write("new.txt", "1");
     place.scratch.write("left.txt", "1");
@@ -129,27 +138,29 @@ fn what_the_agent_committed_itself_is_not_committed_again() {
     place
         .scratch
         .git(&["commit", "--quiet", "-m", "by the agent"]);
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert_eq!(names(&survey), ["a.txt", "left.txt", "new.txt"]);
     assert!(survey.head_moved);
     assert_eq!(survey.uncommitted, 1);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["A left.txt"]);
 }
 
 #[test]
 fn a_commit_of_somebody_in_between_is_kept_and_gone_on_from() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "the loop's");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     place.scratch.write("dir/b.txt", "theirs");
     place
         .scratch
         .git(&["commit", "--quiet", "-m", "theirs", "dir/b.txt"]);
     let theirs = place.head();
-    snapshot(&mut keeper, 2);
-    let made = commit(&mut keeper, "of the loop").unwrap().unwrap();
+    snapshot(&mut tracker, 2);
+    let made = commit(&mut tracker, "of the loop").unwrap().unwrap();
     assert_eq!(made.id, place.head());
     let parent = place.scratch.git(&["rev-parse", "HEAD^"]);
     assert_eq!(parent.trim_end(), theirs);
@@ -161,22 +172,27 @@ fn what_a_reset_uncovers_is_whose_the_reset_was() {
     let place = Place::new();
     place.scratch.write("a.txt", "2");
     place.commit_all("second");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.git(&["reset", "--quiet", "--soft", "HEAD^"]);
-    let survey = keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Others, &CancelToken::new())
+        .unwrap();
     assert!(survey.changed.is_empty() && survey.head_moved);
     place.scratch.write("a.txt", "3");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 0, "there is work of theirs in it");
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 0, "there is work of theirs in it");
 }
 
 #[test]
 fn a_rename_is_two_paths_and_one_commit() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     fs::rename(place.path("a.txt"), place.path("renamed.txt")).unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "renamed.txt"]);
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["a.txt", "renamed.txt"]
+    );
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.last_commit(), ["D a.txt", "A renamed.txt"]);
     assert_eq!(place.status(), "");
 }
@@ -187,16 +203,16 @@ fn protected_files_are_neither_looked_at_nor_kept() {
     place.scratch.write(".env.example", "tracked");
     place.commit_all("protected but tracked");
     place.scratch.write(".env", "theirs");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write(".env", "changed");
     place.scratch.write(".env.example", "changed");
     place.scratch.write("dir/server.key", "new");
     place.scratch.write("secrets/deep/token", "new");
     place.scratch.write("a.txt", "no secret");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["M a.txt"]);
-    let kept = snapshot(&mut keeper, 1);
+    let kept = snapshot(&mut tracker, 1);
     assert_eq!(
         place.files_of(&kept),
         [".gitignore", "a.txt", "dir/b.txt", "dir/c.txt"]
@@ -219,40 +235,44 @@ fn a_protected_file_that_the_loop_changed_is_named_once() {
     place.scratch.write("build/ignored.key", "1");
     place.scratch.git(&["add", "-f", "known.pem"]);
     place.scratch.git(&["commit", "--quiet", "-m", "a key"]);
-    let mut keeper = place.keeper();
-    snapshot(&mut keeper, 1);
-    let warnings = |keeper: &mut Keeper, whose| {
-        let survey = keeper.survey(whose, &CallOff::new()).unwrap();
+    let mut tracker = place.tracker();
+    snapshot(&mut tracker, 1);
+    let warnings = |tracker: &mut WorkTracker, owner| {
+        let survey = tracker.survey(owner, &CancelToken::new()).unwrap();
         assert!(survey.changed.is_empty());
         survey.warnings.join("\n")
     };
-    assert_eq!(warnings(&mut keeper, Whose::Loop), "");
+    assert_eq!(warnings(&mut tracker, ChangeOwner::Loop), "");
     place.scratch.write(".env.local", "1");
     place.scratch.write("known.pem", "2");
     place.scratch.write("build/ignored.key", "2");
     place.scratch.write("secret.log/x.key", "ignored, too");
     assert_eq!(
-        warnings(&mut keeper, Whose::Loop),
+        warnings(&mut tracker, ChangeOwner::Loop),
         "left out of snapshots and commits: .env.local, known.pem, which `git.protected` names"
     );
     place.scratch.write("known.pem", "3");
-    assert_eq!(warnings(&mut keeper, Whose::Loop), "", "once");
+    assert_eq!(warnings(&mut tracker, ChangeOwner::Loop), "", "once");
     place.scratch.write("theirs.pem", "1");
-    assert_eq!(warnings(&mut keeper, Whose::Others), "", "they know");
+    assert_eq!(warnings(&mut tracker, ChangeOwner::Others), "", "they know");
 }
 
 #[test]
 fn a_commit_without_a_change_is_no_commit() {
     let place = Place::new();
     place.scratch.write("left.txt", "uncommitted");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     let empty = ["commit", "--quiet", "--allow-empty", "-m", "progress"];
     place.scratch.git(&empty);
-    let look = |keeper: &mut Keeper| keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
-    assert!(!look(&mut keeper).head_moved);
+    let look = |tracker: &mut WorkTracker| {
+        tracker
+            .survey(ChangeOwner::Loop, &CancelToken::new())
+            .unwrap()
+    };
+    assert!(!look(&mut tracker).head_moved);
     place.scratch.write("a.txt", "2");
     place.scratch.git(&empty);
-    let survey = look(&mut keeper);
+    let survey = look(&mut tracker);
     assert_eq!(
         (names(&survey), survey.head_moved),
         (vec!["a.txt".to_owned()], false)
@@ -260,10 +280,10 @@ fn a_commit_without_a_change_is_no_commit() {
     place
         .scratch
         .git(&["commit", "--quiet", "-am", "the agent's"]);
-    assert!(look(&mut keeper).head_moved, "what was there is committed");
+    assert!(look(&mut tracker).head_moved, "what was there is committed");
     place.scratch.write("a.txt", "3");
     place
         .scratch
         .git(&["commit", "--quiet", "-am", "the agent's"]);
-    assert!(look(&mut keeper).head_moved, "at once");
+    assert!(look(&mut tracker).head_moved, "at once");
 }

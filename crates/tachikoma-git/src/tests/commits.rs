@@ -7,12 +7,12 @@ use tachikoma_testkit::await_until;
 #[test]
 fn new_changed_and_removed_files_are_committed_and_the_tree_is_clean() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
     place.scratch.write("new/file.txt", "1");
     place.remove("dir/b.txt");
-    changed(&mut keeper, Whose::Loop);
-    let made = commit(&mut keeper, "tachikoma: iteration 1\n\n# not a comment").unwrap();
+    changed(&mut tracker, ChangeOwner::Loop);
+    let made = commit(&mut tracker, "tachikoma: iteration 1\n\n# not a comment").unwrap();
     let made = made.unwrap();
     assert_eq!(made.files, 3);
     assert_eq!(made.id, place.head());
@@ -26,8 +26,8 @@ fn new_changed_and_removed_files_are_committed_and_the_tree_is_clean() {
         "Scratch: tachikoma: iteration 1\n\n# not a comment"
     );
     assert_eq!(place.status(), "");
-    assert_eq!(commits(&mut keeper), 0);
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert_eq!(commits(&mut tracker), 0);
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
 }
 
 #[test]
@@ -38,11 +38,11 @@ fn what_the_user_staged_stays_staged_and_uncommitted() {
     place.scratch.git(&["add", "a.txt", "added.txt"]);
     place.scratch.write("a.txt", "staged, and changed since");
     let staged = place.scratch.git(&["diff", "--cached"]);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("dir/b.txt", "2");
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 2);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.last_commit(), ["M dir/b.txt", "A new.txt"]);
     assert_eq!(place.scratch.git(&["diff", "--cached"]), staged);
     assert_eq!(place.status(), "MM a.txt\nA  added.txt\n");
@@ -56,12 +56,12 @@ fn stashes_stay_as_they_are() {
     place.scratch.write("a.txt", "stashed too");
     place.scratch.git(&["stash", "--quiet"]);
     let before = place.scratch.git(&["stash", "list", "--format=%H"]);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     for round in 0..3 {
-        snapshot(&mut keeper, round + 1);
+        snapshot(&mut tracker, round + 1);
         place.scratch.write("dir/b.txt", format!("{round}"));
-        changed(&mut keeper, Whose::Loop);
-        assert_eq!(commits(&mut keeper), 1);
+        changed(&mut tracker, ChangeOwner::Loop);
+        assert_eq!(commits(&mut tracker), 1);
     }
     assert_eq!(place.scratch.git(&["stash", "list", "--format=%H"]), before);
 }
@@ -76,12 +76,12 @@ fn nothing_is_committed_while_something_is_under_way() {
         ("BISECT_LOG", "a bisection"),
     ] {
         let place = Place::new();
-        let mut keeper = place.keeper();
+        let mut tracker = place.tracker();
         place.scratch.write("a.txt", "2");
-        changed(&mut keeper, Whose::Loop);
+        changed(&mut tracker, ChangeOwner::Loop);
         let marker = place.scratch.write(place.git_dir().join(file), "");
         let head = place.head();
-        let error = commit(&mut keeper, "x").unwrap_err();
+        let error = commit(&mut tracker, "x").unwrap_err();
         assert!(error.to_string().starts_with(what), "{error}");
         assert_eq!(place.head(), head);
         fs::remove_dir_all(
@@ -92,7 +92,7 @@ fn nothing_is_committed_while_something_is_under_way() {
         )
         .or_else(|_| fs::remove_file(&marker))
         .unwrap();
-        assert_eq!(commits(&mut keeper), 1, "the work is not lost");
+        assert_eq!(commits(&mut tracker), 1, "the work is not lost");
     }
 }
 
@@ -110,13 +110,13 @@ fn a_merge_with_conflicts_is_surveyed_and_not_committed() {
         .current_dir(place.scratch.path())
         .output();
     assert!(!merge.unwrap().status.success(), "it conflicts");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     let index = place.index();
     place.scratch.write("dir/b.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["dir/b.txt"]);
-    snapshot(&mut keeper, 1);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["dir/b.txt"]);
+    snapshot(&mut tracker, 1);
     assert!(matches!(
-        commit(&mut keeper, "x"),
+        commit(&mut tracker, "x"),
         Err(CommitError::Underway { what: "a merge" })
     ));
     assert_eq!(place.index(), index);
@@ -125,9 +125,9 @@ fn a_merge_with_conflicts_is_surveyed_and_not_committed() {
 #[test]
 fn a_lock_of_another_git_is_waited_for() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     let lock = place.git_dir().join("index.lock");
     fs::write(&lock, "").unwrap();
     let path = place.scratch.home().join("asked");
@@ -140,63 +140,66 @@ fn a_lock_of_another_git_is_waited_for() {
         });
         fs::remove_file(lock).unwrap();
     });
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
     releasing.join().unwrap();
 }
 
 #[test]
 fn a_lock_that_stays_is_named_and_left_alone() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     let lock = place.git_dir().join("index.lock");
     fs::write(&lock, "theirs").unwrap();
-    let error = commit(&mut keeper, "x").unwrap_err();
+    let error = commit(&mut tracker, "x").unwrap_err();
     assert!(
         error.to_string().contains(lock.to_str().unwrap()),
         "{error}"
     );
     assert_eq!(fs::read(&lock).unwrap(), b"theirs");
     fs::remove_file(lock).unwrap();
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 #[test]
 fn without_an_identity_git_says_so_and_nothing_is_lost() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.git(&["config", "--unset", "user.name"]);
     place.scratch.git(&["config", "--unset", "user.email"]);
     place.scratch.git(&["config", "user.useConfigOnly", "true"]);
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
-    snapshot(&mut keeper, 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    snapshot(&mut tracker, 1);
     let index = place.staged();
-    let error = commit(&mut keeper, "x").unwrap_err();
+    let error = commit(&mut tracker, "x").unwrap_err();
     assert!(error.to_string().contains("user.email"), "{error}");
     assert_eq!(place.staged(), index);
     place.scratch.git(&["config", "user.name", "x"]);
     place
         .scratch
         .git(&["config", "user.email", "x@example.invalid"]);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 #[test]
 fn a_file_that_became_a_directory_with_nothing_in_it_keeps_nothing_else_back() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.remove("a.txt");
     fs::create_dir(place.path("a.txt")).unwrap();
     place.scratch.write("dir/b.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "dir/b.txt"]);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["a.txt", "dir/b.txt"]
+    );
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["M dir/b.txt"]);
-    assert_eq!(commits(&mut keeper), 0);
+    assert_eq!(commits(&mut tracker), 0);
     fs::remove_dir(place.path("a.txt")).unwrap();
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["D a.txt"]);
 }
 
@@ -205,52 +208,54 @@ fn files_of_the_loop_itself_are_never_committed() {
     let place = Place::new();
     fs::remove_file(place.path(".ralph/.gitignore")).unwrap();
     place.scratch.write("sub/.ralph/state.json", "1");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write(".ralph/state.json", "2");
     place.scratch.write("sub/.ralph/state.json", "2");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
-    assert_eq!(commits(&mut keeper), 0);
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
+    assert_eq!(commits(&mut tracker), 0);
 }
 
 #[test]
 fn what_git_takes_no_more_does_not_keep_the_rest_from_being_committed() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("nested/x", "1");
     place.scratch.write("build/o.js", "1");
     place.scratch.git(&["add", "-f", "build/o.js"]);
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     place.hook("pre-commit", "exit 1");
-    commit(&mut keeper, "x").unwrap_err();
+    commit(&mut tracker, "x").unwrap_err();
     place.hook("pre-commit", "exit 0");
     let nested = place.path("nested");
     place
         .scratch
         .git(&["init", "--quiet", nested.to_str().unwrap()]);
     place.scratch.git(&["reset", "--quiet"]);
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["M a.txt"]);
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     let said = survey.warnings.join("\n");
     assert!(said.contains("build/o.js, nested/x"), "{said}");
     assert_eq!(survey.uncommitted, 0);
-    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+    assert_eq!(commit(&mut tracker, "x").unwrap(), None);
 }
 
 #[test]
 fn attributes_that_change_leave_nothing_uncommitted() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1\r\n");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     place.scratch.write(".gitattributes", "*.txt text\n");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 2);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.at("HEAD", "new.txt"), "1\n");
-    assert_eq!((keeper.left(), place.status().as_str()), (0, ""));
-    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
+    assert_eq!((tracker.left(), place.status().as_str()), (0, ""));
+    assert_eq!(commit(&mut tracker, "x").unwrap(), None);
 }
 
 #[test]
@@ -258,11 +263,11 @@ fn what_comes_to_nothing_by_new_attributes_is_no_failure() {
     let place = Place::new();
     place.scratch.write("a.txt", "1\n");
     place.commit_all("a line");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "1\r\n");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
     fs::create_dir_all(place.git_dir().join("info")).unwrap();
     fs::write(place.git_dir().join("info/attributes"), "*.txt text\n").unwrap();
-    assert_eq!(commit(&mut keeper, "x").unwrap(), None);
-    assert_eq!(keeper.left(), 0);
+    assert_eq!(commit(&mut tracker, "x").unwrap(), None);
+    assert_eq!(tracker.left(), 0);
 }

@@ -10,13 +10,13 @@ fn a_hook_that_refuses_loses_no_work_and_leaves_the_index_as_it_was() {
     place.scratch.write("staged.txt", "theirs");
     place.scratch.git(&["add", "staged.txt"]);
     place.hook("pre-commit", "echo 'the tests fail' >&2; exit 1");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     let (index, head, status) = (place.staged(), place.head(), place.status());
     for _ in 0..2 {
-        let error = commit(&mut keeper, "x").unwrap_err();
+        let error = commit(&mut tracker, "x").unwrap_err();
         assert!(error.to_string().contains("the tests fail"), "{error}");
         assert_eq!(place.head(), head);
         assert_eq!(place.staged(), index);
@@ -24,7 +24,7 @@ fn a_hook_that_refuses_loses_no_work_and_leaves_the_index_as_it_was() {
     }
     assert_eq!(place.status(), status);
     place.hook("pre-commit", "exit 0");
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"]);
     assert_eq!(place.status(), "A  staged.txt\n");
 }
@@ -37,42 +37,42 @@ fn a_commit_whose_last_hook_hangs_is_made_with_its_empty_files() {
         "post-commit",
         &format!("touch '{}'; sleep 1000", started.display()),
     );
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("empty", "");
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
-    let call_off = CallOff::new();
-    let caller = call_off.clone();
+    changed(&mut tracker, ChangeOwner::Loop);
+    let cancel = CancelToken::new();
+    let caller = cancel.clone();
     let calling = std::thread::spawn(move || {
         await_until("the hook to run", LIMIT, || started.exists());
         caller.call_off();
     });
-    let made = keeper.commit("of the loop", None, &call_off).unwrap();
+    let made = super::super::commit(&mut tracker, "of the loop", None, &cancel).unwrap();
     calling.join().unwrap();
     assert_eq!(made.map(|made| made.id), Some(place.head()));
     assert_eq!(place.last_commit(), ["A empty", "A new.txt"]);
     assert_eq!(place.status(), "");
-    assert_eq!(changed(&mut keeper, Whose::Loop), [""; 0]);
-    assert_eq!(keeper.left(), 0);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), [""; 0]);
+    assert_eq!(tracker.left(), 0);
 }
 
 /// The runner died in the hook: the next one finds what it had made known.
 #[test]
 fn an_empty_file_that_was_committed_is_not_taken_back() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("empty", "");
     place.scratch.write("intended", "");
-    changed(&mut keeper, Whose::Loop);
-    keeper.work.intended = ["empty", "intended"].map(repo_path).into();
-    keeper.work.write(&keeper.work_path).unwrap();
-    drop(keeper);
+    changed(&mut tracker, ChangeOwner::Loop);
+    tracker.work.intended = ["empty", "intended"].map(repo_path).into();
+    tracker.work.write(&tracker.work_path).unwrap();
+    drop(tracker);
     place.scratch.git(&["add", "empty"]);
     place
         .scratch
         .git(&["commit", "--quiet", "-m", "by the dead"]);
     place.scratch.git(&["add", "--intent-to-add", "intended"]);
-    place.open(Whose::Loop);
+    place.open(ChangeOwner::Loop);
     assert_eq!(place.status(), "?? intended\n");
 }
 
@@ -89,10 +89,10 @@ fn what_another_git_stages_during_a_refused_commit_stays_staged() {
         bin = bin.display(),
     );
     place.scratch.write_script(bin.join("git"), text);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
-    commit(&mut keeper, "x").unwrap_err();
+    changed(&mut tracker, ChangeOwner::Loop);
+    commit(&mut tracker, "x").unwrap_err();
     assert_eq!(place.status(), "A  theirs.txt\n?? new.txt\n");
 }
 
@@ -100,13 +100,13 @@ fn what_another_git_stages_during_a_refused_commit_stays_staged() {
 fn a_refused_first_commit_leaves_nothing_staged() {
     let place = Place::empty();
     place.hook("pre-commit", "exit 1");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
-    commit(&mut keeper, "x").unwrap_err();
+    changed(&mut tracker, ChangeOwner::Loop);
+    commit(&mut tracker, "x").unwrap_err();
     assert_eq!(place.status(), "?? new.txt\n");
     place.hook("pre-commit", "exit 0");
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 #[test]
@@ -120,13 +120,13 @@ fn a_hook_that_hangs_is_ended_with_all_that_it_started() {
             pid.display()
         ),
     );
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     let index = place.staged();
     // On a busy machine it takes a while until the hook runs at all.
     let limit = Some(Duration::from_secs(3));
-    let error = keeper.commit("x", limit, &CallOff::new()).unwrap_err();
+    let error = super::super::commit(&mut tracker, "x", limit, &CancelToken::new()).unwrap_err();
     assert!(error.to_string().contains("did not end within"), "{error}");
     assert_eq!(place.staged(), index);
     assert!(!place.git_dir().join("index.lock").exists());
@@ -136,7 +136,7 @@ fn a_hook_that_hangs_is_ended_with_all_that_it_started() {
         stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
     });
     place.hook("pre-commit", "exit 0");
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 #[test]
@@ -147,25 +147,25 @@ fn a_hook_that_hangs_is_called_off_at_once() {
         "pre-commit",
         &format!("touch '{}'; sleep 1000", started.display()),
     );
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     let index = place.staged();
-    let call_off = CallOff::new();
-    let caller = call_off.clone();
+    let cancel = CancelToken::new();
+    let caller = cancel.clone();
     let calling = std::thread::spawn(move || {
         await_until("the hook to run", LIMIT, || started.exists());
         caller.call_off();
         clock::monotonic()
     });
-    let error = keeper.commit("x", None, &call_off).unwrap_err();
+    let error = super::super::commit(&mut tracker, "x", None, &cancel).unwrap_err();
     let took = calling.join().unwrap().elapsed();
     assert!(error.to_string().contains("called off"), "{error}");
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(place.staged(), index);
     place.hook("pre-commit", "exit 0");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1, "the work is not lost");
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1, "the work is not lost");
 }
 
 #[test]
@@ -175,15 +175,15 @@ fn what_a_hook_changes_is_the_loops() {
         "pre-commit",
         "echo formatted >a.txt; git add a.txt; echo generated >generated.txt",
     );
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.at("HEAD", "a.txt"), "formatted\n");
-    snapshot(&mut keeper, 2);
+    snapshot(&mut tracker, 2);
     assert_eq!(place.status(), "?? generated.txt\n");
     place.hook("pre-commit", "exit 0");
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["A generated.txt"]);
 }
 
@@ -195,10 +195,10 @@ fn hooks_see_patterns_as_patterns_and_may_change_the_message() {
         "test \"$(git ls-files 'dir/*.txt' | wc -l)\" = 2",
     );
     place.hook("commit-msg", "echo 'Signed: hook' >>\"$1\"");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
     let said = place.scratch.git(&["log", "-1", "--format=%B"]);
     assert_eq!(said.trim_end(), "of the loop\nSigned: hook");
 }
@@ -210,12 +210,12 @@ fn a_message_that_a_hook_refuses_is_no_commit() {
         "commit-msg",
         "grep -q '^feat: ' \"$1\" || { echo 'not conventional' >&2; exit 1; }",
     );
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
-    let error = commit(&mut keeper, "of the loop").unwrap_err();
+    changed(&mut tracker, ChangeOwner::Loop);
+    let error = commit(&mut tracker, "of the loop").unwrap_err();
     assert!(error.to_string().contains("not conventional"), "{error}");
-    assert!(commit(&mut keeper, "feat: of the loop").unwrap().is_some());
+    assert!(commit(&mut tracker, "feat: of the loop").unwrap().is_some());
 }
 
 #[test]
@@ -234,10 +234,10 @@ fn no_hook_runs_but_for_a_commit() {
         .scratch
         .git(&["config", "core.fsmonitor", hook.to_str().unwrap()]);
     let _ = fs::remove_file(&ran);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
-    snapshot(&mut keeper, 1);
+    changed(&mut tracker, ChangeOwner::Loop);
+    snapshot(&mut tracker, 1);
     assert!(!ran.exists());
 }
 
@@ -249,11 +249,11 @@ fn a_hook_that_leaves_something_running_is_not_waited_for() {
         "post-commit",
         &format!("sleep 1000 & echo $! >'{}'", pid.display()),
     );
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     let began = clock::monotonic();
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
     assert!(began.elapsed() < Duration::from_secs(20));
     let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();

@@ -7,9 +7,9 @@ use std::process::Command;
 use super::*;
 
 #[track_caller]
-fn committed(keeper: &mut Keeper, place: &Place, expected: &[&str]) {
-    changed(keeper, Whose::Loop);
-    commits(keeper);
+fn committed(tracker: &mut WorkTracker, place: &Place, expected: &[&str]) {
+    changed(tracker, ChangeOwner::Loop);
+    commits(tracker);
     assert_eq!(place.last_commit(), expected);
     assert_eq!(place.status(), "");
 }
@@ -17,26 +17,26 @@ fn committed(keeper: &mut Keeper, place: &Place, expected: &[&str]) {
 #[test]
 fn files_directories_and_links_change_places() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.remove("a.txt");
     place.scratch.write("a.txt/inside", "1");
-    committed(&mut keeper, &place, &["D a.txt", "A a.txt/inside"]);
+    committed(&mut tracker, &place, &["D a.txt", "A a.txt/inside"]);
     fs::remove_dir_all(place.path("a.txt")).unwrap();
     symlink("dir", place.path("a.txt")).unwrap();
-    committed(&mut keeper, &place, &["A a.txt", "D a.txt/inside"]);
+    committed(&mut tracker, &place, &["A a.txt", "D a.txt/inside"]);
     place.remove("a.txt");
     place.scratch.write("a.txt", "a");
-    committed(&mut keeper, &place, &["T a.txt"]);
+    committed(&mut tracker, &place, &["T a.txt"]);
     fs::remove_dir_all(place.path("dir")).unwrap();
     symlink("a.txt", place.path("dir")).unwrap();
     committed(
-        &mut keeper,
+        &mut tracker,
         &place,
         &["A dir", "D dir/b.txt", "D dir/c.txt"],
     );
     place.remove("dir");
     place.scratch.write("dir/b.txt", "again");
-    committed(&mut keeper, &place, &["D dir", "A dir/b.txt"]);
+    committed(&mut tracker, &place, &["D dir", "A dir/b.txt"]);
 }
 
 #[test]
@@ -45,18 +45,18 @@ fn a_link_that_points_elsewhere_and_a_mode_are_changes() {
     let place = Place::new();
     symlink("a.txt", place.path("link")).unwrap();
     place.commit_all("link");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.remove("link");
     symlink("dir", place.path("link")).unwrap();
     let mode = fs::Permissions::from_mode(0o755);
     fs::set_permissions(place.path("a.txt"), mode).unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "link"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt", "link"]);
 }
 
 #[test]
 fn pipes_and_sockets_are_passed_over_until_they_are_files() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     let pipe = place.path("pipe");
     assert!(
         Command::new("mkfifo")
@@ -69,15 +69,15 @@ fn pipes_and_sockets_are_passed_over_until_they_are_files() {
     place.remove("a.txt");
     let made = Command::new("mkfifo").arg(place.path("a.txt")).status();
     assert!(made.unwrap().success());
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     drop(socket);
     for name in ["pipe", "a.txt", "socket"] {
         place.remove(name);
         place.scratch.write(name, "a file");
     }
     assert_eq!(
-        changed(&mut keeper, Whose::Loop),
+        changed(&mut tracker, ChangeOwner::Loop),
         ["a.txt", "pipe", "socket"]
     );
 }
@@ -85,15 +85,15 @@ fn pipes_and_sockets_are_passed_over_until_they_are_files() {
 #[test]
 fn a_repository_inside_is_its_own_business_until_it_is_none() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.git(&["init", "--quiet", "cloned"]);
     place.scratch.write("cloned/file", "1");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place.scratch.write("cloned/file", "2");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     fs::remove_dir_all(place.path("cloned/.git")).unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["cloned/file"]);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["cloned/file"]);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["A cloned/file"]);
 }
 
@@ -122,21 +122,21 @@ fn a_submodule_is_opaque_until_it_stands_elsewhere() {
         all.extend(words);
         place.scratch.git(&all)
     };
-    let (mut keeper, survey) = place.open(Whose::Others);
+    let (mut tracker, survey) = place.open(ChangeOwner::Others);
     assert!(survey.changed.is_empty());
     place.scratch.write("sub/inside", "dirty");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place.asked();
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     assert!(place.asked().is_empty());
     in_sub(&["commit", "--quiet", "-am", "moved"]);
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["sub"]);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["sub"]);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["M sub"]);
     place.scratch.write("a.txt", "2");
     place.scratch.write("sub/inside", "dirty again");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 #[test]
@@ -149,42 +149,46 @@ fn an_unreadable_file_does_not_keep_the_others_out() {
         .scratch
         .git(&["config", "filter.bad.required", "true"]);
     place.commit_all("filter");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("x.bad", "1");
     place.scratch.write("y.txt", "1");
-    let survey = keeper.survey(Whose::Loop, &CallOff::new());
+    let survey = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
     assert_eq!(names(&survey.unwrap()), ["y.txt"]);
     // A few more make no difference, and too many are told instead of passed over.
     for number in 0..20 {
         place.scratch.write(format!("{number}.bad"), "1");
     }
     place.scratch.write("z.txt", "1");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["z.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["z.txt"]);
     for number in 20..90 {
         place.scratch.write(format!("{number}.bad"), "1");
     }
     place.scratch.write("z.txt", "2");
-    let error = keeper.survey(Whose::Loop, &CallOff::new()).unwrap_err();
+    let error = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap_err();
     assert!(error.to_string().contains(".bad and 64 more"), "{error}");
     place.scratch.git(&["config", "filter.bad.clean", "cat"]);
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert_eq!(survey.changed.len(), 92, "with what was left out before");
 }
 
 #[test]
 fn a_directory_that_became_a_link_is_committed_and_counted() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     fs::rename(place.path("dir"), place.path("real")).unwrap();
     symlink("real", place.path("dir")).unwrap();
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     // Refused at first: what had to make room in the index is there again.
     place.hook("pre-commit", "exit 1");
     let staged = place.staged();
-    commit(&mut keeper, "x").unwrap_err();
+    commit(&mut tracker, "x").unwrap_err();
     assert_eq!(place.staged(), staged);
     place.hook("pre-commit", "exit 0");
-    assert_eq!(commits(&mut keeper), 5);
+    assert_eq!(commits(&mut tracker), 5);
     let expected = [
         "A dir",
         "D dir/b.txt",
@@ -194,17 +198,17 @@ fn a_directory_that_became_a_link_is_committed_and_counted() {
     ];
     assert_eq!(place.last_commit(), expected);
     assert_eq!(place.status(), "");
-    assert_eq!(keeper.left(), 0);
+    assert_eq!(tracker.left(), 0);
 }
 
 #[test]
 fn a_directory_that_became_a_link_to_nowhere_is_committed() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     fs::remove_dir_all(place.path("dir")).unwrap();
     symlink("nowhere", place.path("dir")).unwrap();
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 3);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 3);
     assert_eq!(place.last_commit(), ["A dir", "D dir/b.txt", "D dir/c.txt"]);
     assert_eq!(place.status(), "");
 }

@@ -30,48 +30,55 @@ fn file(place: &Place, name: &[u8], text: &str) {
 fn whatever_files_are_called_each_is_itself() {
     let place = Place::new();
     place.scratch.write("theirs.txt", "not the loop's");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     for name in NAMES {
         file(&place, name, "1");
     }
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     let mut expected: Vec<RepoPath> = NAMES.iter().copied().map(RepoPath::new).collect();
     expected.sort();
     assert_eq!(survey.changed, expected);
-    assert_eq!(commits(&mut keeper), NAMES.len());
+    assert_eq!(commits(&mut tracker), NAMES.len());
     assert_eq!(place.status(), "?? theirs.txt\n");
     for name in NAMES {
         file(&place, name, "2");
     }
     place.scratch.write("a.txt", "of somebody else");
-    keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    tracker
+        .survey(ChangeOwner::Others, &CancelToken::new())
+        .unwrap();
     for name in NAMES {
         file(&place, name, "3");
     }
     // All are theirs now, `*` and the rest included: nothing is to be committed.
-    assert_eq!(changed(&mut keeper, Whose::Loop).len(), NAMES.len());
-    assert_eq!(commits(&mut keeper), 0);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop).len(), NAMES.len());
+    assert_eq!(commits(&mut tracker), 0);
     place.scratch.git(&["checkout", "--quiet", "."]);
-    assert_eq!(changed(&mut keeper, Whose::Others).len(), NAMES.len() + 1);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Others).len(),
+        NAMES.len() + 1
+    );
     for name in NAMES {
         fs::remove_file(place.scratch.path().join(std::ffi::OsStr::from_bytes(name))).unwrap();
     }
-    assert_eq!(changed(&mut keeper, Whose::Loop).len(), NAMES.len());
-    assert_eq!(commits(&mut keeper), NAMES.len());
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop).len(), NAMES.len());
+    assert_eq!(commits(&mut tracker), NAMES.len());
     assert_eq!(place.status(), "?? theirs.txt\n");
 }
 
 #[test]
 fn names_that_look_like_patterns_commit_nothing_else() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     file(&place, b"*", "1");
     file(&place, b":", "1");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("b.txt", "theirs");
-    changed(&mut keeper, Whose::Others);
-    assert_eq!(commits(&mut keeper), 2);
+    changed(&mut tracker, ChangeOwner::Others);
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.last_commit(), ["A *", "A :"]);
     assert_eq!(place.status(), " M a.txt\n?? b.txt\n");
 }
@@ -79,7 +86,7 @@ fn names_that_look_like_patterns_commit_nothing_else() {
 #[test]
 fn ignored_names_are_recognised_whatever_they_are() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     for name in [
         &b":(top)x.log"[..],
         b"-x.log",
@@ -89,5 +96,5 @@ fn ignored_names_are_recognised_whatever_they_are() {
     ] {
         file(&place, name, "1");
     }
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
 }

@@ -15,32 +15,32 @@ fn own(place: &Place, name: &str) -> PathBuf {
 fn the_next_runner_knows_whose_the_files_are() {
     let place = Place::new();
     place.scratch.write("theirs.txt", "1");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "the loop's");
-    changed(&mut keeper, Whose::Loop);
-    drop(keeper);
+    changed(&mut tracker, ChangeOwner::Loop);
+    drop(tracker);
     place
         .scratch
         .write("dir/b.txt", "of an iteration that was cut");
-    let (keeper, survey) = place.open(Whose::Loop);
+    let (tracker, survey) = place.open(ChangeOwner::Loop);
     assert_eq!(names(&survey), ["dir/b.txt"]);
     assert_eq!(survey.uncommitted, 2);
     assert!(survey.warnings.is_empty(), "{:?}", survey.warnings);
-    drop(keeper);
+    drop(tracker);
     place
         .scratch
         .write("dir/c.txt", "of somebody while nobody ran");
-    let (mut keeper, survey) = place.open(Whose::Others);
+    let (mut tracker, survey) = place.open(ChangeOwner::Others);
     assert_eq!(names(&survey), ["dir/c.txt"]);
     assert_eq!(survey.uncommitted, 2);
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.status(), " M dir/c.txt\n?? theirs.txt\n");
 }
 
 #[test]
 fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
     let place = Place::new();
-    drop(place.keeper());
+    drop(place.tracker());
     place.scratch.write("a.txt", "of an iteration that was cut");
     place.scratch.write("made.txt", "the same");
     place.remove("dir/b.txt");
@@ -51,9 +51,9 @@ fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
         notes.metadata().unwrap().modified().unwrap() > death
     });
     place.scratch.write(".gitignore", "*.log\n");
-    let (mut keeper, survey) = place.open(Whose::LoopUntil(death));
+    let (mut tracker, survey) = place.open(ChangeOwner::LoopUntil(death));
     assert_eq!(survey.uncommitted, 3);
-    assert_eq!(commits(&mut keeper), 3);
+    assert_eq!(commits(&mut tracker), 3);
     assert_eq!(
         place.last_commit(),
         ["M a.txt", "D dir/b.txt", "A made.txt"]
@@ -64,38 +64,45 @@ fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
 #[test]
 fn what_cannot_be_written_down_is_found_again() {
     let place = Place::new();
-    let mut keeper = place.keeper();
-    let good = std::mem::replace(&mut keeper.work_path, place.path("dir/b.txt/git-work.json"));
+    let mut tracker = place.tracker();
+    let good = std::mem::replace(
+        &mut tracker.work_path,
+        place.path("dir/b.txt/git-work.json"),
+    );
     place.scratch.write("a.txt", "the loop's");
-    assert!(keeper.survey(Whose::Loop, &CallOff::new()).is_err());
-    keeper.work_path = good;
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
-    drop(keeper);
-    let (mut keeper, survey) = place.open(Whose::Others);
+    assert!(
+        tracker
+            .survey(ChangeOwner::Loop, &CancelToken::new())
+            .is_err()
+    );
+    tracker.work_path = good;
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
+    drop(tracker);
+    let (mut tracker, survey) = place.open(ChangeOwner::Others);
     assert_eq!(survey.uncommitted, 1);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 #[test]
 fn what_is_known_of_the_work_and_lost_makes_everything_somebody_elses() {
     for hurt in [None, Some("{}"), Some("")] {
         let place = Place::new();
-        let mut keeper = place.keeper();
+        let mut tracker = place.tracker();
         place.scratch.write("a.txt", "the loop's");
-        changed(&mut keeper, Whose::Loop);
-        drop(keeper);
+        changed(&mut tracker, ChangeOwner::Loop);
+        drop(tracker);
         match hurt {
             Some(text) => fs::write(own(&place, WORK), text).unwrap(),
             None => fs::remove_file(own(&place, WORK)).unwrap(),
         }
-        let (mut keeper, survey) = place.open(Whose::Loop);
+        let (mut tracker, survey) = place.open(ChangeOwner::Loop);
         assert_eq!(survey.uncommitted, 0);
         assert_eq!(survey.warnings.len(), 1);
         assert!(survey.warnings[0].contains(WORK), "{:?}", survey.warnings);
-        assert_eq!(commits(&mut keeper), 0);
+        assert_eq!(commits(&mut tracker), 0);
         place.scratch.write("dir/b.txt", "the loop's");
-        changed(&mut keeper, Whose::Loop);
-        assert_eq!(commits(&mut keeper), 1);
+        changed(&mut tracker, ChangeOwner::Loop);
+        assert_eq!(commits(&mut tracker), 1);
     }
 }
 
@@ -103,70 +110,76 @@ fn what_is_known_of_the_work_and_lost_makes_everything_somebody_elses() {
 fn a_lost_or_damaged_index_is_made_anew_and_nothing_is_forgotten() {
     for hurt in [None, Some("damaged"), Some("DIRC")] {
         let place = Place::new();
-        let mut keeper = place.keeper();
+        let mut tracker = place.tracker();
         place.scratch.write("new.txt", "the loop's");
         place.remove("dir/c.txt");
-        changed(&mut keeper, Whose::Loop);
+        changed(&mut tracker, ChangeOwner::Loop);
         let hurt_it = || match hurt {
             Some(text) => fs::write(own(&place, INDEX), text).unwrap(),
             None => fs::remove_file(own(&place, INDEX)).unwrap(),
         };
         hurt_it();
         place.scratch.write("a.txt", "2");
-        assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"], "{hurt:?}");
-        drop(keeper);
+        assert_eq!(
+            changed(&mut tracker, ChangeOwner::Loop),
+            ["a.txt"],
+            "{hurt:?}"
+        );
+        drop(tracker);
         hurt_it();
         place.scratch.write("dir/b.txt", "2");
-        let (mut keeper, survey) = place.open(Whose::Loop);
+        let (mut tracker, survey) = place.open(ChangeOwner::Loop);
         assert_eq!(names(&survey), ["dir/b.txt"], "{hurt:?}");
-        assert_eq!(commits(&mut keeper), 4);
+        assert_eq!(commits(&mut tracker), 4);
     }
 }
 
 #[test]
 fn objects_that_were_pruned_are_written_again() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "the loop's");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     place.scratch.git(&["gc", "--quiet", "--prune=now"]);
     place.scratch.write("dir/b.txt", "2");
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert_eq!(survey.uncommitted, 2);
-    let kept = snapshot(&mut keeper, 1);
+    let kept = snapshot(&mut tracker, 1);
     assert_eq!(place.at(&kept, "new.txt"), "the loop's");
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(commits(&mut tracker), 2);
 }
 
 #[test]
 fn a_lock_on_the_loops_own_index_that_a_dead_git_left_is_taken_away() {
     let place = Place::new();
-    drop(place.keeper());
+    drop(place.tracker());
     fs::write(own(&place, "git-index.lock"), "").unwrap();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
     fs::write(own(&place, "git-index.lock"), "").unwrap();
     place.scratch.write("a.txt", "3");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
 }
 
 #[test]
 fn files_that_a_dead_commit_made_known_are_unknown_again() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
     place.scratch.write("theirs.txt", "");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     // As if the runner died right after it.
-    keeper.work.intended = [repo_path("new.txt")].into();
-    keeper.work.write(&keeper.work_path).unwrap();
+    tracker.work.intended = [repo_path("new.txt")].into();
+    tracker.work.write(&tracker.work_path).unwrap();
     place.scratch.git(&["add", "-N", "new.txt"]);
     place.scratch.git(&["add", "theirs.txt"]);
-    drop(keeper);
-    let mut keeper = place.open(Whose::Loop).0;
+    drop(tracker);
+    let mut tracker = place.open(ChangeOwner::Loop).0;
     assert_eq!(place.status(), "A  theirs.txt\n?? new.txt\n");
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(commits(&mut tracker), 2);
 }
 
 #[test]
@@ -183,21 +196,21 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         place
             .scratch
             .write("theirs.txt", "so that not all is committed");
-        let mut keeper = place.keeper();
-        snapshot(&mut keeper, 1);
+        let mut tracker = place.tracker();
+        snapshot(&mut tracker, 1);
         // So that git is asked for the next reference.
         place.scratch.git(&["pack-refs", "--all"]);
         place.scratch.write("a.txt", "2");
         place.scratch.write("new.txt", "1");
         let once = kill_once(&place, command);
         // One of these meets the killer; the others go on as if nothing was.
-        let _ = keeper.survey(Whose::Loop, &CallOff::new());
-        let _ = keeper.survey(Whose::Loop, &CallOff::new());
-        let _ = commit(&mut keeper, "x");
-        let _ = commit(&mut keeper, "x");
-        let _ = keeper.snapshot(2, &CallOff::new());
-        let kept = snapshot(&mut keeper, 2);
-        keeper.settle_refs(&CallOff::new()).unwrap();
+        let _ = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
+        let _ = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
+        let _ = commit(&mut tracker, "x");
+        let _ = commit(&mut tracker, "x");
+        let _ = super::super::snapshot(&mut tracker, 2, &CancelToken::new());
+        let kept = snapshot(&mut tracker, 2);
+        super::super::settle_refs(&mut tracker, &CancelToken::new()).unwrap();
         assert!(once.exists(), "{command}");
         assert_eq!(place.status(), "?? theirs.txt\n", "{command}");
         assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"], "{command}");
@@ -208,20 +221,22 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
 #[test]
 fn a_look_that_fails_after_the_commit_below_moved_is_made_up_for() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
     place
         .scratch
         .git(&["commit", "--quiet", "-am", "the agent's"]);
     let once = kill_once(&place, "diff-tree");
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert!(once.exists());
     assert!(survey.head_moved);
     assert_eq!(survey.uncommitted, 0);
     place.scratch.write("dir/b.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["dir/b.txt"]);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["dir/b.txt"]);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 /// Has git be killed the next time that it is asked for something; returns what is there afterwards.
@@ -246,7 +261,7 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     if let Some(dir) = std::env::var_os(ROLE) {
         let dir = PathBuf::from(dir);
         let id = std::env::var(ID).unwrap().parse().unwrap();
-        let options = KeeperOptions {
+        let options = TrackerOptions {
             hidden: Vec::new(),
             working_dir: dir.clone(),
             loop_dir: dir.join(".ralph/loops/one"),
@@ -254,13 +269,14 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
             search_path: std::env::var_os("PATH"),
             protected: Protected::default(),
             max_file_bytes: 0,
-            own: Own::default(),
+            runtime_files: RuntimeFiles::default(),
         };
-        let Opened::Ready { mut keeper, .. } = Keeper::open(options, Whose::Loop, &CallOff::new())
+        let Opened::Ready { mut tracker, .. } =
+            super::super::open(options, ChangeOwner::Loop, &CancelToken::new())
         else {
             panic!("it opened before");
         };
-        let _ = keeper.commit("x", None, &CallOff::new());
+        let _ = super::super::commit(&mut tracker, "x", None, &CancelToken::new());
         return;
     }
     // The leftovers of this loop are killed below, wherever they run: no other test may use the same id.
@@ -272,9 +288,9 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
         "pre-commit",
         &format!("touch '{}'; sleep 1000", started.display()),
     );
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
-    changed(&mut keeper, Whose::Loop);
+    changed(&mut tracker, ChangeOwner::Loop);
     let name = "tests::resumed::a_runner_that_is_killed_in_a_commit_leaves_no_lock";
     let mut runner = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
@@ -292,11 +308,11 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     let marker = place.options.loop_id.to_string();
     let left = tachikoma_process::orphans::end_leftovers(&marker);
     assert!(!left.is_empty(), "the hook was left, and is found");
-    let (mut keeper, survey) = place.open(Whose::Loop);
+    let (mut tracker, survey) = place.open(ChangeOwner::Loop);
     assert_eq!(survey.uncommitted, 1);
     assert_eq!(place.status(), "?? new.txt\n");
     place.hook("pre-commit", "exit 0");
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
 }
 
 /// It has the names of files that others may not see.
@@ -304,10 +320,10 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
 fn the_index_of_the_loops_own_is_for_the_owner_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     for round in ["1", "2"] {
         place.scratch.write("a.txt", round);
-        changed(&mut keeper, Whose::Loop);
+        changed(&mut tracker, ChangeOwner::Loop);
         let mode = own(&place, INDEX).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "round {round}");
     }

@@ -1,9 +1,9 @@
 //! What a rollback takes away, and what it must leave.
 
 use super::*;
-use crate::present::Rules;
 use crate::rollback::Rollback;
 use crate::snapshots::{Kept, Moment};
+use crate::worktree_tree::Rules;
 
 /// More than there is room for in a test, in files that are each below the limit.
 const FILES: usize = 80;
@@ -12,10 +12,10 @@ const FILE_BYTES: usize = 1000;
 #[test]
 fn nothing_goes_that_there_was_no_room_to_keep() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     let kept = Kept {
         moment: Moment::Iteration(1),
-        commit: snapshot(&mut keeper, 1),
+        commit: snapshot(&mut tracker, 1),
     };
     let names: Vec<String> = (0..FILES).map(|n| format!("data/{n:03}")).collect();
     for name in &names {
@@ -24,21 +24,21 @@ fn nothing_goes_that_there_was_no_room_to_keep() {
     let rules = Rules {
         protected: place.options.protected.clone(),
         max_file_bytes: place.options.max_file_bytes,
-        own: place.options.own.clone(),
+        runtime_files: place.options.runtime_files.clone(),
     };
-    let repository = keeper.ground.repository.clone();
+    let repository = tracker.loop_index.repository.clone();
     let plan = Rollback::plan(
         repository,
         &place.options.loop_dir,
         &rules,
         &kept,
-        &CallOff::new(),
+        &CancelToken::new(),
     )
     .unwrap();
     let (present, _) = plan.trees();
     let present = place.files_of(present);
     let left = plan.left.clone();
-    plan.perform(kept.moment, &CallOff::new()).unwrap();
+    plan.perform(kept.moment, &CancelToken::new()).unwrap();
     assert!(!left.is_empty());
     for name in &names {
         let there = place.path(name).exists();

@@ -5,7 +5,11 @@ use super::*;
 #[test]
 fn without_a_repository_no_git_is_started() {
     let place = Place::around(Scratch::new());
-    let opened = Keeper::open(place.options.clone(), Whose::Others, &CallOff::new());
+    let opened = super::super::open(
+        place.options.clone(),
+        ChangeOwner::Others,
+        &CancelToken::new(),
+    );
     assert!(matches!(opened, Opened::NoRepository), "{opened:?}");
     assert!(place.asked().is_empty());
 }
@@ -15,7 +19,11 @@ fn a_directory_that_the_repository_ignores_is_not_its_business() {
     let mut place = Place::new();
     place.scratch.write("build/inner/file", "1");
     place.options.working_dir = place.path("build/inner");
-    let opened = Keeper::open(place.options.clone(), Whose::Others, &CallOff::new());
+    let opened = super::super::open(
+        place.options.clone(),
+        ChangeOwner::Others,
+        &CancelToken::new(),
+    );
     assert!(matches!(opened, Opened::NoRepository), "{opened:?}");
 }
 
@@ -31,7 +39,11 @@ fn without_git_there_is_a_reason() {
         "#!/bin/sh\necho 'fatal: detected dubious ownership in repository\nadvice' >&2\nexit 128\n",
     );
     place.options.search_path = Some(program.into_os_string());
-    match Keeper::open(place.options.clone(), Whose::Others, &CallOff::new()) {
+    match super::super::open(
+        place.options.clone(),
+        ChangeOwner::Others,
+        &CancelToken::new(),
+    ) {
         Opened::Unusable { reason } => {
             assert_eq!(reason, "detected dubious ownership in repository");
         }
@@ -43,15 +55,15 @@ fn without_git_there_is_a_reason() {
 fn a_repository_without_commits_gets_its_first() {
     let place = Place::empty();
     place.scratch.write("theirs.txt", "1");
-    let mut keeper = place.keeper();
-    let first = snapshot(&mut keeper, 1);
+    let mut tracker = place.tracker();
+    let first = snapshot(&mut tracker, 1);
     assert_eq!(place.files_of(&first), ["theirs.txt"]);
     place.scratch.write("new.txt", "1");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["new.txt"]);
-    let keeper2 = place.open(Whose::Loop);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["new.txt"]);
+    let keeper2 = place.open(ChangeOwner::Loop);
     assert_eq!(keeper2.1.uncommitted, 1, "also for the next runner");
-    let mut keeper = keeper2.0;
-    assert_eq!(commits(&mut keeper), 1);
+    let mut tracker = keeper2.0;
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["A new.txt"]);
     assert_eq!(place.status(), "?? theirs.txt\n");
 }
@@ -60,10 +72,10 @@ fn a_repository_without_commits_gets_its_first() {
 fn a_detached_head_takes_commits() {
     let place = Place::new();
     place.scratch.git(&["checkout", "--quiet", "--detach"]);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
-    let made = commit(&mut keeper, "x").unwrap().unwrap();
+    changed(&mut tracker, ChangeOwner::Loop);
+    let made = commit(&mut tracker, "x").unwrap().unwrap();
     assert_eq!(made.id, place.head());
     let main = place.scratch.git(&["rev-parse", "main"]);
     assert_ne!(made.id, main.trim_end());
@@ -80,18 +92,21 @@ fn a_linked_work_tree_has_its_own_index_and_head() {
     place.options.loop_dir = linked.join(".ralph/loops/one");
     place.options.working_dir = linked.clone();
     place.make_loop_dir();
-    let mut keeper = place.keeper();
-    snapshot(&mut keeper, 1);
+    let mut tracker = place.tracker();
+    snapshot(&mut tracker, 1);
     fs::write(linked.join("a.txt"), "2").unwrap();
     fs::write(linked.join("new.txt"), "1").unwrap();
     place.scratch.write("dir/b.txt", "of the other work tree");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "new.txt"]);
-    let made = commit(&mut keeper, "x").unwrap().unwrap();
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["a.txt", "new.txt"]
+    );
+    let made = commit(&mut tracker, "x").unwrap().unwrap();
     let side = place.scratch.git(&["rev-parse", "side"]);
     assert_eq!(made.id, side.trim_end());
     assert_eq!(place.status(), " M dir/b.txt\n");
     place.asked();
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     assert!(place.asked().is_empty());
 }
 
@@ -101,11 +116,14 @@ fn a_loop_in_a_subdirectory_keeps_the_whole_repository() {
     place.options.working_dir = place.path("dir");
     place.options.loop_dir = place.path("dir/.ralph/loops/one");
     place.make_loop_dir();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
     place.scratch.write("dir/b.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "dir/b.txt"]);
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["a.txt", "dir/b.txt"]
+    );
+    assert_eq!(commits(&mut tracker), 2);
 }
 
 #[test]
@@ -121,17 +139,17 @@ fn a_sparse_work_tree_is_not_taken_for_one_with_files_removed() {
         assert!(!place.path("wide/one.txt").exists());
         let _ = fs::remove_file(place.options.loop_dir.join("git-index"));
         let _ = fs::remove_file(place.options.loop_dir.join("git-work.json"));
-        let (mut keeper, survey) = place.open(Whose::Others);
+        let (mut tracker, survey) = place.open(ChangeOwner::Others);
         assert_eq!(survey.uncommitted, 0);
         let text = format!("by {sparse_index}");
         place.scratch.write("narrow/two.txt", &text);
         place.scratch.write("outside/new.txt", &text);
         assert_eq!(
-            changed(&mut keeper, Whose::Loop),
+            changed(&mut tracker, ChangeOwner::Loop),
             ["narrow/two.txt", "outside/new.txt"]
         );
-        assert_eq!(commits(&mut keeper), 2);
-        let kept = snapshot(&mut keeper, 1);
+        assert_eq!(commits(&mut tracker), 2);
+        let kept = snapshot(&mut tracker, 1);
         assert!(place.files_of(&kept).contains(&"wide/one.txt".to_owned()));
     }
 }
@@ -142,15 +160,15 @@ fn a_work_tree_that_becomes_sparse_has_no_files_removed() {
     place.scratch.write("wide/one.txt", "1");
     place.scratch.write("narrow/two.txt", "2");
     place.commit_all("more");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place
         .scratch
         .git(&["sparse-checkout", "set", "--cone", "narrow"]);
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place.scratch.git(&["sparse-checkout", "disable"]);
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place.scratch.write("wide/one.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["wide/one.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["wide/one.txt"]);
 }
 
 #[test]
@@ -159,13 +177,13 @@ fn files_that_are_assumed_to_be_unchanged_are_left_alone() {
     place
         .scratch
         .git(&["update-index", "--assume-unchanged", "a.txt"]);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "local settings");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place
         .scratch
         .git(&["update-index", "--no-assume-unchanged", "a.txt"]);
-    assert_eq!(changed(&mut keeper, Whose::Others), ["a.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Others), ["a.txt"]);
 }
 
 #[test]
@@ -177,30 +195,37 @@ fn a_split_index_and_line_ends_are_no_obstacle() {
         .scratch
         .git(&["config", "core.untrackedCache", "true"]);
     place.scratch.git(&["update-index", "--split-index"]);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "two\r\nlines\r\n");
     place.scratch.write("dir/b.txt", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt", "dir/b.txt"]);
-    snapshot(&mut keeper, 1);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["a.txt", "dir/b.txt"]
+    );
+    snapshot(&mut tracker, 1);
 }
 
 #[test]
 fn branches_without_a_file_of_their_own_are_followed() {
     let place = Place::new();
     place.scratch.git(&["pack-refs", "--all"]);
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.asked();
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     assert!(place.asked().is_empty());
     place
         .scratch
         .git(&["commit", "--quiet", "--allow-empty", "-m", "empty"]);
     place.scratch.git(&["pack-refs", "--all"]);
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert!(survey.changed.is_empty());
-    assert_eq!(keeper.head, Some(place.head()));
+    assert_eq!(tracker.head, Some(place.head()));
     place.scratch.git(&["checkout", "--quiet", "-b", "other"]);
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert!(!survey.head_moved, "the same commit by another name");
 }
 
@@ -219,15 +244,17 @@ fn references_in_tables_and_long_object_names_work_too() {
         .scratch
         .git(&["config", "user.email", "scratch@example.invalid"]);
     place.scratch.write("a.txt", "1");
-    let mut keeper = place.keeper();
-    snapshot(&mut keeper, 1);
+    let mut tracker = place.tracker();
+    snapshot(&mut tracker, 1);
     place.scratch.write("b.txt", "1");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["b.txt"]);
-    let made = commit(&mut keeper, "x").unwrap().unwrap();
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["b.txt"]);
+    let made = commit(&mut tracker, "x").unwrap().unwrap();
     assert_eq!(made.id.len(), 64);
     assert_eq!(made.id, place.head());
     place.scratch.git(&["add", "a.txt"]);
     place.scratch.git(&["commit", "--quiet", "-m", "theirs"]);
-    let survey = keeper.survey(Whose::Others, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Others, &CancelToken::new())
+        .unwrap();
     assert!(survey.head_moved);
 }

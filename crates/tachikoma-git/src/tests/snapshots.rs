@@ -25,8 +25,8 @@ fn a_snapshot_has_the_work_tree_and_nothing_else_changes() {
     place.scratch.write(".env", "secret");
     place.remove("dir/b.txt");
     let before = (place.index(), place.status(), place.head());
-    let mut keeper = place.keeper();
-    let commit = snapshot(&mut keeper, 7);
+    let mut tracker = place.tracker();
+    let commit = snapshot(&mut tracker, 7);
     assert_eq!(
         place.files_of(&commit),
         [".gitignore", "a.txt", "dir/c.txt", "untracked.txt"]
@@ -49,26 +49,26 @@ fn a_snapshot_has_the_work_tree_and_nothing_else_changes() {
 #[test]
 fn references_of_equal_snapshots_are_made_later_all_at_once() {
     let place = Place::new();
-    let mut keeper = place.keeper();
-    let first = snapshot(&mut keeper, 1);
-    assert_eq!(snapshot(&mut keeper, 2), first);
-    assert_eq!(snapshot(&mut keeper, 3), first);
+    let mut tracker = place.tracker();
+    let first = snapshot(&mut tracker, 1);
+    assert_eq!(snapshot(&mut tracker, 2), first);
+    assert_eq!(snapshot(&mut tracker, 3), first);
     assert_eq!(refs(&place), ["1"]);
     let kept = list(
-        &keeper.ground.repository.git,
+        &tracker.loop_index.repository.git,
         LoopId::from_u128(1),
-        &CallOff::new(),
+        &CancelToken::new(),
     )
     .unwrap();
     let found = resolve(&kept, Moment::Iteration(3)).unwrap();
     assert_eq!(found.commit, first, "before its reference is there, too");
     place.scratch.write("a.txt", "2");
-    changed(&mut keeper, Whose::Loop);
-    let second = snapshot(&mut keeper, 4);
+    changed(&mut tracker, ChangeOwner::Loop);
+    let second = snapshot(&mut tracker, 4);
     assert_ne!(second, first);
     assert_eq!(refs(&place), ["1", "2", "3", "4"]);
-    snapshot(&mut keeper, 5);
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    snapshot(&mut tracker, 5);
+    super::super::settle_refs(&mut tracker, &CancelToken::new()).unwrap();
     assert_eq!(refs(&place), ["1", "2", "3", "4", "5"]);
     let of_fifth = place.scratch.git(&[
         "rev-parse",
@@ -80,18 +80,18 @@ fn references_of_equal_snapshots_are_made_later_all_at_once() {
 #[test]
 fn no_more_than_the_last_thousand_are_kept() {
     let place = Place::new();
-    let mut keeper = place.keeper();
-    snapshot(&mut keeper, 1);
+    let mut tracker = place.tracker();
+    snapshot(&mut tracker, 1);
     let last = u32::try_from(SNAPSHOTS_KEPT).unwrap() + 20;
     for iteration in 2..last {
-        snapshot(&mut keeper, iteration);
+        snapshot(&mut tracker, iteration);
     }
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    super::super::settle_refs(&mut tracker, &CancelToken::new()).unwrap();
     let kept = refs(&place);
     assert_eq!(kept.len(), SNAPSHOTS_KEPT);
     assert_eq!(kept.first().map(String::as_str), Some("20"));
     place.scratch.write("a.txt", "2");
-    snapshot(&mut keeper, last);
+    snapshot(&mut tracker, last);
     let kept = refs(&place);
     assert_eq!(kept.len(), SNAPSHOTS_KEPT);
     assert_eq!(kept.first().map(String::as_str), Some("21"));
@@ -101,8 +101,8 @@ fn no_more_than_the_last_thousand_are_kept() {
 fn a_snapshot_outlives_what_the_agent_destroys() {
     let place = Place::new();
     place.scratch.write("precious.txt", "untracked");
-    let mut keeper = place.keeper();
-    let commit = snapshot(&mut keeper, 1);
+    let mut tracker = place.tracker();
+    let commit = snapshot(&mut tracker, 1);
     place.scratch.git(&["clean", "-fdxq"]);
     place.scratch.git(&["reset", "--quiet", "--hard"]);
     place.scratch.git(&["gc", "--quiet", "--prune=now"]);
@@ -110,19 +110,19 @@ fn a_snapshot_outlives_what_the_agent_destroys() {
     assert_eq!(place.at(&commit, "precious.txt"), "untracked");
     // The loop's own files went, too: the keeper begins anew.
     place.make_loop_dir();
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["precious.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["precious.txt"]);
 }
 
 #[test]
 fn a_snapshot_whose_commit_is_gone_is_made_anew() {
     let place = Place::new();
-    let mut keeper = place.keeper();
-    snapshot(&mut keeper, 1);
-    crate::snapshots::delete_all(&keeper.ground.repository.git, LoopId::from_u128(1)).unwrap();
+    let mut tracker = place.tracker();
+    snapshot(&mut tracker, 1);
+    crate::snapshots::delete_all(&tracker.loop_index.repository.git, LoopId::from_u128(1)).unwrap();
     place.scratch.git(&["gc", "--quiet", "--prune=now"]);
-    let mut keeper = place.keeper();
-    snapshot(&mut keeper, 2);
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    let mut tracker = place.tracker();
+    snapshot(&mut tracker, 2);
+    super::super::settle_refs(&mut tracker, &CancelToken::new()).unwrap();
     assert_eq!(refs(&place), ["2"]);
 }
 
@@ -135,9 +135,9 @@ fn asked_for_references(place: &Place) -> usize {
 }
 
 /// Changes a file, and keeps the work tree before an iteration.
-fn next(place: &Place, keeper: &mut Keeper, iteration: u32) -> String {
+fn next(place: &Place, tracker: &mut WorkTracker, iteration: u32) -> String {
     place.scratch.write("a.txt", format!("{iteration}"));
-    snapshot(keeper, iteration)
+    snapshot(tracker, iteration)
 }
 
 fn reference(place: &Place, iteration: u32) -> String {
@@ -149,19 +149,19 @@ fn reference(place: &Place, iteration: u32) -> String {
 #[test]
 fn references_after_the_first_take_no_process_where_they_are_files() {
     let place = Place::new();
-    let mut keeper = place.keeper();
-    next(&place, &mut keeper, 1);
+    let mut tracker = place.tracker();
+    next(&place, &mut tracker, 1);
     assert_eq!(asked_for_references(&place), 1, "git shows where they are");
-    let second = next(&place, &mut keeper, 2);
+    let second = next(&place, &mut tracker, 2);
     assert_eq!(asked_for_references(&place), 0);
     assert_eq!(reference(&place, 2), second);
     let fsck = place.scratch.git(&["fsck", "--strict"]);
     assert!(!fsck.contains("error"), "{fsck}");
     // Packed, the directory is gone, and git makes it anew.
     place.scratch.git(&["pack-refs", "--all", "--prune"]);
-    let third = next(&place, &mut keeper, 3);
+    let third = next(&place, &mut tracker, 3);
     assert_eq!(asked_for_references(&place), 1);
-    assert_eq!(next(&place, &mut keeper, 4), reference(&place, 4));
+    assert_eq!(next(&place, &mut tracker, 4), reference(&place, 4));
     assert_eq!(asked_for_references(&place), 0);
     assert_eq!(reference(&place, 3), third);
     assert_eq!(refs(&place), ["1", "2", "3", "4"]);
@@ -170,19 +170,19 @@ fn references_after_the_first_take_no_process_where_they_are_files() {
 #[test]
 fn a_reference_that_another_git_has_locked_is_left_to_git() {
     let place = Place::new();
-    let mut keeper = place.keeper();
-    next(&place, &mut keeper, 1);
+    let mut tracker = place.tracker();
+    next(&place, &mut tracker, 1);
     let below = format!("refs/tachikoma/{}", LoopId::from_u128(1));
     let lock = place.git_dir().join(below).join("2.lock");
     fs::write(&lock, "").unwrap();
     place.asked();
     place.scratch.write("a.txt", "2");
-    let refused = keeper.snapshot(2, &CallOff::new()).unwrap_err();
+    let refused = super::super::snapshot(&mut tracker, 2, &CancelToken::new()).unwrap_err();
     assert!(refused.to_string().contains("2.lock"), "{refused}");
     assert_eq!(asked_for_references(&place), 1);
     assert!(lock.exists(), "it is not ours to take away");
     fs::remove_file(lock).unwrap();
-    assert_eq!(snapshot(&mut keeper, 2), reference(&place, 2));
+    assert_eq!(snapshot(&mut tracker, 2), reference(&place, 2));
 }
 
 #[test]
@@ -196,9 +196,9 @@ fn references_in_tables_are_left_to_git() {
     assert!(converted.status.success(), "{converted:?}");
     place.scratch.write("a.txt", "a");
     place.commit_all("before");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     for iteration in 1..=3 {
-        let commit = next(&place, &mut keeper, iteration);
+        let commit = next(&place, &mut tracker, iteration);
         assert_eq!(asked_for_references(&place), 1);
         assert_eq!(reference(&place, iteration), commit);
     }

@@ -10,23 +10,23 @@ fn an_iteration_that_changed_nothing_starts_no_git() {
     place.scratch.write("noise.log", "1");
     place.scratch.write("build/out", "1");
     fs::create_dir(place.path("empty")).unwrap();
-    let mut keeper = place.keeper();
-    snapshot(&mut keeper, 1);
+    let mut tracker = place.tracker();
+    snapshot(&mut tracker, 1);
     place.asked();
     for iteration in 2..5 {
-        assert!(changed(&mut keeper, Whose::Loop).is_empty());
-        assert_eq!(commits(&mut keeper), 0);
-        snapshot(&mut keeper, iteration);
+        assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
+        assert_eq!(commits(&mut tracker), 0);
+        snapshot(&mut tracker, iteration);
     }
     // What is ignored is nobody's change, however it changes.
     place.scratch.write("noise.log", "2");
     place.scratch.write("build/more/out", "1");
     place.scratch.write(".ralph/state.json", "{}");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     assert_eq!(place.asked(), Vec::<String>::new());
-    snapshot(&mut keeper, 5);
-    snapshot(&mut keeper, 6);
-    keeper.settle_refs(&CallOff::new()).unwrap();
+    snapshot(&mut tracker, 5);
+    snapshot(&mut tracker, 6);
+    super::super::settle_refs(&mut tracker, &CancelToken::new()).unwrap();
     let asked = place.asked();
     assert_eq!(asked.len(), 1, "many at once are git's: {asked:?}");
     assert!(asked[0].ends_with("update-ref --stdin"), "{asked:?}");
@@ -35,20 +35,20 @@ fn an_iteration_that_changed_nothing_starts_no_git() {
 #[test]
 fn what_changed_came_and_went_is_seen_once() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "other");
     place.scratch.write("new/deep/er.txt", "new");
     place.remove("dir/b.txt");
     assert_eq!(
-        changed(&mut keeper, Whose::Loop),
+        changed(&mut tracker, ChangeOwner::Loop),
         ["a.txt", "dir/b.txt", "new/deep/er.txt"]
     );
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place.scratch.write("a.txt", "a");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
     assert_eq!(
-        keeper
-            .survey(Whose::Loop, &CallOff::new())
+        tracker
+            .survey(ChangeOwner::Loop, &CancelToken::new())
             .unwrap()
             .uncommitted,
         2
@@ -58,26 +58,28 @@ fn what_changed_came_and_went_is_seen_once() {
 #[test]
 fn a_file_that_was_touched_and_is_equal_did_not_change() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "a");
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert!(survey.changed.is_empty());
     assert_eq!(survey.uncommitted, 0);
     assert!(!place.asked().is_empty(), "git had to be asked");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     assert!(place.asked().is_empty(), "but once only");
 }
 
 #[test]
 fn quick_edits_of_the_same_size_are_all_seen() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     let path = place.path("a.txt");
     for round in 0..200 {
         // In place: neither the size nor the inode tells.
         fs::write(&path, format!("{round:04}")).unwrap();
         assert_eq!(
-            changed(&mut keeper, Whose::Loop),
+            changed(&mut tracker, ChangeOwner::Loop),
             ["a.txt"],
             "round {round}"
         );
@@ -87,15 +89,15 @@ fn quick_edits_of_the_same_size_are_all_seen() {
 #[test]
 fn quick_edits_between_walks_alone_are_all_seen() {
     use crate::fingerprint::{Dir, Mark, What};
-    use crate::seen::Room;
     use crate::walk::Walk;
+    use crate::walk_result::NewFileBudget;
     let scratch = Scratch::new();
     let mut root = Dir::default();
     root.put(b"file", What::File(Mark::UNSEEN));
     let mut missed = Vec::new();
     for round in 0..2000 {
         scratch.write("file", format!("{round:04}"));
-        let mut walk = Walk::new(Room::new(0), &CallOff::new());
+        let mut walk = Walk::new(NewFileBudget::new(0), &CancelToken::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         if walk.seen.changed.len() != 1 {
             missed.push(round);
@@ -107,14 +109,14 @@ fn quick_edits_between_walks_alone_are_all_seen() {
 #[test]
 fn a_file_that_was_written_a_moment_ago_is_compared_by_its_content() {
     use crate::fingerprint::{Content, Dir, Mark, What};
-    use crate::seen::Room;
     use crate::walk::Walk;
+    use crate::walk_result::NewFileBudget;
     let scratch = Scratch::new();
     scratch.write("file", "1");
     let mut root = Dir::default();
     root.put(b"file", What::File(Mark::UNSEEN));
     let look = |root: &mut Dir| {
-        let mut walk = Walk::new(Room::new(0), &CallOff::new());
+        let mut walk = Walk::new(NewFileBudget::new(0), &CancelToken::new());
         walk.walk(&scratch.path(), b"", root).unwrap();
         let Some(What::File(mark)) = root.at(b"file") else {
             panic!("it is a file");
@@ -140,13 +142,13 @@ fn a_file_that_was_written_a_moment_ago_is_compared_by_its_content() {
 #[test]
 fn a_directory_that_was_changed_a_moment_ago_is_listed_again() {
     use crate::fingerprint::Dir;
-    use crate::seen::Room;
     use crate::signature::of_file;
     use crate::walk::Walk;
+    use crate::walk_result::NewFileBudget;
     let scratch = Scratch::new();
     let mut root = Dir::default();
     let look = |root: &mut Dir| {
-        let mut walk = Walk::new(Room::new(0), &CallOff::new());
+        let mut walk = Walk::new(NewFileBudget::new(0), &CancelToken::new());
         walk.walk(&scratch.path(), b"", root).unwrap();
         walk.seen.new.len()
     };
@@ -171,29 +173,32 @@ fn many_directories_are_walked_over_as_few_are() {
         }
     }
     place.commit_all("many");
-    let mut keeper = place.keeper();
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    let mut tracker = place.tracker();
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place.scratch.write("wide/0/0", "2");
     place.scratch.write("wide/59/19", "2");
     place.scratch.write("wide/30/new", "2");
     fs::remove_dir_all(place.path("wide/58")).unwrap();
     fs::remove_dir_all(place.path("wide/1")).unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop).len(), 43);
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop).len(), 43);
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     fs::remove_dir_all(place.path("wide")).unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop).len(), 1200 - 40 + 1);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop).len(),
+        1200 - 40 + 1
+    );
 }
 
 #[test]
 fn names_that_come_quickly_are_all_seen() {
     use crate::fingerprint::Dir;
-    use crate::seen::Room;
     use crate::walk::Walk;
+    use crate::walk_result::NewFileBudget;
     let scratch = Scratch::new();
     let mut root = Dir::default();
     for round in 0..500_u32 {
         scratch.write(round.to_string(), "");
-        let mut walk = Walk::new(Room::new(0), &CallOff::new());
+        let mut walk = Walk::new(NewFileBudget::new(0), &CancelToken::new());
         walk.walk(&scratch.path(), b"", &mut root).unwrap();
         let new: Vec<_> = walk
             .seen
@@ -211,16 +216,19 @@ fn names_that_come_quickly_are_all_seen() {
 #[test]
 fn what_became_ignored_is_not_committed() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("made.tmp", "1");
     place.scratch.write("made.txt", "1");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp", "made.txt"]);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["made.tmp", "made.txt"]
+    );
     place.scratch.write(".gitignore", "/build/\n*.tmp\n");
     assert_eq!(
-        changed(&mut keeper, Whose::Loop),
+        changed(&mut tracker, ChangeOwner::Loop),
         [".gitignore", "made.tmp"]
     );
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.last_commit(), ["M .gitignore", "A made.txt"]);
 }
 
@@ -230,17 +238,19 @@ fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
         let place = Place::new();
         place.scratch.write("noise.log", "a password");
         place.scratch.write("build/data/db", "1");
-        let mut keeper = place.keeper();
+        let mut tracker = place.tracker();
         place.scratch.write(".gitignore", "node_modules\n");
         place.scratch.write("build/made", "by the loop");
         fs::rename(place.path("dir"), place.path("moved")).unwrap();
         let survey = if restart {
-            drop(keeper);
-            let opened = place.open(Whose::Loop);
-            keeper = opened.0;
+            drop(tracker);
+            let opened = place.open(ChangeOwner::Loop);
+            tracker = opened.0;
             opened.1
         } else {
-            keeper.survey(Whose::Loop, &CallOff::new()).unwrap()
+            tracker
+                .survey(ChangeOwner::Loop, &CancelToken::new())
+                .unwrap()
         };
         assert_eq!(
             names(&survey),
@@ -261,7 +271,7 @@ fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
                 "not committed, because somebody else had changed it before: build/data/db, noise.log"
             ]
         );
-        commits(&mut keeper);
+        commits(&mut tracker);
         assert_eq!(
             place.last_commit(),
             [
@@ -281,13 +291,16 @@ fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
 fn rules_outside_of_the_work_tree_are_followed() {
     let place = Place::new();
     place.scratch.write("made.tmp", "1");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     fs::write(place.git_dir().join("info/exclude"), "*.tmp\n").unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["made.tmp"]);
     place.scratch.write("other.tmp", "1");
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     fs::write(place.git_dir().join("info/exclude"), "").unwrap();
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["made.tmp", "other.tmp"]);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["made.tmp", "other.tmp"]
+    );
 }
 
 #[test]
@@ -295,12 +308,12 @@ fn an_empty_directory_is_watched_and_a_file_in_it_is_seen() {
     let place = Place::new();
     fs::create_dir_all(place.path("empty/deeper")).unwrap();
     place.scratch.write("only/ignored.log", "1");
-    let mut keeper = place.keeper();
-    assert!(changed(&mut keeper, Whose::Loop).is_empty());
+    let mut tracker = place.tracker();
+    assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
     place.scratch.write("empty/deeper/file", "1");
     place.scratch.write("only/file", "1");
     assert_eq!(
-        changed(&mut keeper, Whose::Loop),
+        changed(&mut tracker, ChangeOwner::Loop),
         ["empty/deeper/file", "only/file"]
     );
 }
@@ -310,77 +323,86 @@ fn a_file_that_was_added_although_it_is_ignored_is_watched() {
     let place = Place::new();
     place.scratch.write("build/kept", "1");
     place.scratch.write("forced.log", "1");
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place
         .scratch
         .git(&["add", "-f", "forced.log", "build/kept"]);
     assert_eq!(
-        changed(&mut keeper, Whose::Loop),
+        changed(&mut tracker, ChangeOwner::Loop),
         ["build/kept", "forced.log"]
     );
     place.scratch.write("build/kept", "2");
     place.scratch.write("build/other", "2");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["build/kept"]);
-    assert_eq!(commits(&mut keeper), 2);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["build/kept"]);
+    assert_eq!(commits(&mut tracker), 2);
     assert_eq!(place.last_commit(), ["A build/kept", "A forced.log"]);
 }
 
 #[test]
 fn huge_new_files_are_left_out_and_said_once() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("huge.bin", vec![0; 1001]);
     place.scratch.write("a.txt", vec![0; 1001]);
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert_eq!(names(&survey), ["a.txt"], "what is committed may grow");
     assert_eq!(
         survey.warnings,
         ["left out of snapshots and commits: huge.bin, above git.max_file_bytes = 1000"]
     );
     place.scratch.write("huge.bin", vec![1; 1001]);
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert!(survey.changed.is_empty() && survey.warnings.is_empty());
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 1);
     place.scratch.write("huge.bin", "small");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["huge.bin"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["huge.bin"]);
     place.scratch.write("huge.bin", vec![1; 1001]);
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["huge.bin"]);
-    assert_eq!(commits(&mut keeper), 0, "it is huge again");
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["huge.bin"]);
+    assert_eq!(commits(&mut tracker), 0, "it is huge again");
 }
 
 #[test]
 fn a_survey_that_is_called_off_loses_nothing() {
     let place = Place::new();
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
-    let call_off = CallOff::new();
-    call_off.call_off();
-    let error = keeper.survey(Whose::Loop, &call_off).unwrap_err();
+    let cancel = CancelToken::new();
+    cancel.call_off();
+    let error = tracker.survey(ChangeOwner::Loop, &cancel).unwrap_err();
     assert!(error.to_string().contains("was called off"), "{error}");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["a.txt"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["a.txt"]);
 }
 
 #[test]
 fn data_that_nobody_ignores_does_not_fill_the_disk_with_copies() {
     let mut place = Place::new();
     place.options.max_file_bytes = 60 << 10;
-    let mut keeper = place.keeper();
+    let mut tracker = place.tracker();
     for name in ["data/1", "data/2"] {
         place.scratch.write(name, vec![b'1'; 50 << 10]);
     }
     place.scratch.write("data/3", "small");
-    let survey = keeper.survey(Whose::Loop, &CallOff::new()).unwrap();
+    let survey = tracker
+        .survey(ChangeOwner::Loop, &CancelToken::new())
+        .unwrap();
     assert_eq!(names(&survey), ["data/1", "data/3"]);
     assert!(survey.warnings[0].contains("data/2"), "{survey:?}");
     // What is committed, or goes, needs no room any more.
-    assert_eq!(commits(&mut keeper), 2);
-    changed(&mut keeper, Whose::Loop);
-    assert_eq!(commits(&mut keeper), 1);
+    assert_eq!(commits(&mut tracker), 2);
+    changed(&mut tracker, ChangeOwner::Loop);
+    assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["A data/2"]);
     for name in ["data/4", "data/5"] {
         place.scratch.write(name, vec![b'2'; 50 << 10]);
     }
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["data/4"]);
+    assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["data/4"]);
     place.remove("data/4");
-    assert_eq!(changed(&mut keeper, Whose::Loop), ["data/4", "data/5"]);
+    assert_eq!(
+        changed(&mut tracker, ChangeOwner::Loop),
+        ["data/4", "data/5"]
+    );
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir};
 use tachikoma_core::{Epoch, LoopId};
-use tachikoma_fs::{RALPH_DIR, is_missing, quarantine, regular, whole};
+use tachikoma_fs::{RALPH_DIR, atomic_file, is_missing, quarantine, safe_read};
 
 use super::{restore, retention};
 use crate::git::snapshots;
@@ -19,7 +19,7 @@ use crate::store::compressed::open_dir;
 use crate::store::lives::Lives;
 use crate::store::lock::{self, is_our_ignore};
 use crate::store::vault::{self, Vault};
-use crate::store::{StoreError, backup, loops, snapshot};
+use crate::store::{StoreError, backup, layout, snapshot};
 use tachikoma_core::error_chain as chain;
 
 /// Ours has some lines.
@@ -45,7 +45,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     // A link in its place leads to what is not of this directory.
     open_dir(&ralph).map_err(StoreError::io("open", &ralph))?;
     let mut purged = Purged::default();
-    let all = loops::all(&premises.working_dir);
+    let all = layout::loops_dir(&premises.working_dir);
     let mut ids = ids_in(&all);
     if premises.state_dir.starts_with(&ralph) {
         // Transcripts of loops whose journals are gone. Elsewhere they may be of other working directories.
@@ -73,14 +73,16 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
         let sessions = premises.state_dir.join(&name);
         purged
             .clear(&sessions, |name| {
-                transcripts::is_ours(name) || whole::is_temporary(name)
+                transcripts::is_ours(name) || atomic_file::is_temporary(name)
             })
             .map_err(StoreError::io("delete", &sessions))?;
         let journal = all.join(&name);
         for (name, is_ours) in retention::all_below() {
             let below = journal.join(name);
             purged
-                .clear(&below, |name| is_ours(name) || whole::is_temporary(name))
+                .clear(&below, |name| {
+                    is_ours(name) || atomic_file::is_temporary(name)
+                })
                 .map_err(StoreError::io("delete", &below))?;
         }
         purged
@@ -94,7 +96,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             purged.socket(&holder.socket);
         }
     }
-    let is_moved = |name: &str| loops::moved_away(name).is_some();
+    let is_moved = |name: &str| layout::moved_away(name).is_some();
     let moved = std::fs::read_dir(&all).into_iter().flatten().flatten();
     let moved = moved.filter(|entry| entry.file_name().to_str().is_some_and(is_moved));
     let moved = moved.map(|entry| entry.path());
@@ -124,7 +126,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     purged
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
-    whole::remove_remains(&premises.snapshot);
+    atomic_file::remove_remains(&premises.snapshot);
     for snapshot in snapshot::all_places(&premises.snapshot) {
         for path in snapshot::older_versions_of(&snapshot)
             .iter()
@@ -142,7 +144,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             .map_err(StoreError::io("delete", &identity))?;
     }
     let ignore = ralph.join(".gitignore");
-    if regular::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
+    if safe_read::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
         purged
             .file(&ignore)
             .map_err(StoreError::io("delete", &ignore))?;
@@ -207,7 +209,12 @@ impl Purged {
             let entry = entry?;
             let path = entry.path();
             let backup = listed.iter().find(|listed| listed.path == path);
-            let is_temporary = || entry.file_name().to_str().is_some_and(whole::is_temporary);
+            let is_temporary = || {
+                entry
+                    .file_name()
+                    .to_str()
+                    .is_some_and(atomic_file::is_temporary)
+            };
             let is_ours = match (backup, shared) {
                 // Below our own directory nobody else has files of such names, damaged or not.
                 (Some(_), None) => true,
@@ -308,6 +315,6 @@ fn remove_dir(dir: &Path) {
 fn ids_in(dir: &Path) -> Vec<LoopId> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries
-        .filter_map(|entry| loops::exact_id(entry.file_name().to_str()?))
+        .filter_map(|entry| layout::exact_id(entry.file_name().to_str()?))
         .collect()
 }

@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::{FsError, RALPH_DIR, quarantine, whole};
+use tachikoma_fs::{FsError, RALPH_DIR, atomic_file, quarantine};
 
 use super::retention;
 use crate::opencode::supervisor;
 use crate::session::transcripts;
-use crate::store::archive::{self, ARCHIVED};
+use crate::store::archive;
 use crate::store::journal::segment;
+use crate::store::layout::{self, ARCHIVED};
 use crate::store::vault::convert::{convert, files_below, hold_the_same, salvage};
 use crate::store::vault::{self, Vault, is_sealed};
-use crate::store::{StoreError, backup, compressed, lock, loops, snapshot, tests_book};
+use crate::store::{StoreError, backup, is_damage, lock, snapshot, test_history};
 
 /// What is led to its form.
 #[derive(Debug)]
@@ -80,13 +81,13 @@ impl Kept<'_> {
     /// Files that keep their names.
     fn in_place(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        for dir in entries(&loops::all(self.working_dir)) {
+        for dir in entries(&layout::loops_dir(self.working_dir)) {
             remove_remains(&dir);
             for path in entries(&dir) {
                 let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                     continue;
                 };
-                if segment::is_ours(name) || name == ARCHIVED || tests_book::is_ours(name) {
+                if segment::is_ours(name) || name == ARCHIVED || test_history::is_ours(name) {
                     found.push(path);
                 }
             }
@@ -114,9 +115,9 @@ impl Kept<'_> {
         let backups = backup::list(self.backups, None).unwrap_or_default();
         let is_below = self.backups.starts_with(self.working_dir);
         // Elsewhere they may be of other working directories.
-        let backups = backups
-            .into_iter()
-            .filter(|listed| is_below || loops::dir(self.working_dir, listed.loop_id).is_dir());
+        let backups = backups.into_iter().filter(|listed| {
+            is_below || layout::loop_dir(self.working_dir, listed.loop_id).is_dir()
+        });
         let snapshots = snapshot::all_places(self.snapshot).into_iter();
         let snapshots =
             snapshots.filter(|path| is_sealed(path) || snapshot::is_ours(path, self.vault));
@@ -145,7 +146,7 @@ impl Kept<'_> {
                     std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
                     Ok(Brought::Done)
                 }
-                Err(error) if !is_damage(&error) => Err(error),
+                Err(error) if !is_damaged(&error) => Err(error),
                 Ok(false) | Err(_) if is_backup(path) => Ok(Brought::Odd),
                 // The next snapshot takes the place of both.
                 Ok(false) | Err(_) => Ok(Brought::InForm),
@@ -154,7 +155,7 @@ impl Kept<'_> {
         match convert(self.vault, path, to) {
             Ok(true) => Ok(Brought::Done),
             Ok(false) => Ok(Brought::InForm),
-            Err(error) if is_damage(&error) && is_sealed(path) => self.salvage(path),
+            Err(error) if is_damaged(&error) && is_sealed(path) => self.salvage(path),
             Err(error) => Err(error),
         }
     }
@@ -191,8 +192,8 @@ fn is_backup(path: &Path) -> bool {
     name.is_some_and(|name| backup::by_name(name).is_some())
 }
 
-fn is_damage(error: &StoreError) -> bool {
-    matches!(error, StoreError::File(FsError::Io { source, .. }) if compressed::is_damage(source))
+fn is_damaged(error: &StoreError) -> bool {
+    matches!(error, StoreError::File(FsError::Io { source, .. }) if is_damage(source))
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -202,7 +203,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 
 /// Removes half the files of writers that died, which may be in clear text; what cannot be removed goes with its loop.
 fn remove_remains(dir: &Path) {
-    for path in ours_in(dir, whole::is_temporary) {
+    for path in ours_in(dir, atomic_file::is_temporary) {
         if path.is_file() {
             let _ = std::fs::remove_file(&path);
         }

@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicBool;
 use rustix::fs::{CWD, RenameFlags};
 use tachikoma_core::{Input, LoopId, Policy, Seq, State, Timestamp, step};
 use tachikoma_fs::quarantine::{quarantine, quarantine_as};
-use tachikoma_fs::{check_dir, make_dir, sync_dir, whole};
+use tachikoma_fs::{atomic_file, check_dir, make_dir, sync_dir};
 
 use super::retention;
 use crate::clock::Clock;
-use crate::git::{Whose, bundle, snapshots};
+use crate::git::{ChangeOwner, bundle, snapshots};
 use crate::loop_files::Premises;
 use crate::store::backup::{self, Backups, Content, Manifest};
-use crate::store::journal::{self, Journal, segment, segments};
+use crate::store::journal::{self, Journal, rewrite, segments};
+use crate::store::layout::{self, MOVED_AWAY, moved_away};
 use crate::store::lock::WorkLock;
-use crate::store::loops::{MOVED_AWAY, moved_away};
 use crate::store::recover::{self, Loss, Recovered};
 use crate::store::snapshot::{self, Durability, Snapshot};
 use crate::store::vault::is_sealed;
@@ -55,7 +55,7 @@ pub(crate) fn restore(
     let premises = &sealed_as(premises, file);
     premises.vault.check(&[file.to_owned()])?;
     let working_dir = &premises.working_dir;
-    let all = loops::all(working_dir);
+    let all = layout::loops_dir(working_dir);
     check_dir(working_dir, &all)?;
     make_dir(&all)?;
     settle(working_dir)?;
@@ -66,7 +66,7 @@ pub(crate) fn restore(
         return Err(error);
     }
     premises.vault.prepare()?;
-    let new = whole::temporary(&all);
+    let new = atomic_file::temporary(&all);
     make_dir(&new)?;
     let restored = put_in_place(lock, premises, file, looked_at, &new);
     if restored.is_err() {
@@ -109,7 +109,7 @@ fn put_in_place(
         });
     }
     let loop_id = manifest.loop_id;
-    let dir = loops::dir(working_dir, loop_id);
+    let dir = layout::loop_dir(working_dir, loop_id);
     let mut troubles = Vec::new();
     if premises.vault.seals() && !is_sealed(file) {
         troubles.push(format!(
@@ -149,7 +149,7 @@ fn put_in_place(
     if let Err(error) = make_way(premises, current, loop_id) {
         let other = current.filter(|current| *current != loop_id);
         // Archived, it is out of the way, whatever else went wrong.
-        if !other.is_some_and(|other| archive::is_archived(&loops::dir(working_dir, other))) {
+        if !other.is_some_and(|other| layout::is_archived(&layout::loop_dir(working_dir, other))) {
             switch_back(new, &dir, was.as_deref());
             return Err(error);
         }
@@ -169,7 +169,7 @@ fn put_in_place(
         }
         tell(error);
     }
-    sync_dir(&loops::all(working_dir)).unwrap_or_else(|error| tell(error.into()));
+    sync_dir(&layout::loops_dir(working_dir)).unwrap_or_else(|error| tell(error.into()));
     let snapshot = Snapshot::of(&state, working_dir, clock.now());
     if let Err(error) = snapshot.write(
         &premises.snapshot,
@@ -204,7 +204,7 @@ fn found(
     current: LoopId,
     troubles: &mut Vec<String>,
 ) -> Result<Option<Recovered>, StoreError> {
-    let dir = loops::dir(&premises.working_dir, current);
+    let dir = layout::loop_dir(&premises.working_dir, current);
     match recover::read(&dir, &premises.copies(), current, Loss::Refuse) {
         Ok(found) => Ok(Some(found)),
         Err(error @ StoreError::Locked { .. }) => Err(error),
@@ -227,14 +227,14 @@ fn look(
     found: Option<&Recovered>,
     troubles: &mut Vec<String>,
 ) {
-    let dir = loops::dir(&premises.working_dir, current);
+    let dir = layout::loop_dir(&premises.working_dir, current);
     let (owed, last) = match found {
         Some(found) => (found.state.owes_a_look(), found.state.time),
         // What cannot be read has not ended well; its last record is as old as the file.
         None => (true, written(&dir)),
     };
-    let whose = Whose::since_the_last_look(owed, lock.died(), last);
-    if let Err(why) = premises.work_of(current).look(&dir, whose) {
+    let owner = ChangeOwner::since_last_survey(owed, lock.died(), last);
+    if let Err(why) = bundle::look(&premises.work_of(current), &dir, owner) {
         troubles.push(format!(
             "nobody knows what the loop changed since it last looked at the work tree: {why}"
         ));
@@ -260,7 +260,7 @@ fn keep(
     now: Timestamp,
     troubles: &mut Vec<String>,
 ) -> Result<Option<PathBuf>, StoreError> {
-    let dir = loops::dir(&premises.working_dir, current);
+    let dir = layout::loop_dir(&premises.working_dir, current);
     let Some(found) = found else { return Ok(None) };
     let mut moment = found.moment(&dir, &premises.working_dir, now);
     moment.before_restore = true;
@@ -294,7 +294,7 @@ fn rebuild(
         }
     }
     // What is in a bundle is known only of the one that was made here.
-    let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !bundle::is_ours_in_loop(name);
+    let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !crate::git::is_bundle(name);
     for path in ours_in(old, is_gits) {
         link(&path, new)?;
     }
@@ -328,7 +328,7 @@ fn join(
     let vault = &premises.vault;
     let own = segments(new)?.into_iter().map(|(_, path)| path).next();
     let Some(own) = own else { return Ok(None) };
-    segment::end_line(&own, vault)?;
+    rewrite::end_line(&own, vault)?;
     for (_, path) in there.iter().filter(|(number, _)| *number < known) {
         // One that cannot be had does not fit.
         let _ = link(path, new);
@@ -347,7 +347,7 @@ fn join(
         std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
     }
     // A journal must begin at its beginning, or say itself that something is lost.
-    let marked = segment::mark_loss(&own, vault)?;
+    let marked = rewrite::mark_loss(&own, vault)?;
     let told = read().filter(|_| marked);
     if told.is_none() {
         std::fs::remove_file(&own).map_err(StoreError::io("remove", &own))?;
@@ -371,7 +371,7 @@ fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     // Not every file system has links.
-    std::fs::hard_link(path, &to).or_else(|_| whole::copy_new(path, &to))?;
+    std::fs::hard_link(path, &to).or_else(|_| atomic_file::copy_new(path, &to))?;
     Ok(())
 }
 
@@ -432,7 +432,7 @@ fn switch_back(new: &Path, dir: &Path, was: Option<&Path>) {
 
 /// Returns whether a loop is between two places.
 pub(crate) fn is_interrupted(working_dir: &Path) -> bool {
-    let entries = std::fs::read_dir(loops::all(working_dir));
+    let entries = std::fs::read_dir(layout::loops_dir(working_dir));
     let mut entries = entries.into_iter().flatten().flatten();
     entries.any(|entry| {
         entry
@@ -448,14 +448,14 @@ pub(crate) fn is_interrupted(working_dir: &Path) -> bool {
 /// # Errors
 /// Something cannot be moved.
 pub(crate) fn settle(working_dir: &Path) -> Result<(), StoreError> {
-    let all = loops::all(working_dir);
+    let all = layout::loops_dir(working_dir);
     let entries = std::fs::read_dir(&all).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
         let Some(loop_id) = name.to_str().and_then(moved_away) else {
             continue;
         };
-        let dir = loops::dir(working_dir, loop_id);
+        let dir = layout::loop_dir(working_dir, loop_id);
         if std::fs::symlink_metadata(&dir).is_ok() {
             quarantine_as(working_dir, &entry.path(), &dir)?;
         } else {
@@ -473,7 +473,12 @@ pub(super) fn remains(loops: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(loops).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .filter(|entry| entry.file_name().to_str().is_some_and(whole::is_temporary))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(atomic_file::is_temporary)
+        })
         .map(|entry| entry.path())
         .collect()
 }

@@ -10,13 +10,13 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use tachikoma_core::{LoopId, Timestamp};
 use tachikoma_fs::RALPH_DIR;
 
-use crate::git::{aside, snapshots};
+use crate::git::{rollback_backup, snapshots};
 use crate::session::transcripts;
 use crate::store::compressed::open_dir;
 use crate::store::journal;
 use crate::store::lives::Lives;
 use crate::store::vault::Vault;
-use crate::store::{GATES_DIR, StoreError, backup, checkpoints, loops, prompts};
+use crate::store::{StoreError, backup, checkpoints, layout, prompts};
 use tachikoma_core::error_chain as chain;
 
 /// Enough to look back at what was tried in the last days, and few enough to list.
@@ -25,7 +25,8 @@ pub const LOOPS_KEPT: usize = 10;
 /// Returns whether a working directory may have more loops than are kept. A quick look, which changes nothing.
 #[must_use]
 pub fn is_due(working_dir: &Path) -> bool {
-    std::fs::read_dir(loops::all(working_dir)).is_ok_and(|entries| entries.count() > LOOPS_KEPT)
+    std::fs::read_dir(layout::loops_dir(working_dir))
+        .is_ok_and(|entries| entries.count() > LOOPS_KEPT)
 }
 
 /// Removes the loops of a working directory, but for the last [`LOOPS_KEPT`] and `current`: the directories of their
@@ -44,7 +45,7 @@ pub fn prune(
     vault: &Vault,
     called_off: &AtomicBool,
 ) -> Result<Vec<String>, StoreError> {
-    let path = loops::all(working_dir);
+    let path = layout::loops_dir(working_dir);
     // A link in the place of `.ralph` leads to loops that are not of this directory.
     open_dir(&working_dir.join(RALPH_DIR)).map_err(StoreError::io("open", &path))?;
     let above = open_dir(&path).map_err(StoreError::io("open", &path))?;
@@ -81,7 +82,7 @@ pub(super) fn list(
         let entry = entry.map_err(StoreError::io("list", loops))?;
         let name = entry.file_name();
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let Some(loop_id) = name.to_str().and_then(loops::exact_id).filter(|_| is_dir) else {
+        let Some(loop_id) = name.to_str().and_then(layout::exact_id).filter(|_| is_dir) else {
             continue;
         };
         // One that cannot be read has an age that nobody knows.
@@ -105,7 +106,7 @@ fn remove(
     snapshots::delete_all_around(working_dir, loop_id).map_err(io::Error::other)?;
     // Elsewhere they may be of other directories, to which the loop was brought.
     let is_below = backups.starts_with(working_dir.join(RALPH_DIR));
-    let life = Lives::of(&loops::dir(working_dir, loop_id), vault).current();
+    let life = Lives::of(&layout::loop_dir(working_dir, loop_id), vault).current();
     if is_below || life.is_some() {
         let life = life.filter(|_| !is_below);
         backup::remove_of(backups, loop_id, life.as_ref(), vault)
@@ -136,12 +137,12 @@ pub(super) type Below = (&'static str, fn(&str) -> bool);
 pub(super) const BELOW: [Below; 3] = [
     (checkpoints::DIR, checkpoints::is_ours),
     (prompts::DIR, prompts::is_ours),
-    (GATES_DIR, transcripts::is_ours),
+    (layout::GATES_DIR, transcripts::is_ours),
 ];
 
 /// That, and what a rollback has set aside that somebody died over: as it lay in the work tree, whatever form the rest is in.
 pub(super) fn all_below() -> impl Iterator<Item = Below> {
-    let aside = aside::DIRS.map(|dir| -> Below { (dir, aside::is_ours) });
+    let aside = rollback_backup::DIRS.map(|dir| -> Below { (dir, rollback_backup::is_ours) });
     BELOW.into_iter().chain(aside)
 }
 

@@ -13,10 +13,12 @@ use tachikoma_fs::{FsError, quarantine};
 use super::retention;
 use crate::loop_files::Premises;
 use crate::session::transcripts;
-use crate::store::archive::{ARCHIVED, is_archived};
+use crate::store::layout::{ARCHIVED, is_archived};
 use crate::store::snapshot::{self, Snapshot};
 use crate::store::vault::{self, Vault};
-use crate::store::{StoreError, backup, checkpoints, compressed, gates_dir, journal, loops};
+use crate::store::{
+    StoreError, backup, checkpoints, compressed, journal, key_check, layout, loops,
+};
 use tachikoma_core::error_chain as chain;
 
 use fold::Fold;
@@ -95,10 +97,10 @@ pub fn verify(
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
     let vault = &premises.vault;
-    let witnesses = vault::witnesses(&premises.working_dir, &premises.snapshot);
-    let witnesses = witnesses.current.iter().chain(&witnesses.archived);
-    let witnesses = witnesses.filter(|path| vault::is_sealed(path));
-    let why = witnesses.map(|path| vault.locked_out_of(path));
+    let encrypted = key_check::encrypted_files(&premises.working_dir, &premises.snapshot);
+    let encrypted = encrypted.current.iter().chain(&encrypted.archived);
+    let encrypted = encrypted.filter(|path| vault::is_sealed(path));
+    let why = encrypted.map(|path| vault.locked_out_of(path));
     if let Some([why, ..]) = why.collect::<Option<Vec<_>>>().as_deref() {
         sealed::look(premises, why, &mut each);
         return Ok(());
@@ -111,7 +113,7 @@ pub fn verify(
             None => each(checked),
         }
     };
-    let all = loops::all(&premises.working_dir);
+    let all = layout::loops_dir(&premises.working_dir);
     let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let mut found = match retention::list(&all, &premises.vault) {
         Err(StoreError::File(FsError::Io { source, .. }))
@@ -125,7 +127,7 @@ pub fn verify(
         && !found.iter().any(|(_, loop_id)| *loop_id == current)
     {
         // Only its snapshot is left.
-        let dir = loops::dir(&premises.working_dir, current);
+        let dir = layout::loop_dir(&premises.working_dir, current);
         each(Checked::new(Verdict::Wrong, Kind::Journal, &dir, NO_RECORD));
     }
     found.sort();
@@ -152,7 +154,7 @@ pub fn verify(
 }
 
 fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> Vec<Checked> {
-    let dir = loops::dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
     let mut checked = Vec::new();
     // Backups and snapshots first: the journal grows, and holds all that a snapshot holds.
     let backups = backup::list(&premises.backups.dir, Some(loop_id)).unwrap_or_default();
@@ -213,7 +215,7 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     checked.extend(check_checkpoints(&dir, &premises.vault));
     checked.extend(check_transcripts(
         Kind::Gates,
-        &gates_dir(&dir),
+        &layout::gates_dir(&dir),
         &premises.vault,
     ));
     checked
@@ -336,7 +338,7 @@ fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {
     for path in paths {
         let bytes = quarantine::size(&path);
         let name = path.file_stem().and_then(|name| name.to_str());
-        let is_loop = path.is_dir() && name.and_then(loops::exact_id).is_some();
+        let is_loop = path.is_dir() && name.and_then(layout::exact_id).is_some();
         let what = match is_loop {
             true => format!("{bytes} bytes, a loop as it was before a restoration"),
             false => format!("{bytes} bytes, moved out of the way and not looked at"),

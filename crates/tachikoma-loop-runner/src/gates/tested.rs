@@ -7,7 +7,7 @@ use tachikoma_test_results::{self as results, Results, ResultsError};
 
 use crate::settings::Gate;
 use crate::store::vault::Vault;
-use crate::store::{compressed, tests_book};
+use crate::store::{compressed, test_history};
 use tachikoma_core::error_chain as chain;
 use tachikoma_test_results::ReportPattern;
 
@@ -117,7 +117,7 @@ impl TestsRead {
         if !self.heard {
             return None;
         }
-        let mut books = match tests_book::read(&before.dir, &before.vault) {
+        let mut books = match test_history::read(&before.dir, &before.vault) {
             Ok(Some(books)) => books,
             Ok(None) => {
                 if before.any {

@@ -16,8 +16,8 @@ use super::queue::{InputQueue, warning_input};
 use super::turn::{TurnOrder, TurnStart};
 use crate::clock;
 use crate::config::{OPENING_TIMEOUT, SNAPSHOT_TIMEOUT};
-use crate::git::present::Bounds;
-use crate::git::{KeeperOptions, Whose};
+use crate::git::worktree_tree::Bounds;
+use crate::git::{ChangeOwner, TrackerOptions};
 use crate::worktree;
 
 use git_worker::{
@@ -76,7 +76,7 @@ impl Autocommit {
                 return false;
             }
         };
-        let keeper = rules.map(|rules| KeeperOptions {
+        let tracker = rules.map(|rules| TrackerOptions {
             hidden: context.secret_names(),
             working_dir: config.working_dir.clone(),
             loop_dir: context.loop_dir(),
@@ -84,12 +84,12 @@ impl Autocommit {
             search_path: config.search_path.clone(),
             protected: rules.protected,
             max_file_bytes: rules.max_file_bytes,
-            own: rules.own,
+            runtime_files: rules.runtime_files,
         });
         let options = GitWorkerOptions {
-            keeper,
+            tracker,
             working_dir: config.working_dir.clone(),
-            own: bounds.own,
+            runtime_files: bounds.runtime_files,
         };
         match GitWorker::start(options, self.change_owner(context)) {
             Ok(worker) => {
@@ -137,11 +137,11 @@ impl Autocommit {
     }
 
     /// Returns who made the changes that no survey has covered yet.
-    pub fn change_owner(&self, context: Context<'_>) -> Whose {
+    pub fn change_owner(&self, context: Context<'_>) -> ChangeOwner {
         let owed = context.state.owes_a_look();
         match owed && self.opened {
-            true => Whose::Loop,
-            false => Whose::since_the_last_look(owed, context.lock.died(), self.ran_until),
+            true => ChangeOwner::Loop,
+            false => ChangeOwner::since_last_survey(owed, context.lock.died(), self.ran_until),
         }
     }
 
@@ -369,13 +369,13 @@ fn has_repository(policy: &Policy) -> bool {
     policy.autocommit.is_some_and(|rules| rules.repository)
 }
 
-fn change_owner(changes: LoopChanges) -> Whose {
+fn change_owner(changes: LoopChanges) -> ChangeOwner {
     match changes {
-        LoopChanges::All => Whose::Loop,
-        LoopChanges::None => Whose::Others,
+        LoopChanges::All => ChangeOwner::Loop,
+        LoopChanges::None => ChangeOwner::Others,
         LoopChanges::Since(time) => {
             let time = clock::system_time_of(time);
-            Whose::LoopSince(time.checked_sub(FILE_CLOCK_LAG).unwrap_or(time))
+            ChangeOwner::LoopSince(time.checked_sub(FILE_CLOCK_LAG).unwrap_or(time))
         }
     }
 }

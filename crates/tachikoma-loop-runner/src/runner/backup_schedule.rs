@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tachikoma_core::{Incident, Input, LoopEvent, LoopId, Outcome, Record, Seq, Timestamp};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::backup_upload::{CloudProbe, Drain, Uploader};
@@ -16,9 +16,9 @@ use super::queue::InputQueue;
 use super::storage::Storage;
 use crate::clock::{self, Clock};
 use crate::config::LoopConfig;
-use crate::git::Whose;
+use crate::git::ChangeOwner;
 use crate::store::backup::{self, Moment};
-use crate::store::loops;
+use crate::store::layout;
 use crate::store::recover::Recovered;
 use crate::store::snapshot::Snapshot;
 use tachikoma_core::error_chain as chain;
@@ -33,7 +33,7 @@ pub(super) struct BackupSchedule {
     /// Whether a warning said that the queue of the maintenance thread is full. Reset by the next backup.
     warned: bool,
     /// Who made the changes of the work tree that no survey has covered yet. The maintenance thread reads it.
-    owner: Arc<Mutex<Whose>>,
+    owner: watch::Sender<ChangeOwner>,
     /// Uploads backups; `None` until the first one is to be uploaded.
     uploader: Option<Uploader>,
     /// Whether the run ends by a signal, which may be the shutdown of the machine.
@@ -46,7 +46,7 @@ impl BackupSchedule {
             last: None,
             since: now(),
             warned: false,
-            owner: Arc::new(Mutex::new(Whose::Others)),
+            owner: watch::Sender::new(ChangeOwner::Others),
             uploader: None,
             hurried: false,
         }
@@ -66,8 +66,8 @@ impl BackupSchedule {
     }
 
     /// Sets who makes the changes of the work tree from here on that no survey has covered.
-    pub fn set_change_owner(&self, owner: Whose) {
-        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = owner;
+    pub fn set_change_owner(&self, owner: ChangeOwner) {
+        self.owner.send_replace(owner);
     }
 
     /// Returns when the next backup is due.
@@ -109,14 +109,14 @@ impl BackupSchedule {
             snapshot: Box::new(Snapshot::of(state, &config.working_dir, time)),
             original: None,
             journal: Some(storage.journal.part()),
-            loop_dir: loops::dir(&config.working_dir, state.loop_id),
+            loop_dir: layout::loop_dir(&config.working_dir, state.loop_id),
             work: None,
             before_restore: false,
         };
         let upload = config.cloud().map(|cloud| {
             self.start_uploader(None, maintenance);
             Box::new(UploadPlan {
-                owner: Arc::clone(&self.owner),
+                owner: self.owner.subscribe(),
                 work: config.work_of(state.loop_id),
                 queue: self.uploader.as_ref().map(Uploader::queue),
                 cloud,

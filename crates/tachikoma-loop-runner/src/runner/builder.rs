@@ -90,7 +90,7 @@ impl LoopBuilder {
         self.agent(AgentName::Command)
     }
 
-    /// Sets after how many iterations the loop ends; zero is no limit.
+    /// Sets after how many iterations the loop ends; zero means unlimited.
     pub fn max_iterations(mut self, limit: u32) -> Self {
         self.settings.max_iterations = limit;
         self
@@ -121,7 +121,7 @@ impl LoopBuilder {
         self
     }
 
-    /// Sets the values of the variables that the `[[notify]]` settings name. The default is none.
+    /// Sets the values of the variables that the `[[notify]]` settings name. By default there are none.
     pub fn secrets(mut self, secrets: BTreeMap<String, Secret>) -> Self {
         self.secrets = secrets;
         self

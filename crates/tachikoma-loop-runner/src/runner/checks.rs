@@ -15,7 +15,8 @@ use super::queue::{InputQueue, warning_input};
 use crate::config::LoopConfig;
 use crate::gates::{CheckOutput, CheckRun, GateRun, GatesRan, Questions, Scene, TestHistory};
 use crate::shell::TaskResult;
-use crate::store::{gates_dir, tests_book};
+use crate::store::layout::gates_dir;
+use crate::store::test_history;
 use tachikoma_core::error_chain as chain;
 
 /// The check that runs, and what is known of checks besides the records.
@@ -196,7 +197,7 @@ impl Checks {
         let Some(history) = self.unwritten_history.take() else {
             return;
         };
-        let written = tests_book::write(&context.loop_dir(), history, &context.config.vault);
+        let written = test_history::write(&context.loop_dir(), history, &context.config.vault);
         if let Err(error) = written {
             queue.warn(format!(
                 "the history of the tests cannot be written: {}",

@@ -10,8 +10,8 @@ use crate::config::LoopConfig;
 use crate::handle::LoopHandle;
 use crate::process::{Adoption, GuardOptions};
 use crate::shell::Shell;
+use crate::store::layout;
 use crate::store::lock::WorkLock;
-use crate::store::loops;
 
 /// The parts of the actor that every feature may read. No feature gets the actor itself.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl Context<'_> {
     /// Returns the directory of the loop, in which its journal is.
     pub fn loop_dir(&self) -> PathBuf {
         let root = self.config.store_root(self.state.loop_id);
-        loops::dir(&root, self.state.loop_id)
+        layout::loop_dir(&root, self.state.loop_id)
     }
 
     /// Returns the options of a guard that runs processes for the loop.

@@ -2,26 +2,27 @@
 //! iteration waits. A task that is not done now is done at the end of a later run.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tachikoma_core::LoopId;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::backup_upload::{PendingUpload, UploadQueue};
 use super::context::Context;
 use crate::admin::retention;
 use crate::cloud::Cloud;
-use crate::git::bundle::{Bundled, Work};
-use crate::git::{CallOff, Whose};
+use crate::git::bundle::{BundleSource, Bundled};
+use crate::git::{CancelToken, ChangeOwner};
 use crate::session::transcripts;
+use crate::store::StoreError;
 use crate::store::backup::{self, Backups, Moment};
 use crate::store::journal::segment;
+use crate::store::layout::gates_dir;
 use crate::store::vault::Vault;
-use crate::store::{StoreError, gates_dir};
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 
@@ -78,9 +79,9 @@ pub(super) enum MaintenanceTask {
 #[derive(Debug)]
 pub(super) struct UploadPlan {
     pub cloud: Cloud,
-    pub work: Work,
+    pub work: BundleSource,
     /// Who made the changes that no survey has covered yet; kept up to date by the actor.
-    pub owner: Arc<Mutex<Whose>>,
+    pub owner: watch::Receiver<ChangeOwner>,
     /// Where the backup is queued; `None` if the uploader could not be started.
     pub queue: Option<UploadQueue>,
 }
@@ -195,8 +196,9 @@ fn back_up(
 ) -> Vec<MaintenanceEvent> {
     let mut events = Vec::new();
     if let Some(plan) = &upload {
-        let call_off = CallOff::with(Arc::clone(canceled));
-        let bundled = plan.work.bundle(&moment.loop_dir, &plan.owner, &call_off);
+        let cancel = CancelToken::with(Arc::clone(canceled));
+        let owner = || *plan.owner.borrow();
+        let bundled = plan.work.bundle(&moment.loop_dir, &owner, &cancel);
         events.extend(work_warning(&bundled, without_work).map(MaintenanceEvent::Warning));
         moment.work = bundled.path();
     }

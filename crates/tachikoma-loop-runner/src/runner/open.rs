@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tachikoma_agents::{Agent, Turn};
 use tachikoma_core::{Input, Leftover, LoopId, Outcome, Record, State, Timestamp};
-use tachikoma_fs::{RALPH_DIR, check_dir, owner, whole};
+use tachikoma_fs::{RALPH_DIR, atomic_file, check_dir, owner};
 
 use super::actor::Actor;
 use super::autocommit::Autocommit;
@@ -40,7 +40,7 @@ use crate::store::lives::Lives;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Source, Taken};
 use crate::store::temporary::{self, TemporaryStore};
-use crate::store::{StoreError, archive, backup, checkpoints, loops, snapshot, vault};
+use crate::store::{StoreError, archive, backup, checkpoints, key_check, layout, loops, snapshot};
 
 /// What was found in the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     preflight(&config, &agent)?;
     owner::check_ralph(&config.working_dir).map_err(StoreError::from)?;
     let mut lock = WorkLock::acquire(&config.working_dir).await?;
-    if check_dir(&config.working_dir, &loops::all(&config.working_dir)).is_ok() {
+    if check_dir(&config.working_dir, &layout::loops_dir(&config.working_dir)).is_ok() {
         restore::settle(&config.working_dir)?;
     }
     let leftovers = lock.crashed().map_or_else(Vec::new, |dead| {
@@ -147,7 +147,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     });
     if let Some(dead) = lock.crashed() {
         temporary::clear(&config.temporary_dir, dead.loop_id);
-        if !loops::dir(&config.working_dir, dead.loop_id).exists() {
+        if !layout::loop_dir(&config.working_dir, dead.loop_id).exists() {
             // The loop was not to be kept.
             let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
         }
@@ -175,7 +175,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     let discard = || {
         if found == FoundLoop::Nothing {
             let root = config.store_root(state.loop_id);
-            Journal::discard(&loops::dir(&root, state.loop_id));
+            Journal::discard(&layout::loop_dir(&root, state.loop_id));
         }
     };
     let server = bound.inspect_err(|_| discard())?;
@@ -247,7 +247,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
 fn check_keys(config: &LoopConfig) -> Result<(), StoreError> {
     config.vault.check_apart(&config.working_dir)?;
     if config.settings.state.enabled {
-        vault::check_keys(&config.vault, &config.working_dir, &config.snapshot_path())?;
+        key_check::check_keys(&config.vault, &config.working_dir, &config.snapshot_path())?;
     }
     config.vault.check(&[])
 }
@@ -346,14 +346,14 @@ fn missing_program(config: &LoopConfig, problem: String) -> OpenError {
 /// Checks the existing directories to which the loop writes.
 fn check_dirs(config: &LoopConfig, current: Option<LoopId>) -> Result<(), StoreError> {
     let working_dir = &config.working_dir;
-    check_dir(working_dir, &loops::all(working_dir))?;
+    check_dir(working_dir, &layout::loops_dir(working_dir))?;
     check_dir(
         working_dir,
         &config.resolve(&config.settings.session.state_dir),
     )?;
     check_dir(working_dir, &config.backups().dir)?;
     if let Some(loop_id) = current {
-        check_dir(working_dir, &loops::dir(working_dir, loop_id))?;
+        check_dir(working_dir, &layout::loop_dir(working_dir, loop_id))?;
         check_dir(working_dir, &config.transcripts_dir(loop_id))?;
     }
     Ok(())
@@ -389,13 +389,13 @@ fn prepare_snapshot(
         archive::make_way(&config.working_dir, before, &path, &config.vault)?;
     }
     archive::archive_others(&config.working_dir, loop_id, &path, &config.vault)?;
-    whole::remove_remains(&path);
+    atomic_file::remove_remains(&path);
     let backups = config.backups().dir;
     if backups.starts_with(config.working_dir.join(RALPH_DIR)) {
-        whole::remove_remains(&backups.join("any"));
+        atomic_file::remove_remains(&backups.join("any"));
     } else {
         // Other loops may write there.
-        let dir = loops::dir(&config.working_dir, loop_id);
+        let dir = layout::loop_dir(&config.working_dir, loop_id);
         backup::remove_remains(&backups, Lives::of(&dir, &config.vault).current().as_ref());
     }
     Ok(SavedSnapshot::find(
@@ -410,7 +410,7 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
     let loop_id = new_loop_id(config);
     let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
     let mut clock = Clock::starting_after(Timestamp::default());
-    let dir = loops::dir(temporary.root(), loop_id);
+    let dir = layout::loop_dir(temporary.root(), loop_id);
     let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
     Ok(Opened {
         journal,
@@ -437,7 +437,7 @@ fn open_journal(
     let mut origin = StateOrigin::default();
     let before = match current {
         Some(loop_id) if !config.new_loop => {
-            let dir = loops::dir(&config.working_dir, loop_id);
+            let dir = layout::loop_dir(&config.working_dir, loop_id);
             let mut found = recover::read(&dir, &config.copies(), loop_id, config.loss)?;
             if found.is_older() {
                 found
@@ -476,7 +476,7 @@ fn open_journal(
         };
         if let Some(found) = found {
             checkpoints::forget_after(
-                &loops::dir(&config.working_dir, state.loop_id),
+                &layout::loop_dir(&config.working_dir, state.loop_id),
                 state.session.number,
             );
             let clock = Clock::starting_after(state.time);
@@ -494,12 +494,12 @@ fn open_journal(
     }
     // The time of a new loop begins after that of the old one, even if the wall clock was set back.
     let last = current.and_then(|loop_id| {
-        let dir = loops::dir(&config.working_dir, loop_id);
+        let dir = layout::loop_dir(&config.working_dir, loop_id);
         recover::read(&dir, &config.copies(), loop_id, Loss::Accept).ok()
     });
     let mut clock = Clock::starting_after(last.map(|found| found.state.time).unwrap_or_default());
     let loop_id = new_loop_id(config);
-    let dir = loops::dir(&config.working_dir, loop_id);
+    let dir = layout::loop_dir(&config.working_dir, loop_id);
     let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
     Ok(Opened {
         journal,

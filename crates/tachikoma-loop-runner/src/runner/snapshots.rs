@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tachikoma_core::{LoopEvent, LoopId, Phase, Record, Seq, State, Timestamp};
+use tachikoma_fs::atomic_file::FileMark;
 use tachikoma_fs::quarantine::quarantine;
-use tachikoma_fs::whole::FileMark;
 use tokio::time::Instant;
 
 use super::error::RunError;

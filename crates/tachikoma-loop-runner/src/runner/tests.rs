@@ -12,7 +12,7 @@ use crate::process::Adoption;
 use crate::session::process::LiveLaunch;
 use crate::settings::{AgentName, Settings};
 use crate::store::recover::Loss;
-use crate::store::{journal, loops};
+use crate::store::{journal, layout};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -74,7 +74,7 @@ async fn panic_of_the_output_reader_ends_the_loop_with_an_error() {
     runner.close().await;
     let mut ends = 0;
     journal::read_records(
-        &loops::dir(dir.path(), loop_id),
+        &layout::loop_dir(dir.path(), loop_id),
         &Vault::plain(),
         Seq(0),
         |record| {

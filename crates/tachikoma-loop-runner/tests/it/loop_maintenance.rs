@@ -5,7 +5,7 @@ use std::path::Path;
 use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::{Outcome, PromptSource, Seq};
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::{journal, layout};
 use tachikoma_loop_runner::{LoopConfig, LoopRunner};
 use tachikoma_testkit::await_until;
 
@@ -51,7 +51,7 @@ fn a_full_segment_is_compressed_while_the_loop_goes_on() {
             runner.close().await;
         }
         let mut runner = open(config(&place, &text, 3)).await;
-        let dir = loops::dir(&place.working_dir(), runner.state().loop_id);
+        let dir = layout::loop_dir(&place.working_dir(), runner.state().loop_id);
         assert_eq!(names(&dir), ["journal-0001.jsonl"]);
         let mut watch = Watch::on(&runner);
         let operator = async {

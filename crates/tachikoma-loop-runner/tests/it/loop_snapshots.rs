@@ -5,7 +5,7 @@ use tachikoma_loop_runner::store::vault::Vault;
 
 use tachikoma_core::{LoopEvent, Outcome, Urgency};
 use tachikoma_loop_runner::store::recover::Loss;
-use tachikoma_loop_runner::store::{loops, snapshot};
+use tachikoma_loop_runner::store::{layout, snapshot};
 use tachikoma_loop_runner::{LoopConfig, LoopRunner};
 use tachikoma_testkit::await_until;
 
@@ -112,7 +112,7 @@ async fn an_accepted_loss_is_recorded_before_the_loop_runs() {
     config.settings.max_iterations = 1;
     open(config.clone()).await.run().await.unwrap();
     let loop_id = place.history()[0].loop_id;
-    let path = loops::dir(&place.working_dir(), loop_id).join("journal-0001.jsonl");
+    let path = layout::loop_dir(&place.working_dir(), loop_id).join("journal-0001.jsonl");
     fs::remove_file(place.working_dir().join(".ralph/state.json")).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     fs::write(

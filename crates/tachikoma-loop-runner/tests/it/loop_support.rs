@@ -11,7 +11,7 @@ use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{AgentName, HumanDuration, Settings};
 use tachikoma_loop_runner::store::recover::Loss;
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::{journal, layout, loops};
 use tachikoma_loop_runner::{LoopConfig, LoopRunner, LoopState, Notice};
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
@@ -93,7 +93,7 @@ impl Place {
         let loop_id = loops::current(&self.working_dir(), &snapshot, &Vault::plain());
         let loop_id = loop_id.unwrap().unwrap();
         let mut records = Vec::new();
-        let dir = loops::dir(&self.working_dir(), loop_id);
+        let dir = layout::loop_dir(&self.working_dir(), loop_id);
         journal::read_records(&dir, &Vault::plain(), Seq(0), |record| records.push(record))
             .unwrap();
         records

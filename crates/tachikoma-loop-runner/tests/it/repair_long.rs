@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 use tachikoma_core::{LoopEvent, Outcome, Repair, Seq, Urgency};
 use tachikoma_loop_runner::RunError;
-use tachikoma_loop_runner::store::{journal, loops};
+use tachikoma_loop_runner::store::{journal, layout};
 
 use crate::loop_support::{Place, UNTIL_GO, Watch, lasting, open};
 use crate::support::{PATIENCE, run};
@@ -86,7 +86,7 @@ fn runner_that_lost_its_lock_keeps_its_journal_and_not_the_snapshot() {
         let there = fs::read_to_string(ralph.join("state.json"));
         assert_eq!(there.unwrap(), "theirs", "not written, not moved");
         let mut kept = Vec::new();
-        let dir = loops::dir(&place.working_dir(), loop_id);
+        let dir = layout::loop_dir(&place.working_dir(), loop_id);
         journal::read_records(&dir, &Vault::plain(), Seq(0), |record| kept.push(record)).unwrap();
         assert_eq!(kept[0].seq, Seq(1), "no record is lost");
         assert_eq!(kept.last().unwrap().seq, runner.state().seq);

@@ -6,16 +6,12 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::{Own, rules};
 use tokio::io::AsyncWrite;
 
-use super::answers::{Answers, PAGES, ServerClock, page};
-use super::family::Family;
 use super::filter::Filter;
-use super::{Bridge, Conversation, End, lost, word};
+use super::messages::{AnswerIndex, PAGES, ServerClock, page};
+use super::session_tree::SessionTree;
+use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
 use crate::client::{Client, ClientError, EventStream, Request};
 use tachikoma_runtime::clock::monotonic;
-
-/// What the server has to look up or write down. The first request of a directory loads its tools, which takes seconds, on a
-/// busy machine more.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a turn that was ended may take to be over.
 const QUIET_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,13 +39,13 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             client,
             events: listening.events,
             clock: listening.clock,
-            answers: Answers::default(),
+            answer_index: AnswerIndex::default(),
             version: found.version,
             id: None,
             gone: false,
             asked_windows: None,
             windows: Vec::new(),
-            family: Family::default(),
+            session_tree: SessionTree::default(),
             filter: Filter::default(),
             turn: None,
             resumed: false,
@@ -71,7 +67,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     /// Begins a fresh conversation.
     pub(super) async fn begin(&mut self, conversation: &mut Conversation) -> Result<(), End> {
         let body = json!({"title": TITLE, "permission": rules(self.options.permission, &self.options.allow)});
-        let request = Request::post("/session", Some(&body), PATIENCE);
+        let request = Request::post("/session", Some(&body), REQUEST_TIMEOUT);
         let session = conversation
             .client
             .ask(request)
@@ -93,7 +89,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let body = json!({"permission": rules(self.options.permission, &self.options.allow)});
         let request = Request {
             method: reqwest::Method::PATCH,
-            ..Request::post(&path, Some(&body), PATIENCE)
+            ..Request::post(&path, Some(&body), REQUEST_TIMEOUT)
         };
         match conversation.client.ask(request).await {
             Ok(_) => {}
@@ -125,7 +121,10 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Ok(());
         };
         let path = format!("/session/{id}");
-        let session = conversation.client.ask(Request::get(&path, PATIENCE)).await;
+        let session = conversation
+            .client
+            .ask(Request::get(&path, REQUEST_TIMEOUT))
+            .await;
         let session = session.unwrap_or_default();
         match session["cost"].as_f64() {
             Some(usd) => {
@@ -142,7 +141,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             // Ends with its answer, which has a time-out.
             conversation.asked_windows = Some(tokio::spawn(windows(client)));
         }
-        conversation.family = Family::of(&id);
+        conversation.session_tree = SessionTree::of(&id);
         conversation.id = Some(id.clone());
         self.say(&Own::Session {
             id,
@@ -183,8 +182,8 @@ impl Conversation {
 
 /// Begins to listen, and learns what time it is there.
 async fn listen(client: &Client) -> Result<Listening, End> {
-    let mut events = client.events(PATIENCE).await.map_err(|e| lost(&e))?;
-    let first = tokio::time::timeout(PATIENCE, events.next()).await;
+    let mut events = client.events(REQUEST_TIMEOUT).await.map_err(|e| lost(&e))?;
+    let first = tokio::time::timeout(REQUEST_TIMEOUT, events.next()).await;
     let data = match first {
         Ok(Ok(data)) => data,
         Ok(Err(end)) => return Err(End::Lost(end.to_string())),
@@ -209,7 +208,9 @@ async fn quiet(client: &Client, id: &str) -> Result<bool, ClientError> {
     while is_busy(client, id).await? && monotonic() < until {
         if !told {
             let path = format!("/session/{id}/abort");
-            client.ask(Request::post(&path, None, PATIENCE)).await?;
+            client
+                .ask(Request::post(&path, None, REQUEST_TIMEOUT))
+                .await?;
             told = true;
         }
         tokio::time::sleep(QUIET_POLL).await;
@@ -220,7 +221,7 @@ async fn quiet(client: &Client, id: &str) -> Result<bool, ClientError> {
 /// Asks whether a conversation has a turn under way.
 pub(super) async fn is_busy(client: &Client, id: &str) -> Result<bool, ClientError> {
     let status = client
-        .ask(Request::get("/session/status", PATIENCE))
+        .ask(Request::get("/session/status", REQUEST_TIMEOUT))
         .await?;
     Ok(status.get(id).is_some())
 }
@@ -228,7 +229,7 @@ pub(super) async fn is_busy(client: &Client, id: &str) -> Result<bool, ClientErr
 /// Asks how much fits into the context of each model. A server that does not tell is no reason not to work with it.
 async fn windows(client: Client) -> Vec<(String, u64)> {
     let asked = client
-        .ask(Request::get("/config/providers", PATIENCE))
+        .ask(Request::get("/config/providers", REQUEST_TIMEOUT))
         .await;
     let answer = asked.unwrap_or_default();
     let mut windows = Vec::new();

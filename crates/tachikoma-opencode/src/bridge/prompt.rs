@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::Own;
 use tokio::io::AsyncWrite;
 
-use super::answers::{PAGES, page};
-use super::open::PATIENCE;
+use super::messages::{PAGES, is_abort, page};
 use super::turn::Turn;
-use super::{Bridge, Conversation, End, lost, word};
+use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
 use crate::client::{ClientError, Request};
 use tachikoma_core::error_chain as chain;
 
@@ -139,7 +138,7 @@ async fn give(
         };
         match conversation
             .client
-            .ask(Request::get(&there, PATIENCE))
+            .ask(Request::get(&there, REQUEST_TIMEOUT))
             .await
         {
             Ok(_) => return Ok(()),
@@ -229,11 +228,6 @@ fn judged(turn: Turn, newest: Value) -> Earlier {
         };
     }
     Earlier::Done { turn, last: newest }
-}
-
-/// Whether a turn was ended, by us or by someone else.
-pub(super) fn is_abort(error: &Value) -> bool {
-    error["name"] == "MessageAbortedError"
 }
 
 /// One that is not complete was cut. Behind a tool call there would have been more.

@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::{Own, ids};
 use tokio::io::AsyncWrite;
 
-use super::answers::newest_message;
-use super::family::{permit, refuse};
 use super::find::health;
-use super::open::{PATIENCE, is_busy};
-use super::prompt::is_abort;
-use super::{Bridge, Conversation, End, lost, word};
+use super::messages::{PAGES, is_abort, page};
+use super::open::is_busy;
+use super::session_tree::{permit, refuse};
+use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
 use crate::client::{ClientError, Request, StreamEnd};
 use tachikoma_runtime::clock::monotonic;
 
@@ -119,6 +118,34 @@ impl Turn {
         self.text.clone().filter(|_| !self.interrupted)
     }
 
+    /// Returns the newest message of a list that belongs to the turn: our prompt, what was said in the middle of the turn, what the
+    /// server told itself to go on with after a compaction, or an answer to one of them.
+    pub(super) fn newest_of<'a>(&self, list: &'a [Value]) -> Option<&'a Value> {
+        let is_ours = |id: &str| id == self.message || self.asides.iter().any(|aside| aside == id);
+        let mut own: Vec<&str> = Vec::new();
+        let mut begun = false;
+        let mut newest = None;
+        for message in list {
+            let info = &message["info"];
+            let id = word(&info["id"]);
+            let belongs = if info["role"] == "assistant" {
+                let parent = word(&info["parentID"]);
+                is_ours(parent) || own.contains(&parent)
+            } else if is_ours(id) {
+                begun = true;
+                true
+            } else {
+                let is_own = begun && is_of_compaction(message);
+                own.extend(is_own.then_some(id));
+                is_own
+            };
+            if belongs {
+                newest = Some(message);
+            }
+        }
+        newest
+    }
+
     fn look_soon(&mut self) {
         self.next_look = self.next_look.min(monotonic() + LOOK_SOON);
     }
@@ -135,6 +162,29 @@ enum Verdict {
     Open,
 }
 
+/// Returns whether the server wrote a message of the user's role itself, to compact the conversation or to go on after that.
+fn is_of_compaction(message: &Value) -> bool {
+    let mut parts = message["parts"].as_array().into_iter().flatten();
+    parts.any(|part| part["type"] == "compaction" || part["synthetic"] == true)
+}
+
+/// Returns the newest message of the turn under way; null where there is none.
+async fn newest_message(conversation: &mut Conversation, id: &str) -> Result<Value, ClientError> {
+    for limit in PAGES {
+        let Some(list) = page(conversation, id, limit).await? else {
+            break;
+        };
+        let newest = conversation.turn.as_ref();
+        if let Some(newest) = newest.and_then(|turn| turn.newest_of(&list)) {
+            return Ok(newest.clone());
+        }
+        if list.len() < limit {
+            break;
+        }
+    }
+    Ok(Value::Null)
+}
+
 /// Waits until a turn is to be asked about.
 pub(super) async fn due(turn: Option<&Turn>) {
     match turn {
@@ -148,7 +198,7 @@ impl Conversation {
         let Some(id) = &self.id else { return Ok(()) };
         let path = format!("/session/{id}/abort");
         self.client
-            .ask(Request::post(&path, None, PATIENCE))
+            .ask(Request::post(&path, None, REQUEST_TIMEOUT))
             .await?;
         Ok(())
     }
@@ -187,7 +237,10 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let usd = match &conversation.id {
             Some(id) => {
                 let path = format!("/session/{id}");
-                let session = conversation.client.ask(Request::get(&path, PATIENCE)).await;
+                let session = conversation
+                    .client
+                    .ask(Request::get(&path, REQUEST_TIMEOUT))
+                    .await;
                 let Ok(session) = session else { return Ok(()) };
                 session["cost"].as_f64()
             }
@@ -212,10 +265,10 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
         conversation.clock.heard(word(&event["id"]));
         if kind == "session.created" {
-            conversation.family.born(&properties["info"]);
+            conversation.session_tree.add_child(&properties["info"]);
         }
         let session = word(&properties["sessionID"]);
-        if !conversation.family.has(session) {
+        if !conversation.session_tree.contains(session) {
             return Ok(());
         }
         let request = word(&properties["id"]);
@@ -241,13 +294,16 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let properties = &event["properties"];
         if kind == "message.updated" {
             conversation.clock.saw(word(&properties["info"]["id"]));
-            conversation.answers.heard(&properties["info"]);
+            conversation.answer_index.heard(&properties["info"]);
         }
         let Some(turn) = &mut conversation.turn else {
             // The rest of a turn that is over.
             return Ok(());
         };
-        if conversation.answers.is_of_earlier_turn(kind, properties) {
+        if conversation
+            .answer_index
+            .is_of_earlier_turn(kind, properties)
+        {
             return Ok(());
         }
         turn.idle_looks = 0;
@@ -350,7 +406,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Err(End::Lost(why));
         }
         conversation.listen_again().await?;
-        let counted = conversation.count_family().await;
+        let counted = conversation.refresh_session_tree().await;
         counted.map_err(|error| lost(&error))?;
         if let Some(turn) = &mut conversation.turn {
             turn.deaf = true;
@@ -428,7 +484,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let Some(turn) = conversation.turn.take() else {
             return Ok(());
         };
-        conversation.answers.turn_is_over(&turn);
+        let messages = std::iter::once(&turn.message).chain(&turn.asides);
+        conversation.answer_index.turn_is_over(messages.cloned());
         let info = &last["info"];
         let event = |kind: &str, properties: Value| {
             json!({"type": kind, "properties": properties}).to_string()

@@ -1,8 +1,8 @@
 //! The one task of a supervisor: takes news, asks the core, writes its facts down, and then does what it wishes.
 
 mod effects;
-mod heal;
-mod news;
+mod events;
+mod repair;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tachikoma_core::supervise::{
     Jitter, Level, ServerInput, ServerPhase, ServerPolicy, ServerRecord, ServerState, step, words,
 };
 use tachikoma_core::{Ticket, Timestamp};
-use tachikoma_fs::{make_dir, private, whole};
+use tachikoma_fs::{atomic_file, make_dir, private};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
@@ -21,7 +21,9 @@ use super::handle::{Answer, COMMANDS_MAX, Command, Ended, RECORDS_MAX};
 use super::http::Target;
 use super::journal::ServerJournal;
 use super::log::ServerLog;
-use super::{News, SupervisorError, SupervisorHandle, SupervisorSettings, check, output, policy};
+use super::{
+    SupervisorError, SupervisorEvent, SupervisorHandle, SupervisorSettings, check, output, policy,
+};
 use crate::client::{DEFAULT_USER, Login};
 use crate::login_file;
 use crate::server_file::{self, ServerFile};
@@ -56,7 +58,10 @@ pub struct Supervisor {
     commands: mpsc::Receiver<Command>,
     published: watch::Sender<ServerFile>,
     ended: watch::Sender<Option<Ended>>,
-    news: (mpsc::Sender<News>, mpsc::Receiver<News>),
+    news: (
+        mpsc::Sender<SupervisorEvent>,
+        mpsc::Receiver<SupervisorEvent>,
+    ),
     /// What is to be taken in before anything else is waited for.
     at_once: VecDeque<ServerInput>,
     tasks: JoinSet<()>,
@@ -111,7 +116,7 @@ impl Supervisor {
             // Its guard has seen to them, unless that was killed too.
             let _ = orphans::end_leftovers(&crashed.loop_id.to_string());
         }
-        whole::remove_remains(&dir.join(server_file::NAME));
+        atomic_file::remove_remains(&dir.join(server_file::NAME));
         let mut opened = ServerJournal::open(dir)?;
         if opened.damage.is_some() {
             // Clients tell servers apart by it.
@@ -305,7 +310,7 @@ impl Supervisor {
                 .copied()
                 .unwrap_or(0),
         );
-        self.heal().await?;
+        self.repair().await?;
         let stepped = step(&self.policy, &mut self.state, now, jitter, input);
         for record in &stepped.records {
             tracing::info!(seq = record.seq.0, "OpenCode supervisor recorded an event");

@@ -6,11 +6,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::supervise::{ServerEvent, ServerRecord, ServerState, apply};
-use tachikoma_fs::whole::{Durability, write_whole};
-use tachikoma_fs::{is_missing, private, regular};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::{is_missing, private, safe_read};
 
 use tachikoma_store::StoreError;
-use tachikoma_store::journal::{check_sum, encode};
+use tachikoma_store::checked_line::{check_sum, encode};
 
 /// What the file is called.
 const NAME: &str = "journal.jsonl";
@@ -63,7 +63,7 @@ impl ServerJournal {
     /// It cannot be read or written.
     pub fn open(dir: &Path) -> Result<Opened, StoreError> {
         let path = dir.join(NAME);
-        let read = match regular::read(&path, READ_BYTES_MAX) {
+        let read = match safe_read::read(&path, READ_BYTES_MAX) {
             Ok(bytes) => parse(&bytes),
             Err(error) if is_missing(&error) => Read::default(),
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Read {
@@ -162,7 +162,7 @@ impl ServerJournal {
 /// The file cannot be read.
 pub fn read_records(dir: &Path) -> Result<Vec<ServerRecord>, StoreError> {
     let path = dir.join(NAME);
-    match regular::read(&path, READ_BYTES_MAX) {
+    match safe_read::read(&path, READ_BYTES_MAX) {
         Ok(bytes) => Ok(parse(&bytes).records),
         Err(error) if is_missing(&error) => Ok(Vec::new()),
         Err(error) => Err(StoreError::io("read", &path)(error)),

@@ -11,7 +11,7 @@ use tokio::net::unix::pipe::Receiver;
 use super::command_line::{self, address, host};
 use super::http::Target;
 use super::probe::{self, Moment};
-use super::{News, SupervisorSettings};
+use super::{SupervisorEvent, SupervisorSettings};
 use crate::client::Login;
 use tachikoma_process::{Spawn, SpawnSubject, input, output};
 
@@ -94,7 +94,7 @@ fn is_taken(host: &str, port: u16) -> bool {
 }
 
 /// Says who has the port.
-pub(super) async fn port_taken(generation: Generation, target: Target) -> News {
+pub(super) async fn port_taken(generation: Generation, target: Target) -> SupervisorEvent {
     let address = &target.address;
     // Whoever has it was ready before, and may be slow; it is asked once.
     let who = match probe::health(&target, Moment::Later).await {
@@ -104,7 +104,7 @@ pub(super) async fn port_taken(generation: Generation, target: Target) -> News {
         }
         Answered::Silent { .. } | Answered::Wrong { .. } => "by another program",
     };
-    News::Input(ServerInput::NotStarted {
+    SupervisorEvent::Input(ServerInput::NotStarted {
         generation,
         why: format!(
             "{address} is taken {who}: stop that one, or set another `opencode.serve_port`"

@@ -7,7 +7,7 @@ use tachikoma_core::Generation;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{mpsc, oneshot};
 
-use super::News;
+use super::SupervisorEvent;
 use super::command_line::listening_port;
 use super::log::ServerLog;
 
@@ -35,7 +35,7 @@ pub(super) async fn write(mut log: ServerLog, mut chunks: mpsc::Receiver<Vec<u8>
 pub(super) async fn read(
     generation: Generation,
     (stdout, stderr): (Receiver, Receiver),
-    news: mpsc::Sender<News>,
+    news: mpsc::Sender<SupervisorEvent>,
     log: mpsc::Sender<Vec<u8>>,
     gone: oneshot::Receiver<()>,
 ) {
@@ -51,7 +51,9 @@ pub(super) async fn read(
             });
             let _ = log.send(bytes.to_vec()).await;
             if let (None, Some(port)) = (before, found) {
-                let _ = news.send(News::Listening { generation, port }).await;
+                let _ = news
+                    .send(SupervisorEvent::Listening { generation, port })
+                    .await;
             }
         }
     };

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use tachikoma_core::{Seq, SessionNo};
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::BUNDLE_NAME;
 use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
@@ -15,7 +15,7 @@ use super::{Backups, Entry, FORMAT, Manifest, Moment};
 use crate::journal::JournalPart;
 use crate::snapshot::Packing;
 use crate::vault::{self, Vault};
-use crate::{checkpoints, compressed, journal, tests_book};
+use crate::{checked_line, checkpoints, compressed, journal, test_history};
 
 /// The unit of a tar archive.
 const BLOCK: u64 = 512;
@@ -70,7 +70,7 @@ fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
         files: parts.iter().map(|part| part.entry.clone()).collect(),
     };
     let mut line = Vec::new();
-    journal::encode(&manifest, &mut line);
+    checked_line::encode(&manifest, &mut line);
     let parts = std::iter::once(part_of(MANIFEST.to_owned(), line)).chain(parts);
     let seconds = u64::try_from(snapshot.saved_at.as_millis() / 1_000).unwrap_or(0);
     let mut chain = Chain::default();
@@ -136,11 +136,11 @@ fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
     if let Ok(Some(text)) = checkpoints::read(dir, session, vault) {
         parts.push(part_of(checkpoint_name(session), text.into_bytes()));
     }
-    if let Ok(bytes) = vault.read(&tests_book::path_of(dir), tests_book::BYTES_MAX) {
-        parts.push(part_of(tests_book::NAME.to_owned(), bytes));
+    if let Ok(bytes) = vault.read(&test_history::path_of(dir), test_history::BYTES_MAX) {
+        parts.push(part_of(test_history::NAME.to_owned(), bytes));
     }
     if let Some(path) = &moment.work {
-        let mut file = regular::open(path)?;
+        let mut file = safe_read::open(path)?;
         let mut crc = Tee::new(&mut file, None);
         io::copy(&mut crc, &mut io::sink())?;
         let entry = crc.entry(BUNDLE_NAME.to_owned());

@@ -9,7 +9,7 @@ use tachikoma_fs::RALPH_DIR;
 use super::{Listed, Manifest, container, list};
 use crate::lives::Lives;
 use crate::vault::Vault;
-use crate::{StoreError, loops};
+use crate::{StoreError, layout};
 
 /// Lists the backups of the loop in `loop_dir`, or all where there is none, the best first: of the life that it leads, then of those
 /// before it, by the number of their record, and then all others by their time. Backups that restorations have kept come
@@ -103,7 +103,7 @@ pub fn of_lost_loop(dir: &Path, working_dir: &Path, vault: &Vault) -> Option<OfL
     let is_ours = dir.starts_with(working_dir.join(RALPH_DIR));
     let listed = list(dir, None).ok()?.into_iter();
     let mut lost = listed.filter(|listed| {
-        std::fs::symlink_metadata(loops::dir(working_dir, listed.loop_id)).is_err()
+        std::fs::symlink_metadata(layout::loop_dir(working_dir, listed.loop_id)).is_err()
     });
     lost.find_map(|listed| {
         let content = container::read_through(&listed.path, vault).ok()?;

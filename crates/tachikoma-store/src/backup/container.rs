@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tachikoma_core::{Seq, State};
-use tachikoma_fs::{private, regular};
+use tachikoma_fs::{private, safe_read};
 
 use super::{BUNDLE_BYTES_MAX, BUNDLE_NAME};
 use super::{Entry, FORMAT, Manifest};
-use crate::journal;
 use crate::snapshot::{self, Snapshot};
-use crate::vault::{Sealing, Vault, is_locked};
-use crate::{StoreError, checkpoints, compressed, tests_book};
+use crate::vault::{Sealing, Vault};
+use crate::{StoreError, checkpoints, compressed, is_locked, test_history};
+use crate::{checked_line, journal};
 
 /// The name of the first entry.
 pub const MANIFEST: &str = "manifest.json";
@@ -73,7 +73,7 @@ type Archive = tar::Archive<Box<dyn io::BufRead>>;
 type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
 
 fn open(path: &Path, vault: &Vault) -> Result<Archive, StoreError> {
-    let file = regular::open(path).map_err(StoreError::io("open", path))?;
+    let file = safe_read::open(path).map_err(StoreError::io("open", path))?;
     // By what it is, not by its name: anyone may have copied it.
     let content = compressed::content_of(file, vault).map_err(unread(path))?;
     Ok(tar::Archive::new(content))
@@ -126,7 +126,7 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
             supported: FORMAT,
         });
     }
-    if !journal::is_whole(line.as_bytes()) {
+    if !checked_line::is_whole(line.as_bytes()) {
         return Err(damaged(path, "the checksum of its list does not match"));
     }
     let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;
@@ -160,7 +160,7 @@ fn bytes_max(manifest: &Manifest, name: &str) -> Option<u64> {
     };
     match name {
         SNAPSHOT => Some(snapshot::BYTES_MAX),
-        tests_book::NAME => Some(tests_book::BYTES_MAX),
+        test_history::NAME => Some(test_history::BYTES_MAX),
         BUNDLE_NAME => Some(BUNDLE_BYTES_MAX),
         name if is_journal(manifest, name) => Some(JOURNAL_BYTES_MAX),
         name if is_checkpoint(name) => Some(checkpoints::BYTES_MAX),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use tachikoma_core::{Epoch, LoopId, Seq, Timestamp};
-use tachikoma_fs::{private, whole};
+use tachikoma_fs::{atomic_file, private};
 
 use super::{Backups, Moment, container};
 use crate::snapshot::Packing;
 use crate::vault::{self, Vault};
-use crate::{StoreError, compressed, loops};
+use crate::{StoreError, compressed, layout};
 use tachikoma_core::error_chain as chain;
 
 /// What the name of a backup ends with, unless it is compressed.
@@ -85,7 +85,7 @@ pub fn by_name(name: &str) -> Option<Listed> {
 
 /// Returns whether a file of that name in the directory of backups is one, or was to become one.
 pub fn is_name(name: &str) -> bool {
-    whole::is_temporary(name) || parse(Path::new(""), name).is_some()
+    atomic_file::is_temporary(name) || parse(Path::new(""), name).is_some()
 }
 
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
@@ -107,7 +107,7 @@ fn parse(dir: &Path, name: &str) -> Option<Listed> {
         taken_at: taken_at.to_owned(),
         seq: Seq(seq),
         repeat,
-        loop_id: loops::exact_id(loop_id)?,
+        loop_id: layout::exact_id(loop_id)?,
         path: dir.join(name),
     };
     let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');
@@ -219,7 +219,7 @@ pub fn remove_of(
 /// Returns a path in `dir` that nobody else has, and that says which life it is of.
 pub fn temporary(dir: &Path, life: &Epoch) -> PathBuf {
     let unique = uuid::Uuid::new_v4().simple().to_string();
-    dir.join(whole::temporary_name(
+    dir.join(atomic_file::temporary_name(
         &(mark(life) + &unique[MARK_DIGITS..]),
     ))
 }
@@ -233,7 +233,7 @@ fn mark(life: &Epoch) -> String {
 /// Returns whether a file is what a writer of a backup left that died: one of that life, or any that is old.
 pub fn is_remainder(path: &Path, life: Option<&Epoch>) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    let unique = name.and_then(whole::unique_of);
+    let unique = name.and_then(atomic_file::unique_of);
     unique.is_some_and(|unique| {
         life.is_some_and(|life| unique.starts_with(&mark(life))) || is_stale(path)
     })

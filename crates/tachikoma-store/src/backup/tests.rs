@@ -9,7 +9,7 @@ use tachikoma_core::{Input, Policy, State, step};
 
 use super::*;
 use crate::journal::Journal;
-use crate::{checkpoints, loops};
+use crate::{checkpoints, layout};
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -25,7 +25,7 @@ impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let loop_id = LoopId::from_u128(1);
-        let path = loops::dir(dir.path(), loop_id);
+        let path = layout::loop_dir(dir.path(), loop_id);
         let now = Timestamp::from_millis(1_000);
         let (journal, state) = Journal::create(&path, loop_id, now, &Vault::plain()).unwrap();
         let mut place = Self {
@@ -60,7 +60,7 @@ impl Place {
             snapshot: Box::new(Snapshot::of(&self.state, self.dir.path(), time)),
             original: None,
             journal: Some(self.journal.part()),
-            loop_dir: loops::dir(self.dir.path(), self.state.loop_id),
+            loop_dir: layout::loop_dir(self.dir.path(), self.state.loop_id),
             work: None,
             before_restore: false,
         }
@@ -404,6 +404,7 @@ fn a_line_end_that_is_missing_is_put_into_the_backup() {
     fs::create_dir(&out).unwrap();
     read_into(&path, &out, &Vault::plain()).unwrap();
     let name = "journal-0001.jsonl";
-    let there = fs::read(loops::dir(place.dir.path(), place.state.loop_id).join(name)).unwrap();
+    let there =
+        fs::read(layout::loop_dir(place.dir.path(), place.state.loop_id).join(name)).unwrap();
     assert_eq!(fs::read(out.join(name)).unwrap(), there);
 }

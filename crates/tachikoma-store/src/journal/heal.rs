@@ -13,6 +13,7 @@ use tachikoma_fs::{make_dir, private};
 use super::{
     ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of,
 };
+use crate::checked_line::is_whole;
 use crate::vault::Vault;
 
 /// What is wrong with the file of a journal.
@@ -171,7 +172,7 @@ impl Journal {
         self.file.read_exact_at(&mut bytes, 0).ok()?;
         let whole = |line: &[u8]| match self.sealer {
             // Sealed lines have a checksum of their own.
-            Some(_) => super::is_whole(line),
+            Some(_) => is_whole(line),
             None => std::str::from_utf8(line).is_ok_and(|line| decode(line).is_ok()),
         };
         let mut lines = bytes.strip_suffix(b"\n")?.split(|byte| *byte == b'\n');

@@ -1,17 +1,19 @@
 //! Reading a journal: its records, and the state that they add up to.
 
 use std::io::{self, BufRead, ErrorKind, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tachikoma_core::{LoopEvent, Record, Seq, State, Timestamp, apply};
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
-use super::{CRC_MARK, FORMAT, segment};
+use super::FORMAT;
+use super::segment::{self, segments};
+use crate::checked_line::{Remainder, SPOILT, check_sum, is_whole, remainder};
 use crate::compressed::Opened;
 use crate::migrate::{self, Chain};
+use crate::vault::Vault;
 use crate::vault::lines::{self, HEADER_BYTES_MAX};
-use crate::vault::{self, Vault};
-use crate::{StoreError, compressed, snapshot};
+use crate::{StoreError, compressed, is_damage, is_locked, snapshot};
 
 /// The longest line that is read. A record with the full state is the longest there is, and a state of this size could not be
 /// kept as a snapshot.
@@ -44,22 +46,6 @@ pub fn decode_as(formats: Chain, format: u32, line: &str) -> Result<Record, Stri
     record.map_err(no_record)
 }
 
-/// Returns whether a line has the checksum that it states.
-pub fn is_whole(line: &[u8]) -> bool {
-    std::str::from_utf8(line).is_ok_and(|line| check_sum(line).is_ok())
-}
-
-/// Checks that a line has the checksum that it states.
-pub fn check_sum(line: &str) -> Result<(), String> {
-    let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
-    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
-    let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
-    if tail != expected {
-        return Err("its checksum does not match".to_owned());
-    }
-    Ok(())
-}
-
 /// Adds up every record of the loop in `dir`, from its oldest segment on: what a resumption, which reads less, must agree
 /// with.
 ///
@@ -89,46 +75,6 @@ pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
 /// There is no journal to read.
 pub fn none_in(dir: &Path) -> StoreError {
     StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into())
-}
-
-/// What stands behind the last line end of a segment that is not closed.
-pub enum Remainder {
-    /// A whole record: only its line end is missing.
-    Record,
-    /// A whole record, and behind it something that we never write there.
-    Spoilt,
-    /// Part of a line: its writer died, and it was never acknowledged.
-    Torn,
-}
-
-/// What is wrong with a line that is [`Remainder::Spoilt`].
-pub const SPOILT: &str = "something stands behind its record";
-
-/// Tells what the last bytes of a segment are. A changed line end must not make a torn line of a record.
-pub fn remainder(text: &[u8]) -> Remainder {
-    let mark = CRC_MARK.as_bytes();
-    // Only text is a record.
-    let text_len = match std::str::from_utf8(text) {
-        Ok(_) => text.len(),
-        Err(error) => error.valid_up_to(),
-    };
-    // Values of the user's may look like a checksum: only the record's own matches. Each byte is added up once.
-    let (mut crc, mut added) = (0, 0);
-    let marks = (0..text_len).filter(|at| text[*at..].starts_with(mark));
-    for at in marks {
-        crc = crc32c::crc32c_append(crc, &text[added..at]);
-        added = at;
-        let stated = format!("{crc:08x}\"}}");
-        let behind = &text[at + mark.len()..text_len];
-        if behind.starts_with(stated.as_bytes()) {
-            return if behind.len() == stated.len() && text_len == text.len() {
-                Remainder::Record
-            } else {
-                Remainder::Spoilt
-            };
-        }
-    }
-    Remainder::Torn
 }
 
 /// What stands behind the last whole record.
@@ -241,12 +187,12 @@ pub fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timestamp>, StoreError>
     }
     let mut opened = match compressed::open_lines(&path, vault) {
         // How old it is, is no secret.
-        Err(error) if vault::is_locked(&error) => return last_written(&path).map(Some),
+        Err(error) if is_locked(&error) => return last_written(&path).map(Some),
         opened => opened.map_err(StoreError::io("open", &path))?,
     };
     let mut line = Vec::new();
     match read_line(&mut opened.content, &mut line) {
-        Err(error) if compressed::is_damage(&error) => line.clear(),
+        Err(error) if is_damage(&error) => line.clear(),
         Err(error) => return Err(StoreError::io("read", &opened.path)(error)),
         Ok(_) if line.ends_with(b"\n") => (),
         Ok(_) => match remainder(&line) {
@@ -269,7 +215,7 @@ fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
 
 /// Returns when a segment was begun that is sealed line by line, which needs no key; none where it has no whole record.
 fn sealed_since(path: &Path) -> Option<Timestamp> {
-    let mut source = io::BufReader::new(regular::open(path).ok()?);
+    let mut source = io::BufReader::new(safe_read::open(path).ok()?);
     let mut header = Vec::new();
     let mut first = Vec::new();
     let mut bounded = (&mut source).take(HEADER_BYTES_MAX);
@@ -421,20 +367,4 @@ pub fn format_of(line: &[u8]) -> Option<u32> {
     serde_json::from_slice::<First>(line)
         .ok()
         .map(|first| first.event.format)
-}
-
-/// Returns the segments of a journal with their numbers, oldest first.
-pub fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
-        let entry = entry.map_err(StoreError::io("list", dir))?;
-        let name = entry.file_name();
-        if let Some(number) = name.to_str().and_then(segment::number) {
-            found.push((number, entry.path()));
-        }
-    }
-    // The plain one of two stands first by its name, and counts.
-    found.sort();
-    found.dedup_by_key(|(number, _)| *number);
-    Ok(found)
 }

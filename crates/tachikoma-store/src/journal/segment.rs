@@ -1,16 +1,12 @@
 //! The segments of a journal as files: their names, and their compression once they are closed.
 
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use tachikoma_core::LoopEvent;
-use tachikoma_fs::sync_dir;
-use tachikoma_fs::whole::{Durability, write_whole};
-
-use super::{StoreError, segments};
 use crate::compressed::{self, Form, form_of};
 use crate::vault::Vault;
+use crate::{StoreError, is_damage};
 
 /// The segments of a journal that are never written to again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +45,27 @@ impl Closed {
         }
         Ok(())
     }
+}
+
+/// Returns the file name of a segment.
+pub fn segment_name(segment: u32) -> String {
+    format!("journal-{segment:04}.jsonl")
+}
+
+/// Returns the segments of a journal with their numbers, oldest first.
+pub fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
+        let entry = entry.map_err(StoreError::io("list", dir))?;
+        let name = entry.file_name();
+        if let Some(number) = name.to_str().and_then(number) {
+            found.push((number, entry.path()));
+        }
+    }
+    // The plain one of two stands first by its name, and counts.
+    found.sort();
+    found.dedup_by_key(|(number, _)| *number);
+    Ok(found)
 }
 
 /// Returns the number of the segment that a whole file holds, plain or compressed.
@@ -93,7 +110,7 @@ pub fn unfollowed(path: &Path, line: usize) -> StoreError {
 
 /// What it means that a segment could not be read on from a line.
 pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
-    if compressed::is_damage(&error) {
+    if is_damage(&error) {
         return StoreError::Damaged {
             path: path.to_owned(),
             line,
@@ -101,78 +118,6 @@ pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
         };
     }
     StoreError::io("read", path)(error)
-}
-
-/// Puts the first `len` bytes of a compressed segment, whole records all of them, in its place: the rest is damaged. A copy
-/// of it must be kept already. Of none nothing is left.
-pub fn keep_beginning(path: &Path, len: u64, vault: &Vault) -> Result<(), StoreError> {
-    let mut content = compressed::open_lines(path, vault)
-        .map_err(StoreError::io("open", path))?
-        .content;
-    let mut bytes = Vec::new();
-    // Line by line, as it was read before: a larger piece might reach into what cannot be unpacked.
-    while (bytes.len() as u64) < len {
-        let read = super::read_line(&mut content, &mut bytes);
-        if read.map_err(StoreError::io("read", path))? == 0 {
-            let source = io::Error::from(io::ErrorKind::UnexpectedEof);
-            return Err(StoreError::io("read", path)(source));
-        }
-    }
-    if !bytes.is_empty() {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let plain = path.with_file_name(form_of(&name).0);
-        // From here on the plain one counts.
-        write_sealed(&plain, &bytes, vault)?;
-        if plain == path {
-            return Ok(());
-        }
-    }
-    std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
-    path.parent().map_or(Ok(()), sync_dir)?;
-    Ok(())
-}
-
-/// Ends the last line of a segment, whose record is whole, if its line end is missing.
-pub fn end_line(path: &Path, vault: &Vault) -> Result<(), StoreError> {
-    let mut bytes = content(path, vault)?;
-    if bytes.last().is_some_and(|last| *last != b'\n') {
-        bytes.push(b'\n');
-        write_sealed(path, &bytes, vault)?;
-    }
-    Ok(())
-}
-
-/// Has the first record of a segment say that what came before it is lost. Returns whether it can be read.
-pub fn mark_loss(path: &Path, vault: &Vault) -> Result<bool, StoreError> {
-    let Some(mut first) = super::first_record(super::migrate::JOURNAL, path, vault) else {
-        return Ok(false);
-    };
-    let LoopEvent::SegmentOpened { after_loss, .. } = &mut first.event else {
-        return Ok(false);
-    };
-    *after_loss = true;
-    let bytes = content(path, vault)?;
-    let end = bytes.iter().position(|byte| *byte == b'\n');
-    let rest = &bytes[end.map_or(bytes.len(), |end| end + 1)..];
-    let mut text = Vec::new();
-    super::encode(&first, &mut text);
-    text.extend_from_slice(rest);
-    write_sealed(path, &text, vault)?;
-    Ok(true)
-}
-
-fn write_sealed(path: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
-    let bytes = vault.seal(bytes).map_err(StoreError::io("seal", path))?;
-    write_whole(path, &bytes, Durability::Synced)?;
-    Ok(())
-}
-
-fn content(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {
-    let mut bytes = Vec::new();
-    compressed::open(path, vault)
-        .and_then(|mut opened| opened.content.read_to_end(&mut bytes))
-        .map_err(StoreError::io("read", path))?;
-    Ok(bytes)
 }
 
 /// Checks the end of a segment. A closed one has no torn line, and is not empty.

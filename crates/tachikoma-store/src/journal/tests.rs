@@ -6,6 +6,8 @@ use tachikoma_core::{Input, Launch, Policy, Runner, step};
 use tachikoma_core::Seq;
 
 use super::*;
+use crate::checked_line::{CRC_MARK, Remainder, remainder};
+use crate::recover::open_journal;
 
 fn launch(journal: &mut Journal, state: &mut State) {
     let now = Timestamp::from_millis(1_000);
@@ -49,7 +51,7 @@ fn what_was_appended_is_replayed_over_segments() {
         .unwrap();
     launch(&mut journal, &mut state);
     drop(journal);
-    let (_, replayed) = Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+    let (_, replayed) = open_journal(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
     assert_eq!(replayed, state);
     let mut seqs = Vec::new();
     read_records(
@@ -77,7 +79,7 @@ fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
     journal.file.write_all(&whole[..50]).unwrap();
     drop(journal);
     let (mut journal, replayed) =
-        Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+        open_journal(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
     assert_eq!(replayed.seq, state.seq.next(), "that it was torn is said");
     let after = std::fs::read(&path).unwrap();
     let (before, said) = after.split_at(whole.len());
@@ -133,7 +135,7 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
     let (_, state) = fresh(dir.path());
     std::fs::write(dir.path().join(".ralph/loops/a/journal-0002.jsonl"), "").unwrap();
     let (journal, taken_up) =
-        Journal::open(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+        open_journal(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
     assert_eq!(taken_up.seq, state.seq.next());
     drop(journal);
     let text =
@@ -182,7 +184,7 @@ fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
     assert!(!journal.synced);
     launch(&mut journal, &mut state);
     assert!(journal.synced && journal.unsynced_dirs.is_empty());
-    let (journal, _) = Journal::open(&dir_a, &Vault::plain()).unwrap();
+    let (journal, _) = open_journal(&dir_a, &Vault::plain()).unwrap();
     assert_eq!(
         journal.unsynced_dirs, way,
         "who made it may have died at once"

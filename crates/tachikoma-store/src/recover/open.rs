@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_core::{Input, Policy, Record, State, Timestamp, step};
 use tachikoma_fs::quarantine::{keep_copy, keep_tail, quarantine};
-use tachikoma_fs::{make_dir, whole};
+use tachikoma_fs::{atomic_file, make_dir};
 
 use super::{InTheWay, Recovered};
 use crate::backup::Moment;
-use crate::journal::{Journal, JournalPart, new_life, segment};
+use crate::journal::{Journal, JournalPart, new_life, rewrite};
 use crate::snapshot::{self, Snapshot};
-use crate::{StoreError, archive, compressed, vault};
+use crate::{StoreError, archived_snapshot, compressed, vault};
 
 /// A journal that was taken up.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Recovered {
     fn put_away(&self, working_dir: &Path) -> Result<(), StoreError> {
         if let Some((path, version)) = &self.older {
             // The next one is written in today's version.
-            whole::keep_beside(path, &format!(".v{version}"))?;
+            atomic_file::keep_beside(path, &format!(".v{version}"))?;
         }
         if let Some(first) = self.cut.first() {
             // Its beginning is good.
@@ -101,7 +101,7 @@ impl Recovered {
                 Ok(())
             }
             Some(InTheWay::OfAnother(path, loop_id)) => {
-                archive::set_aside(working_dir, path, *loop_id, &self.vault)
+                archived_snapshot::set_aside(working_dir, path, *loop_id, &self.vault)
             }
         }
     }
@@ -119,7 +119,7 @@ impl Recovered {
             // Never written again: the next one begins, or this one anew if nothing of it is left.
             let mut number = end.segment + 1;
             if self.cut.first() == Some(&end.path) {
-                segment::keep_beginning(&end.path, end.len, keys)?;
+                rewrite::keep_beginning(&end.path, end.len, keys)?;
                 number -= u32::from(end.len == 0);
             }
             return Journal::anew(dir, working_dir, number, state, (now, new_life()), keys)

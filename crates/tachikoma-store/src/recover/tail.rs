@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopId, Record, Seq, State};
 use tachikoma_fs::RALPH_DIR;
 
-use crate::journal::{self, Remainder, segment};
+use crate::checked_line::{self, Remainder};
+use crate::journal::{self, segment};
 use crate::migrate::Chain;
 use crate::vault::Vault;
 use crate::{StoreError, compressed};
@@ -171,10 +172,10 @@ impl<'a> Tail<'a> {
                     reading.lost_from(line, what);
                     break;
                 }
-                match journal::remainder(&text) {
+                match checked_line::remainder(&text) {
                     Remainder::Record => end.unended = true,
                     Remainder::Spoilt => {
-                        reading.damaged(line, journal::SPOILT);
+                        reading.damaged(line, checked_line::SPOILT);
                         break;
                     }
                     Remainder::Torn => {
@@ -199,7 +200,7 @@ impl<'a> Tail<'a> {
             if let Some(seq) = reading.expected(line)
                 && self.covers(seq)
                 && journal::seq_of(&text).map(i128::from) == Some(seq)
-                && journal::is_whole(&text)
+                && checked_line::is_whole(&text)
             {
                 // Part of the snapshot already: what it says need not be read.
                 self.last = self.last.max(u64::try_from(seq).ok().map(Seq));

@@ -5,12 +5,11 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::{private, regular, sync_dir, whole};
+use tachikoma_fs::{atomic_file, private, safe_read, sync_dir};
 
 use super::lines::OnDamage;
 use super::{APART, BEGINNING_BYTES_MAX, Vault, begins_as_sealed};
-use crate::StoreError;
-use crate::compressed::is_damage;
+use crate::{StoreError, is_damage};
 
 /// What stands for the part of a file that does not open: no record of a journal, and for people in a text.
 const REST: &[u8] = b"\n[tachikoma: what follows does not open]\n";
@@ -51,7 +50,7 @@ pub fn salvage(vault: &Vault, path: &Path) -> Result<(), StoreError> {
 /// One of them cannot be read.
 pub fn hold_the_same(vault: &Vault, one: &Path, other: &Path) -> Result<bool, StoreError> {
     let open = |path: &Path| {
-        regular::open(path)
+        safe_read::open(path)
             .and_then(|file| content(vault, file, Part::All))
             .map_err(StoreError::io("compare", path))
     };
@@ -61,7 +60,7 @@ pub fn hold_the_same(vault: &Vault, one: &Path, other: &Path) -> Result<bool, St
 
 fn replace(vault: &Vault, path: &Path, to: &Path, part: Part) -> Result<(), StoreError> {
     let dir = to.parent().unwrap_or(Path::new("."));
-    let temporary = whole::temporary(dir);
+    let temporary = atomic_file::temporary(dir);
     let written = write(vault, path, &temporary, part).and_then(|()| {
         std::fs::rename(&temporary, to).map_err(StoreError::io("replace", to))?;
         sync_dir(dir)?;
@@ -74,7 +73,7 @@ fn replace(vault: &Vault, path: &Path, to: &Path, part: Part) -> Result<(), Stor
 }
 
 fn write(vault: &Vault, path: &Path, temporary: &Path, part: Part) -> Result<(), StoreError> {
-    let source = regular::open(path).map_err(StoreError::io("read", path))?;
+    let source = safe_read::open(path).map_err(StoreError::io("read", path))?;
     let modified = source.metadata().and_then(|there| there.modified());
     let mut file = private()
         .read(true)
@@ -89,7 +88,7 @@ fn write(vault: &Vault, path: &Path, temporary: &Path, part: Part) -> Result<(),
     }
     file.sync_all().map_err(StoreError::sync(temporary))?;
     file.rewind().map_err(StoreError::io("read", temporary))?;
-    let same = regular::open(path)
+    let same = safe_read::open(path)
         .and_then(|source| content(vault, source, part))
         .and_then(|mut source| {
             is_same(

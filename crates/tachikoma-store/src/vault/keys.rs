@@ -7,9 +7,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use age::secrecy::{ExposeSecret as _, SecretString};
 use age::x25519::{Identity, Recipient};
 use age::{DecryptError, Decryptor, Encryptor, scrypt};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::quarantine::quarantine;
-use tachikoma_fs::regular;
-use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::safe_read;
 
 use super::header::Told;
 use crate::StoreError;
@@ -113,7 +113,7 @@ impl KeySource {
                         path.display()
                     )
                 };
-                let bytes = regular::read_secret(path, KEY_FILE_BYTES_MAX)
+                let bytes = safe_read::read_secret(path, KEY_FILE_BYTES_MAX)
                     .map_err(|error| unread(error.to_string()))?;
                 let text =
                     String::from_utf8(bytes).map_err(|_| unread("it is no text".to_owned()))?;
@@ -199,7 +199,7 @@ impl Ring {
         if locked.is_some_and(|locked| any(self.unlock(locked, WORK_FACTOR_WITH_FILE_MAX))) {
             return;
         }
-        if let Ok(bytes) = regular::read(&self.source.generated, KEY_FILE_BYTES_MAX) {
+        if let Ok(bytes) = safe_read::read(&self.source.generated, KEY_FILE_BYTES_MAX) {
             any(self.unlock(&bytes, WORK_FACTOR_MAX));
         }
     }
@@ -252,7 +252,7 @@ impl Ring {
             let unread =
                 |why: String| format!("the identity cannot be read from {}: {why}", path.display());
             let bytes = std::fs::File::open(path)
-                .and_then(|file| regular::read_all(file, KEY_FILE_BYTES_MAX))
+                .and_then(|file| safe_read::read_all(file, KEY_FILE_BYTES_MAX))
                 .map_err(|error| unread(error.to_string()))?;
             if !bytes.starts_with(super::AGE) {
                 return parse(&bytes).map_err(unread);
@@ -294,7 +294,7 @@ impl Ring {
     /// The identity that was made here, or that came with what is here, as it is kept.
     fn generated(&self) -> Result<(Vec<u8>, Vec<Identity>), String> {
         let path = &self.source.generated;
-        let read = regular::read(path, KEY_FILE_BYTES_MAX);
+        let read = safe_read::read(path, KEY_FILE_BYTES_MAX);
         let own = match &read {
             Ok(bytes) => match self.unlock(bytes, WORK_FACTOR_MAX) {
                 // The passphrase was changed, and this is the old one: it must not bring itself back.
@@ -373,7 +373,7 @@ impl Ring {
             .map_err(|why| StoreError::io("seal", path)(super::locked(why)))?;
         let locked = &sealing.told.locked;
         if locked.is_empty()
-            || regular::read(path, KEY_FILE_BYTES_MAX).is_ok_and(|there| there == *locked)
+            || safe_read::read(path, KEY_FILE_BYTES_MAX).is_ok_and(|there| there == *locked)
         {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tachikoma_core::Timestamp;
 
 use super::Vault;
-use crate::journal::{self, Remainder};
+use crate::checked_line::{self, Remainder};
 
 /// How the first line begins.
 pub const BEGINNING: &[u8] = b"{\"sealed\":";
@@ -93,7 +93,7 @@ impl Sealer {
             key: STANDARD.encode(wrapped.finish()?),
         };
         let mut line = Vec::new();
-        journal::encode(&header, &mut line);
+        checked_line::encode(&header, &mut line);
         let cipher = XChaCha20Poly1305::new(&key);
         Ok(Some((Self { cipher, of }, line)))
     }
@@ -110,7 +110,7 @@ impl Sealer {
 
     fn open(vault: &Vault, line: &[u8]) -> io::Result<Self> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
-        if !journal::is_whole(line) {
+        if !checked_line::is_whole(line) {
             return Err(odd("the line with its key is damaged"));
         }
         let header: Header =
@@ -146,7 +146,7 @@ impl Sealer {
         let closed = self.cipher.encrypt(&nonce, payload);
         sealed.extend(closed.expect("a piece is far smaller than the cipher's bound"));
         let sealed = STANDARD.encode(sealed);
-        journal::encode(&Sealed { seq, sealed }, buffer);
+        checked_line::encode(&Sealed { seq, sealed }, buffer);
     }
 
     /// Returns the number of a line and its piece.
@@ -174,7 +174,7 @@ pub fn wrapped_key(source: &mut impl BufRead) -> Option<Vec<u8>> {
     let line = read_header(source).ok()?;
     let line = line
         .strip_suffix(b"\n")
-        .filter(|line| journal::is_whole(line))?;
+        .filter(|line| checked_line::is_whole(line))?;
     let header: Header = serde_json::from_slice(line).ok()?;
     STANDARD.decode(&header.key).ok()
 }
@@ -271,8 +271,8 @@ impl<R: BufRead> Lines<R> {
         let ended = line.strip_suffix(b"\n");
         let is_ended = ended.is_some();
         let text = ended.unwrap_or(&line);
-        let is_whole = is_ended && journal::is_whole(text);
-        let is_unended = !is_ended && matches!(journal::remainder(text), Remainder::Record);
+        let is_whole = is_ended && checked_line::is_whole(text);
+        let is_unended = !is_ended && matches!(checked_line::remainder(text), Remainder::Record);
         let opened = (is_whole || is_unended)
             .then(|| self.sealer.as_ref()?.unseal(text))
             .flatten();

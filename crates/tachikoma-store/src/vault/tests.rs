@@ -142,7 +142,7 @@ fn a_line_that_was_changed_moved_or_sealed_elsewhere_does_not_open() {
 const BEGINNING_LEN: usize = lines::BEGINNING.len();
 
 fn journal_accepts(line: &str) -> bool {
-    crate::journal::is_whole(line.as_bytes())
+    crate::checked_line::is_whole(line.as_bytes())
 }
 
 #[test]

@@ -242,70 +242,7 @@ impl Curves {
                     over.mark(Mark::Rebooted);
                 }
             }
-            LoopEvent::ConfigChanged { .. }
-            | LoopEvent::Operator(_)
-            | LoopEvent::PauseRequested
-            | LoopEvent::PauseWithdrawn
-            | LoopEvent::Paused { .. }
-            | LoopEvent::Resumed
-            | LoopEvent::StopRequested { .. }
-            | LoopEvent::WaitStarted { .. }
-            | LoopEvent::SessionEnded { .. }
-            | LoopEvent::AgentLaunched { .. }
-            | LoopEvent::AgentExited { .. }
-            | LoopEvent::SessionNamed { .. }
-            | LoopEvent::OutputSeen
-            | LoopEvent::ToolStarted { .. }
-            | LoopEvent::ToolEnded { .. }
-            | LoopEvent::ToolDenied { .. }
-            | LoopEvent::FileTouched { .. }
-            | LoopEvent::TurnResulted(_)
-            | LoopEvent::Noted { .. }
-            | LoopEvent::CallEnded { .. }
-            | LoopEvent::CostTold { .. }
-            | LoopEvent::WorkedOutside { .. }
-            | LoopEvent::ConversationTakenUp(_)
-            | LoopEvent::QuotaTold(_)
-            | LoopEvent::StopPatternMatched { .. }
-            | LoopEvent::EndingRequested { .. }
-            | LoopEvent::RungClimbed { .. }
-            | LoopEvent::Suspended { .. }
-            | LoopEvent::LeftoversEnded { .. }
-            | LoopEvent::IterationLimited(_)
-            | LoopEvent::SilenceChecked { .. }
-            | LoopEvent::AgentBusy { .. }
-            | LoopEvent::StreamEnded
-            | LoopEvent::AttemptCut { .. }
-            | LoopEvent::SnapshotTaken { .. }
-            | LoopEvent::AutocommitStarted { .. }
-            | LoopEvent::AutocommitCanceled { .. }
-            | LoopEvent::AutocommitFinished { .. }
-            | LoopEvent::AutocommitGivenUp { .. }
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::CheckStarted { .. }
-            | LoopEvent::ConditionsAnswered { .. }
-            | LoopEvent::GatesRan { .. }
-            | LoopEvent::TestsRan(_)
-            | LoopEvent::ProgressMeasured(_)
-            | LoopEvent::CheckGivenUp { .. }
-            | LoopEvent::ClaimRefused(_)
-            | LoopEvent::StopConditionTriggered { .. }
-            | LoopEvent::RebootStarted { .. }
-            | LoopEvent::HandOffRequested { .. }
-            | LoopEvent::HandOffWritten { .. }
-            | LoopEvent::HooksStarted { .. }
-            | LoopEvent::HooksRan { .. }
-            | LoopEvent::ClosingStarted { .. }
-            | LoopEvent::SessionOpening { .. }
-            | LoopEvent::RebootVerified { .. }
-            | LoopEvent::CustomSet { .. }
-            | LoopEvent::Warned { .. }
-            | LoopEvent::DiskWasFull { .. }
-            | LoopEvent::Incident(_)
-            | LoopEvent::Repaired { .. }
-            | LoopEvent::Completed { .. }
-            | LoopEvent::Stopped { .. }
-            | LoopEvent::Error { .. } => {}
+            _ => {}
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::{self, OfflineError, Premises, Restored};
 use tachikoma_loop_runner::store::backup::{self, Content};
-use tachikoma_loop_runner::store::{StoreError, loops};
+use tachikoma_loop_runner::store::{StoreError, layout, loops};
 
 use super::change::refuse_live;
 use super::{cloud, shown, work_tree};
@@ -233,7 +233,7 @@ fn undone(error: OfflineError) -> Failure {
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     let found = loops::find(&premises.working_dir, &premises.snapshot, &premises.vault)?;
     let current = found.current;
-    let dir = current.map(|loop_id| loops::dir(&premises.working_dir, loop_id));
+    let dir = current.map(|loop_id| layout::loop_dir(&premises.working_dir, loop_id));
     let current_in = current.zip(dir.as_deref());
     let (listed, kept) = backup::best_first(&premises.backups.dir, current_in, &premises.vault)?;
     if let Some(kept) = kept.first() {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::offline::Premises;
-use tachikoma_loop_runner::store::loops;
+use tachikoma_loop_runner::store::layout;
 
 use super::show;
 use crate::commands::records;
@@ -112,7 +112,7 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
     writeln!(out, "{}", out::harmless(&first.to_string())).map_err(Trouble::Write)?;
     let mut records = 0_u64;
     let mut written = Ok(());
-    let dir = loops::dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
     let read = records::read(&dir, &premises.vault, tachikoma_core::Seq(0), |record| {
         // A live runner continues to write; the export ends at its state.
         if record.seq <= until && written.is_ok() {

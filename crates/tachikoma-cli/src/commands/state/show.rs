@@ -9,7 +9,7 @@ use tachikoma_loop_runner::clock::Clock;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::store::recover::{self, Loss, Source};
 use tachikoma_loop_runner::store::snapshot::{self, Snapshot};
-use tachikoma_loop_runner::store::{lock, loops};
+use tachikoma_loop_runner::store::{layout, lock};
 
 use crate::commands::status::state_text;
 use crate::failure::{Failure, chain};
@@ -67,7 +67,7 @@ enum Saved {
 
 /// Finds the state of a loop: that of the snapshot if it is current, otherwise that of the journal.
 pub fn find(premises: &Premises, loop_id: LoopId) -> Result<Shown, Failure> {
-    let dir = loops::dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
     // Before the journal, which may grow in between and would make the snapshot look older.
     let on_disk = snapshot::read(&premises.snapshot, &premises.vault);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tachikoma_loop_runner::admin::verify::{Checked, Kind, Verdict, verify as look};
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::store::recover::{self, Loss};
-use tachikoma_loop_runner::store::{lock, loops};
+use tachikoma_loop_runner::store::{layout, lock, loops};
 
 use crate::failure::Failure;
 use crate::out;
@@ -74,7 +74,7 @@ fn next_step(premises: &Premises) -> String {
         return "nothing was changed; no loop waits to go on, and `tachikoma run` begins a new one"
             .to_owned();
     };
-    let dir = loops::dir(&premises.working_dir, loop_id);
+    let dir = layout::loop_dir(&premises.working_dir, loop_id);
     match recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse) {
         Ok(_) => spared.to_owned(),
         Err(error) => Failure::from(error)

@@ -5,7 +5,7 @@ use std::path::Path;
 use tachikoma_core::LoopId;
 use tachikoma_loop_runner::git::rollback::some;
 use tachikoma_loop_runner::offline::{
-    self, InTheWay, Merge, Premises, Unpacked, copied, restored_head,
+    self, InTheWay, Merge, Premises, Unpacked, copied_ref, restored_head,
 };
 use tachikoma_loop_runner::worktree;
 
@@ -62,7 +62,7 @@ pub fn bring(
         }
         Ok(Unpacked::Fetched { merge, uncommitted }) => {
             if uncommitted {
-                let tree = copied(loop_id);
+                let tree = copied_ref(loop_id);
                 out::note(&format!(
                     "note: what was not committed when the copy was made is not in the work tree: `git diff HEAD {tree}` shows it"
                 ));

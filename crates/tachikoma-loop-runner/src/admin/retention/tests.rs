@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::store::journal::Journal;
-use crate::store::loops;
+use crate::store::layout;
 use tachikoma_core::SessionNo;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -33,7 +33,7 @@ impl Place {
     }
 
     fn journal(&self, number: u32) -> PathBuf {
-        loops::dir(self.dir.path(), id(number))
+        layout::loop_dir(self.dir.path(), id(number))
     }
 
     fn transcripts(&self, number: u32) -> PathBuf {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State, apply};
 
 use super::{Checked, Kind, NO_RECORD, Verdict};
-use crate::store::journal::Remainder;
+use crate::store::checked_line::Remainder;
 use crate::store::snapshot::Snapshot;
 use crate::store::vault::Vault;
-use crate::store::{compressed, journal, migrate};
+use crate::store::{checked_line, compressed, journal, migrate};
 use tachikoma_core::error_chain as chain;
 
 /// What is said of a last line that is not whole.
@@ -168,10 +168,10 @@ impl<'a> Fold<'a> {
                 }
                 return Ok(());
             } else {
-                match journal::remainder(&text) {
+                match checked_line::remainder(&text) {
                     Remainder::Record => findings.remarks.push(UNENDED.to_owned()),
                     Remainder::Spoilt => {
-                        findings.wrong(line, journal::SPOILT);
+                        findings.wrong(line, checked_line::SPOILT);
                         self.state = None;
                         return Ok(());
                     }

@@ -4,21 +4,21 @@
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::{Checked, Kind, Verdict};
 use crate::loop_files::Premises;
 use crate::session::transcripts;
-use crate::store::journal::{self, Remainder};
+use crate::store::checked_line::{self, Remainder};
 use crate::store::vault::is_sealed;
-use crate::store::{backup, checkpoints, gates_dir, loops, snapshot, vault};
+use crate::store::{backup, checkpoints, journal, layout, snapshot, vault};
 
 /// Looks at everything that is sealed.
 pub(super) fn look(premises: &Premises, why: &io::Error, each: &mut impl FnMut(Checked)) {
     for path in snapshot::all_places(&premises.snapshot) {
         one(Kind::Snapshot, &path, why, each);
     }
-    let loops = std::fs::read_dir(loops::all(&premises.working_dir));
+    let loops = std::fs::read_dir(layout::loops_dir(&premises.working_dir));
     for dir in loops.into_iter().flatten().flatten() {
         let dir = dir.path();
         let segments = journal::segments(&dir).unwrap_or_default();
@@ -27,7 +27,7 @@ pub(super) fn look(premises: &Premises, why: &io::Error, each: &mut impl FnMut(C
         }
         let name = dir.file_name().unwrap_or_default();
         texts(Kind::Transcripts, &premises.state_dir.join(name), why, each);
-        texts(Kind::Gates, &gates_dir(&dir), why, each);
+        texts(Kind::Gates, &layout::gates_dir(&dir), why, each);
         let hand_offs = checkpoints::list(&dir).unwrap_or_default();
         for session in hand_offs {
             let path = checkpoints::path_of(&checkpoints::dir(&dir), session);
@@ -69,7 +69,7 @@ pub(super) fn one(kind: Kind, path: &Path, why: &io::Error, each: &mut impl FnMu
 
 /// Checks each line, and that their numbers follow each other.
 fn lines(path: &Path) -> Result<String, String> {
-    let file = regular::open(path).map_err(|error| error.to_string())?;
+    let file = safe_read::open(path).map_err(|error| error.to_string())?;
     let mut source = BufReader::new(file);
     let mut last: Option<u64> = None;
     let mut torn = "";
@@ -82,10 +82,10 @@ fn lines(path: &Path) -> Result<String, String> {
         }
         let damaged = |what: &str| format!("damaged at line {line}: {what}");
         let whole = match text.strip_suffix(b"\n") {
-            Some(text) => journal::is_whole(text),
-            None => match journal::remainder(&text) {
+            Some(text) => checked_line::is_whole(text),
+            None => match checked_line::remainder(&text) {
                 Remainder::Record => true,
-                Remainder::Spoilt => return Err(damaged(journal::SPOILT)),
+                Remainder::Spoilt => return Err(damaged(checked_line::SPOILT)),
                 Remainder::Torn => {
                     torn = "; its last line is not whole";
                     break;

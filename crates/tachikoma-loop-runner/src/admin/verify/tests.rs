@@ -8,10 +8,11 @@ use std::sync::atomic::AtomicBool;
 use tachikoma_core::{Input, Policy, State, Timestamp, step};
 
 use super::*;
-use crate::git::present::Bounds;
+use crate::git::worktree_tree::Bounds;
 use crate::store::archive::archive;
 use crate::store::backup::Backups;
 use crate::store::journal::Journal;
+use crate::store::recover::open_journal;
 use crate::store::snapshot::Durability;
 use crate::store::snapshot::Packing;
 
@@ -54,7 +55,7 @@ impl Place {
             working_dir,
         };
         let loop_id = LoopId::from_u128(1);
-        let path = loops::dir(&premises.working_dir, loop_id);
+        let path = layout::loop_dir(&premises.working_dir, loop_id);
         let now = Timestamp::from_millis(1_000);
         let (mut journal, mut state) =
             Journal::create(&path, loop_id, now, &Vault::plain()).unwrap();
@@ -100,7 +101,7 @@ impl Place {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        loops::dir(&self.premises.working_dir, self.state.loop_id).join(name)
+        layout::loop_dir(&self.premises.working_dir, self.state.loop_id).join(name)
     }
 
     fn verify(&self) -> Vec<Checked> {
@@ -223,7 +224,7 @@ fn a_snapshot_must_be_what_its_records_add_up_to() {
 #[test]
 fn a_segment_must_begin_with_what_its_records_add_up_to() {
     let place = Place::new();
-    let (mut journal, mut state) = Journal::open(&place.path(""), &Vault::plain()).unwrap();
+    let (mut journal, mut state) = open_journal(&place.path(""), &Vault::plain()).unwrap();
     state.iteration = 7;
     let now = state.time;
     journal.next_segment(&mut state, now).unwrap();
@@ -249,7 +250,7 @@ fn missing_segments_are_found_and_losses_that_were_written_down_are_not_damage()
     assert_eq!(place.wrong(), [missing("journal-0003.jsonl", 4, 6)]);
 
     let place = Place::new();
-    let (mut journal, mut state) = Journal::open(&place.path(""), &Vault::plain()).unwrap();
+    let (mut journal, mut state) = open_journal(&place.path(""), &Vault::plain()).unwrap();
     fs::write(place.path("journal-0003.jsonl"), "").unwrap();
     let wound = journal.wound().unwrap();
     let now = state.time;

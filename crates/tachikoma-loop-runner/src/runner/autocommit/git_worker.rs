@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::git::{CallOff, KeeperOptions, Own, Whose};
+use crate::git::{CancelToken, ChangeOwner, RuntimeFiles, TrackerOptions};
 use crate::task::panicked;
 use worker::GitThread;
 
@@ -29,20 +29,20 @@ enum GitOrder {
     Snapshot {
         iteration: u32,
         only_survey: bool,
-        cancel: CallOff,
+        cancel: CancelToken,
     },
     /// Survey the work tree after an iteration, and commit.
     Commit {
         number: u64,
         commit: Option<Commit>,
-        owner: Whose,
-        survey: CallOff,
-        cancel: CallOff,
+        owner: ChangeOwner,
+        survey: CancelToken,
+        cancel: CancelToken,
     },
     /// Restore the work tree of before an iteration.
     RollBack {
         rollback: RollbackOrder,
-        cancel: CallOff,
+        cancel: CancelToken,
     },
     /// The loop changes the work tree from here on. The next survey attributes those changes to the loop.
     OweSurvey,
@@ -50,7 +50,7 @@ enum GitOrder {
     Settle {
         /// Whether the loop is kept after the run.
         keep: bool,
-        cancel: CallOff,
+        cancel: CancelToken,
     },
 }
 
@@ -67,11 +67,11 @@ pub(in crate::runner) struct RollbackOrder {
 #[derive(Debug)]
 pub(in crate::runner) struct GitWorkerOptions {
     /// How to use the repository; `None` where there is none.
-    pub keeper: Option<KeeperOptions>,
+    pub tracker: Option<TrackerOptions>,
     /// The working directory of the loop.
     pub working_dir: PathBuf,
     /// The files that the loop itself writes there.
-    pub own: Own,
+    pub runtime_files: RuntimeFiles,
 }
 
 /// A commit to make.
@@ -88,19 +88,19 @@ pub(in crate::runner) struct GitWorker {
     orders: Option<SyncSender<GitOrder>>,
     replies: mpsc::UnboundedReceiver<GitReply>,
     thread: Option<JoinHandle<()>>,
-    opening: CallOff,
-    snapshot: CallOff,
-    survey: CallOff,
-    commit: CallOff,
-    rollback: CallOff,
+    opening: CancelToken,
+    snapshot: CancelToken,
+    survey: CancelToken,
+    commit: CancelToken,
+    rollback: CancelToken,
 }
 
 impl GitWorker {
     /// Starts the thread. It begins with a survey of all changes since the last one, which belong to `owner`.
-    pub fn start(options: GitWorkerOptions, owner: Whose) -> std::io::Result<Self> {
+    pub fn start(options: GitWorkerOptions, owner: ChangeOwner) -> std::io::Result<Self> {
         let (orders, waiting) = sync_channel(ORDERS_MAX);
         let (sender, replies) = mpsc::unbounded_channel();
-        let opening = CallOff::new();
+        let opening = CancelToken::new();
         let cancel = opening.clone();
         let thread = std::thread::Builder::new()
             .name("git".to_owned())
@@ -110,10 +110,10 @@ impl GitWorker {
             replies,
             thread: Some(thread),
             opening,
-            snapshot: CallOff::new(),
-            survey: CallOff::new(),
-            commit: CallOff::new(),
-            rollback: CallOff::new(),
+            snapshot: CancelToken::new(),
+            survey: CancelToken::new(),
+            commit: CancelToken::new(),
+            rollback: CancelToken::new(),
         })
     }
 
@@ -125,7 +125,7 @@ impl GitWorker {
 
     /// Orders the snapshot before an iteration. Returns whether a reply will come.
     pub fn take_snapshot(&mut self, iteration: u32, only_survey: bool) -> bool {
-        self.snapshot = CallOff::new();
+        self.snapshot = CancelToken::new();
         self.order(GitOrder::Snapshot {
             iteration,
             only_survey,
@@ -149,9 +149,9 @@ impl GitWorker {
     }
 
     /// Orders a survey and, if `commit` is given, a commit. Returns whether a reply will come.
-    pub fn commit(&mut self, number: u64, commit: Option<Commit>, owner: Whose) -> bool {
-        self.survey = CallOff::new();
-        self.commit = CallOff::new();
+    pub fn commit(&mut self, number: u64, commit: Option<Commit>, owner: ChangeOwner) -> bool {
+        self.survey = CancelToken::new();
+        self.commit = CancelToken::new();
         self.order(GitOrder::Commit {
             number,
             commit,
@@ -168,7 +168,7 @@ impl GitWorker {
 
     /// Orders a rollback. Returns whether a reply will come.
     pub fn roll_back(&mut self, rollback: RollbackOrder) -> bool {
-        self.rollback = CallOff::new();
+        self.rollback = CancelToken::new();
         self.order(GitOrder::RollBack {
             rollback,
             cancel: self.rollback.clone(),
@@ -206,7 +206,7 @@ impl GitWorker {
     /// Ends the thread. An operation that does not end in time is abandoned.
     pub async fn shutdown(mut self, keep: bool) {
         self.cancel_all();
-        let cancel = CallOff::new();
+        let cancel = CancelToken::new();
         self.order(GitOrder::Settle {
             keep,
             cancel: cancel.clone(),

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::super::http::Target;
 use super::super::launch::{self, Refusal};
 use super::super::probe::{self, Moment};
-use super::super::{News, SupervisorError, output};
+use super::super::{SupervisorError, SupervisorEvent, output};
 use super::Supervisor;
 use tachikoma_process::{Guard, GuardOptions, memory_below};
 use tachikoma_store::StoreError;
@@ -106,7 +106,7 @@ impl Supervisor {
                     generation,
                     rss_bytes,
                 };
-                let _ = news.send(News::Input(input)).await;
+                let _ = news.send(SupervisorEvent::Input(input)).await;
             }
         });
     }
@@ -157,7 +157,7 @@ impl Supervisor {
                 generation,
                 answered,
             };
-            let _ = news.send(News::Input(input)).await;
+            let _ = news.send(SupervisorEvent::Input(input)).await;
         }));
     }
 
@@ -180,7 +180,7 @@ impl Supervisor {
         let question = question(target, generation);
         self.tasks.spawn(async move {
             if let Some(input) = question.await {
-                let _ = news.send(News::Input(input)).await;
+                let _ = news.send(SupervisorEvent::Input(input)).await;
             }
         });
     }

@@ -43,7 +43,7 @@ fn change_list(parts: &mut [Part], change: impl FnOnce(&mut Manifest)) {
     let mut manifest: Manifest = serde_json::from_slice(&parts[0].2).unwrap();
     change(&mut manifest);
     parts[0].2.clear();
-    crate::journal::encode(&manifest, &mut parts[0].2);
+    crate::checked_line::encode(&manifest, &mut parts[0].2);
 }
 
 #[track_caller]

@@ -9,6 +9,7 @@ use tachikoma_core::{Input, LoopEvent, LoopId, Policy, Seq, step};
 
 use super::*;
 use crate::journal::{read_records, read_state};
+use crate::recover::open_journal;
 
 struct Bench {
     place: tempfile::TempDir,
@@ -57,7 +58,7 @@ impl Bench {
         assert_eq!(self.journal.wound(), None, "healed");
         self.write("third");
         assert_eq!(read_state(&self.dir, &Vault::plain()).unwrap(), self.state);
-        let (_, replayed) = Journal::open(&self.dir, &Vault::plain()).unwrap();
+        let (_, replayed) = open_journal(&self.dir, &Vault::plain()).unwrap();
         assert_eq!(replayed, self.state, "a later runner finds all of it");
         healed
     }
@@ -84,7 +85,7 @@ fn a_journal_that_nobody_touched_is_whole() {
     assert_eq!(bench.journal.wound(), None);
     bench.journal.next_segment(&mut bench.state, now()).unwrap();
     assert_eq!(bench.journal.wound(), None);
-    let (journal, _) = Journal::open(&bench.dir, &Vault::plain()).unwrap();
+    let (journal, _) = open_journal(&bench.dir, &Vault::plain()).unwrap();
     assert_eq!(journal.wound(), None, "nor one that was opened");
 }
 

@@ -7,6 +7,7 @@ use tachikoma_core::{LoopId, Seq, State, Timestamp};
 
 use super::*;
 use crate::journal::{Journal, begun, read_records, read_state};
+use crate::recover::open_journal;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -86,7 +87,7 @@ fn closed_segments_are_compressed_and_the_journal_goes_on() {
     check_whole(&dir, &state);
     closed.compress(&GO_ON).unwrap();
     drop(journal);
-    let (mut journal, replayed) = Journal::open(&dir, &Vault::plain()).unwrap();
+    let (mut journal, replayed) = open_journal(&dir, &Vault::plain()).unwrap();
     assert_eq!(replayed, state);
     let now = Timestamp::from_millis(9);
     journal.next_segment(&mut state, now).unwrap();
@@ -116,7 +117,7 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
         crash(&dir, &bytes, temp);
         check_whole(&dir, &state);
         drop(journal);
-        let (journal, _) = Journal::open(&dir, &Vault::plain()).unwrap();
+        let (journal, _) = open_journal(&dir, &Vault::plain()).unwrap();
         journal.closed().compress(&GO_ON).unwrap();
         assert_eq!(names(&dir), COMPRESSED, "and nothing is left behind");
         check_whole(&dir, &state);
@@ -181,8 +182,7 @@ fn damage_is_named() {
         "journal a/journal-0002.jsonl.zst is damaged at line 1: \
          it is closed, and the segment that followed it is missing"
     );
-    Journal::open(&dir, &Vault::plain())
-        .expect_err("nothing is ever appended to a compressed file");
+    open_journal(&dir, &Vault::plain()).expect_err("nothing is ever appended to a compressed file");
 }
 
 #[test]

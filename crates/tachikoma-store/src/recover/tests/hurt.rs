@@ -1,8 +1,9 @@
 //! Files that someone has laid hands on: changed, cut, copied, gone or of another loop.
 
 use super::*;
-use crate::archive::{ARCHIVED, archive};
-use crate::loops;
+use crate::archive::archive;
+use crate::layout;
+use crate::layout::ARCHIVED;
 use crate::vault::Vault;
 
 /// Requires an error, a trouble, or the state as it was.
@@ -208,7 +209,7 @@ fn the_snapshot_of_another_loop_archives_that_loop() {
     let other = State::new(LoopId::from_u128(2));
     place.save(&other);
     let bytes = std::fs::read(place.snapshot()).unwrap();
-    let its_dir = loops::dir(place.dir.path(), other.loop_id);
+    let its_dir = layout::loop_dir(place.dir.path(), other.loop_id);
     std::fs::create_dir_all(&its_dir).unwrap();
     assert_eq!(place.open(Loss::Refuse), place.state);
     assert!(!place.snapshot().exists());

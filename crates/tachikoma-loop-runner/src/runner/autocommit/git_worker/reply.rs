@@ -54,7 +54,7 @@ pub(in crate::runner) enum SnapshotError {
 impl From<GitError> for SnapshotError {
     fn from(error: GitError) -> Self {
         match error {
-            GitError::CalledOff { .. } => Self::Canceled,
+            GitError::Canceled { .. } => Self::Canceled,
             error => Self::Failed(chain(&error)),
         }
     }

@@ -24,7 +24,7 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
     scratch.write_script(bin.join("git"), text);
     let loop_dir = scratch.path().join(".ralph/loops/one");
     std::fs::create_dir_all(&loop_dir).unwrap();
-    let options = KeeperOptions {
+    let options = TrackerOptions {
         hidden: Vec::new(),
         working_dir: scratch.path(),
         loop_dir,
@@ -32,14 +32,14 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
         search_path: Some(bin.into_os_string()),
         protected: Protected::default(),
         max_file_bytes: 0,
-        own: Own::default(),
+        runtime_files: RuntimeFiles::default(),
     };
     let options = GitWorkerOptions {
         working_dir: options.working_dir.clone(),
-        keeper: Some(options),
-        own: Own::default(),
+        tracker: Some(options),
+        runtime_files: RuntimeFiles::default(),
     };
-    let mut worker = GitWorker::start(options, Whose::Others).unwrap();
+    let mut worker = GitWorker::start(options, ChangeOwner::Others).unwrap();
     let reply = worker.next_event().await;
     assert!(matches!(reply, GitReply::Opened), "{reply:?}");
     scratch.write("a.txt", "2");
@@ -49,7 +49,7 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
         message,
         limit: None,
     };
-    assert!(worker.commit(1, Some(commit(message.clone())), Whose::Loop));
+    assert!(worker.commit(1, Some(commit(message.clone())), ChangeOwner::Loop));
     let reply = worker.next_event().await;
     let GitReply::Committed {
         result: Err(why), ..
@@ -59,7 +59,7 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
     };
     assert!(why.contains("took more than"), "{why}");
     std::fs::remove_file(&hang).unwrap();
-    assert!(worker.commit(2, Some(commit(message)), Whose::Loop));
+    assert!(worker.commit(2, Some(commit(message)), ChangeOwner::Loop));
     let reply = worker.next_event().await;
     let GitReply::Committed {
         result: Ok(kept), ..

@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 
 use super::reply::{GitReply, RollbackFailure, SnapshotError, SnapshotTaken};
 use super::{Commit, GitOrder, GitWorkerOptions, RollbackOrder};
-use crate::git::aside::Aside;
-use crate::git::present::Rules;
 use crate::git::rollback::{PerformError, Rollback};
+use crate::git::rollback_backup::RollbackBackup;
 use crate::git::snapshots::{self, Moment};
+use crate::git::worktree_tree::Rules;
 use crate::git::{
-    CallOff, CommitError, Found, GitError, Keeper, KeeperOptions, Opened, Plain, PlainError,
-    RepoPath, Repository, Whose, relative_to,
+    self, CancelToken, ChangeOwner, CommitError, Found, GitError, Opened, PlainDirectory,
+    PlainDirectoryError, RepoPath, Repository, TrackerOptions, WorkTracker, relative_to,
 };
 use tachikoma_core::error_chain as chain;
 
@@ -46,14 +46,14 @@ enum WorkTree {
     /// A repository.
     Tracked(TrackedTree),
     /// Files without a repository.
-    Plain(Box<Plain>),
+    Plain(Box<PlainDirectory>),
     /// Nothing, because the files cannot be read.
     Unobserved,
 }
 
 /// A work tree in a repository.
 struct TrackedTree {
-    keeper: Box<Keeper>,
+    tracker: Box<WorkTracker>,
     /// The working directory of the loop.
     working_dir: PathBuf,
     /// Whether there are changes of the loop that no survey has covered yet.
@@ -74,11 +74,11 @@ impl GitThread {
     pub fn serve(
         &self,
         options: GitWorkerOptions,
-        owner: Whose,
-        cancel: &CallOff,
+        owner: ChangeOwner,
+        cancel: &CancelToken,
         waiting: &Receiver<GitOrder>,
     ) {
-        let repository = options.keeper.clone();
+        let repository = options.tracker.clone();
         let mut tree = self.open(options, owner, cancel);
         self.reply(GitReply::Opened);
         for order in waiting {
@@ -135,9 +135,9 @@ impl GitThread {
                     if let WorkTree::Tracked(tree) = &mut tree {
                         // A missing reference is found through the one before it, and a leftover one does no harm.
                         let _ = if keep {
-                            tree.keeper.settle_refs(&cancel)
+                            git::settle_refs(&mut tree.tracker, &cancel)
                         } else {
-                            tree.keeper.forget_refs()
+                            git::forget_refs(&mut tree.tracker)
                         };
                     }
                 }
@@ -146,13 +146,18 @@ impl GitThread {
     }
 
     /// Opens the repository; without one, reads the files.
-    fn open(&self, options: GitWorkerOptions, owner: Whose, cancel: &CallOff) -> WorkTree {
-        if let Some(keeper) = options.keeper {
-            let why = match Keeper::open(keeper, owner, cancel) {
-                Opened::Ready { keeper, survey } => {
+    fn open(
+        &self,
+        options: GitWorkerOptions,
+        owner: ChangeOwner,
+        cancel: &CancelToken,
+    ) -> WorkTree {
+        if let Some(tracker) = options.tracker {
+            let why = match git::open(tracker, owner, cancel) {
+                Opened::Ready { tracker, survey } => {
                     self.warn(survey.warnings);
                     return WorkTree::Tracked(TrackedTree {
-                        keeper,
+                        tracker,
                         // Git names the top of the work tree without symbolic links.
                         working_dir: options.working_dir.canonicalize().unwrap_or_default(),
                         owes_survey: false,
@@ -164,7 +169,7 @@ impl GitThread {
             };
             self.reply(GitReply::NoRepository(why));
         }
-        match Plain::open(&options.working_dir, &options.own, cancel) {
+        match PlainDirectory::open(&options.working_dir, &options.runtime_files, cancel) {
             Ok(plain) => WorkTree::Plain(Box::new(plain)),
             Err(error) => {
                 self.reply(GitReply::NoChangeDetection(chain(&error)));
@@ -189,22 +194,22 @@ impl GitThread {
         tree: &mut TrackedTree,
         iteration: u32,
         only_survey: bool,
-        cancel: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<SnapshotTaken, SnapshotError> {
         if tree.owes_survey {
-            self.survey(tree, Whose::Loop, cancel)?;
+            self.survey(tree, ChangeOwner::Loop, cancel)?;
         }
         let commit = if only_survey {
-            self.survey(tree, Whose::Others, cancel)?;
+            self.survey(tree, ChangeOwner::Others, cancel)?;
             None
         } else {
-            let taken = tree.keeper.snapshot(iteration, cancel)?;
+            let taken = git::snapshot(&mut tree.tracker, iteration, cancel)?;
             self.warn(taken.warnings);
             Some(taken.commit)
         };
         Ok(SnapshotTaken {
             commit,
-            uncommitted: count(tree.keeper.left()),
+            uncommitted: count(tree.tracker.left()),
         })
     }
 
@@ -212,35 +217,35 @@ impl GitThread {
     fn survey(
         &self,
         tree: &mut TrackedTree,
-        owner: Whose,
-        cancel: &CallOff,
+        owner: ChangeOwner,
+        cancel: &CancelToken,
     ) -> Result<AutocommitResult, GitError> {
-        let of_loop = owner != Whose::Others;
+        let of_loop = owner != ChangeOwner::Others;
         tree.owes_survey |= of_loop;
-        let survey = tree.keeper.survey(owner, cancel)?;
+        let survey = tree.tracker.survey(owner, cancel)?;
         tree.owes_survey &= !of_loop;
         self.warn(survey.warnings);
         Ok(AutocommitResult {
             changed: count(survey.changed.len()),
             files: first_names(
                 &survey.changed,
-                |path| tree.keeper.top().join(path.as_path()),
+                |path| tree.tracker.top().join(path.as_path()),
                 &tree.working_dir,
             ),
             head_moved: survey.head_moved,
             uncommitted: count(survey.uncommitted),
-            withheld: count(tree.keeper.withheld()),
+            withheld: count(tree.tracker.withheld()),
             ..AutocommitResult::default()
         })
     }
 
     fn survey_plain(
         &self,
-        plain: &mut Plain,
-        cancel: &CallOff,
+        plain: &mut PlainDirectory,
+        cancel: &CancelToken,
     ) -> Result<AutocommitResult, String> {
         let surveyed = plain.look(cancel);
-        if let Err(error @ PlainError::TooMany { .. }) = &surveyed {
+        if let Err(error @ PlainDirectoryError::TooMany { .. }) = &surveyed {
             self.reply(GitReply::NoChangeDetection(chain(error)));
         }
         let changed = surveyed.map_err(|error| chain(&error))?;
@@ -255,16 +260,16 @@ impl GitThread {
         &self,
         tree: &mut TrackedTree,
         commit: Option<Commit>,
-        owner: Whose,
-        survey: &CallOff,
-        cancel: &CallOff,
+        owner: ChangeOwner,
+        survey: &CancelToken,
+        cancel: &CancelToken,
     ) -> Result<AutocommitResult, String> {
         let survey = survey.within(SURVEY_TIMEOUT);
         let owner = match tree.owes_survey {
-            true => Whose::Loop,
+            true => ChangeOwner::Loop,
             false => owner,
         };
-        let before = tree.keeper.tree().to_owned();
+        let before = tree.tracker.tree().to_owned();
         let surveyed = self.survey(tree, owner, &survey);
         let mut kept = surveyed.map_err(|error| match survey.is_overdue() {
             true => format!(
@@ -274,23 +279,23 @@ impl GitThread {
             false => chain(&error),
         })?;
         let files = usize::try_from(kept.changed).unwrap_or(usize::MAX);
-        kept.lines = tree.keeper.lines_since(&before, files, &survey);
+        kept.lines = git::lines_since(&tree.tracker, &before, files, &survey);
         let Some(commit) = commit.filter(|_| kept.uncommitted > 0) else {
             return Ok(kept);
         };
-        match tree.keeper.commit(&commit.message, commit.limit, cancel) {
+        match git::commit(&mut tree.tracker, &commit.message, commit.limit, cancel) {
             Ok(made) => {
                 kept.commit = made.map(|made| Committed {
                     id: made.id,
                     files: count(made.files),
                 });
             }
-            Err(CommitError::Git(GitError::CalledOff { .. })) => {
+            Err(CommitError::Git(GitError::Canceled { .. })) => {
                 kept.error = Some(COMMIT_CANCELED.to_owned());
             }
             Err(error) => kept.error = Some(chain(&error)),
         }
-        kept.uncommitted = count(tree.keeper.left());
+        kept.uncommitted = count(tree.tracker.left());
         Ok(kept)
     }
 
@@ -299,11 +304,12 @@ impl GitThread {
     fn roll_back(
         &self,
         tree: &mut TrackedTree,
-        options: &KeeperOptions,
+        options: &TrackerOptions,
         rollback: RollbackOrder,
-        cancel: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<String, RollbackFailure> {
-        let begun = Aside::left_behind(&options.loop_dir, Moment::Iteration(rollback.iteration));
+        let begun =
+            RollbackBackup::left_behind(&options.loop_dir, Moment::Iteration(rollback.iteration));
         let begun = match (begun, rollback.again) {
             (Some(stale), false) => {
                 stale.remove();
@@ -339,14 +345,14 @@ impl GitThread {
     fn restore(
         &self,
         tree: &mut TrackedTree,
-        options: &KeeperOptions,
+        options: &TrackerOptions,
         rollback: RollbackOrder,
-        cancel: &CallOff,
+        cancel: &CancelToken,
     ) -> Result<String, RollbackFailure> {
         let RollbackOrder { iteration, again } = rollback;
         let text = |error: &dyn std::error::Error| chain(error);
         let planning = cancel.within(PLAN_TIMEOUT);
-        let unless_canceled = || match (planning.is_called_off(), planning.is_overdue()) {
+        let unless_canceled = || match (planning.is_canceled(), planning.is_overdue()) {
             (false, _) => Ok(()),
             (true, false) => Err("it was canceled, and nothing was changed".to_owned()),
             (true, true) => Err(format!(
@@ -358,12 +364,14 @@ impl GitThread {
             Ok(()) => text(error),
             Err(why) => why,
         };
-        tree.keeper
-            .settle_refs(&planning)
-            .map_err(|error| or_canceled(&error))?;
+        git::settle_refs(&mut tree.tracker, &planning).map_err(|error| or_canceled(&error))?;
         // Changes that others made since the last survey do not belong to the loop. After a runner died during a rollback, they cannot be
         // told from its own changes.
-        let owner = if again { Whose::Loop } else { Whose::Others };
+        let owner = if again {
+            ChangeOwner::Loop
+        } else {
+            ChangeOwner::Others
+        };
         self.survey(tree, owner, &planning)
             .map_err(|error| or_canceled(&error))?;
         let found = Repository::find(
@@ -385,7 +393,7 @@ impl GitThread {
         let rules = Rules {
             protected: options.protected.clone(),
             max_file_bytes: options.max_file_bytes,
-            own: options.own.clone(),
+            runtime_files: options.runtime_files.clone(),
         };
         let plan = Rollback::plan(*repository, &options.loop_dir, &rules, snapshot, &planning)
             .map_err(|error| or_canceled(&error))?;
@@ -419,8 +427,8 @@ impl GitThread {
             }
         })?;
         // The files are restored even if this survey fails. The next survey covers them then.
-        let survey = CallOff::new().within(SURVEY_TIMEOUT);
-        if let Err(error) = self.survey(tree, Whose::Loop, &survey) {
+        let survey = CancelToken::new().within(SURVEY_TIMEOUT);
+        if let Err(error) = self.survey(tree, ChangeOwner::Loop, &survey) {
             self.warn(vec![format!(
                 "the work tree was not looked at after it was rolled back: {}",
                 text(&error)
@@ -438,7 +446,10 @@ impl GitThread {
 }
 
 /// Accepts the files as they are: changes that others made between two iterations are not work of the loop.
-fn accept_changes(plain: &mut Plain, cancel: &CallOff) -> Result<SnapshotTaken, SnapshotError> {
+fn accept_changes(
+    plain: &mut PlainDirectory,
+    cancel: &CancelToken,
+) -> Result<SnapshotTaken, SnapshotError> {
     match plain.look(cancel) {
         Ok(_) => Ok(SnapshotTaken {
             commit: None,

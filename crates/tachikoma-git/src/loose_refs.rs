@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use tachikoma_fs::regular;
+use tachikoma_fs::safe_read;
 
 use super::repository::with_suffix;
 
@@ -23,7 +23,7 @@ const GROUP_WRITES: u32 = 0o020;
 pub fn is_loose(common_dir: &Path, name: &str, commit: &str) -> bool {
     let place = common_dir.join(name);
     let shared = place.parent().map_or(Ok(true), is_shared);
-    let read = regular::read(&place, FILE_BYTES_MAX);
+    let read = safe_read::read(&place, FILE_BYTES_MAX);
     !shared.unwrap_or(true) && read.is_ok_and(|bytes| bytes.trim_ascii_end() == commit.as_bytes())
 }
 

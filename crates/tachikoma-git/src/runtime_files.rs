@@ -4,14 +4,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::whole;
+use tachikoma_fs::atomic_file;
 
 use super::path::is_ours;
-use tachikoma_store::{backup, loops, snapshot};
+use tachikoma_store::{backup, layout, snapshot};
 
 /// The places that settings name, by absolute paths. Other files in these directories are the user's.
 #[derive(Clone, Debug, Default)]
-pub struct Own {
+pub struct RuntimeFiles {
     /// The snapshot, in all its forms.
     snapshots: Vec<PathBuf>,
     /// Transcripts, in a directory for each loop.
@@ -19,7 +19,7 @@ pub struct Own {
     backups: PathBuf,
 }
 
-impl Own {
+impl RuntimeFiles {
     /// Returns the places of a loop.
     #[must_use]
     pub fn new(snapshot: &Path, transcripts: &Path, backups: &Path) -> Self {
@@ -48,10 +48,11 @@ impl Own {
         let is_in = |dir: Option<&Path>| dir == path.parent();
         let of_a_loop = || {
             let below = path.strip_prefix(&self.transcripts).ok()?;
-            loops::exact_id(below.iter().next()?.to_str()?)
+            layout::exact_id(below.iter().next()?.to_str()?)
         };
         self.snapshots.contains(&path)
-            || (whole::is_temporary(name) && self.snapshots.iter().any(|file| is_in(file.parent())))
+            || (atomic_file::is_temporary(name)
+                && self.snapshots.iter().any(|file| is_in(file.parent())))
             || (is_in(Some(&self.backups)) && backup::is_name(name))
             || of_a_loop().is_some()
     }
@@ -64,7 +65,7 @@ mod tests {
     #[test]
     fn only_what_has_a_name_of_ours_is_the_loops() {
         let top = Path::new("/top");
-        let own = Own::new(
+        let own = RuntimeFiles::new(
             Path::new("/top/state.json"),
             Path::new("/top/src"),
             Path::new("/top/kept"),
@@ -93,11 +94,11 @@ mod tests {
             assert!(!own.has(top, theirs.as_bytes()), "{theirs}");
         }
         let usual = |name: &str| top.join(".ralph").join(name);
-        let usual = Own::new(&usual("state.json"), &usual("sessions"), &usual("backups"));
+        let usual = RuntimeFiles::new(&usual("state.json"), &usual("sessions"), &usual("backups"));
         assert!(usual.below(top).is_none());
         let elsewhere = Path::new("/elsewhere");
         assert!(
-            Own::new(elsewhere, elsewhere, elsewhere)
+            RuntimeFiles::new(elsewhere, elsewhere, elsewhere)
                 .below(top)
                 .is_none()
         );

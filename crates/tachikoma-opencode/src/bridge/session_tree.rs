@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 use tachikoma_agents::Permission;
 use tachikoma_agents::opencode::{DENIED, is_permitted_command};
 
-use super::open::PATIENCE;
-use super::{Conversation, Options, word};
+use super::{Conversation, Options, REQUEST_TIMEOUT, word};
 use crate::client::{Client, ClientError, Request};
 
 /// Sub-agents that are known; a conversation has a handful.
@@ -14,17 +13,17 @@ const MEMBERS_MAX: usize = 256;
 
 /// A conversation and its descendants.
 #[derive(Debug, Default)]
-pub(super) struct Family(Vec<String>);
+pub(super) struct SessionTree(Vec<String>);
 
-impl Family {
+impl SessionTree {
     pub fn of(id: &str) -> Self {
         Self(vec![id.to_owned()])
     }
 
     /// Takes a new conversation in, if it is one of us.
-    pub fn born(&mut self, info: &Value) {
+    pub fn add_child(&mut self, info: &Value) {
         let id = word(&info["id"]);
-        let is_new = self.has(word(&info["parentID"])) && !self.has(id);
+        let is_new = self.contains(word(&info["parentID"])) && !self.contains(id);
         if is_new && self.0.len() < MEMBERS_MAX {
             self.0.push(id.to_owned());
         }
@@ -34,7 +33,7 @@ impl Family {
         self.0.get(number).map(String::as_str)
     }
 
-    pub fn has(&self, id: &str) -> bool {
+    pub fn contains(&self, id: &str) -> bool {
         !id.is_empty() && self.0.iter().any(|known| known == id)
     }
 }
@@ -57,7 +56,7 @@ pub(super) async fn permit(
     let path = format!("/permission/{}/reply", word(&asked["id"]));
     taken(
         client
-            .ask(Request::post(&path, Some(&body), PATIENCE))
+            .ask(Request::post(&path, Some(&body), REQUEST_TIMEOUT))
             .await,
     )
 }
@@ -65,7 +64,11 @@ pub(super) async fn permit(
 /// Refuses to answer a question to the user.
 pub(super) async fn refuse(client: &Client, request: &str) -> Result<(), ClientError> {
     let path = format!("/question/{request}/reject");
-    taken(client.ask(Request::post(&path, None, PATIENCE)).await)
+    taken(
+        client
+            .ask(Request::post(&path, None, REQUEST_TIMEOUT))
+            .await,
+    )
 }
 
 /// A question that is gone needs no answer, and one that cannot be answered is asked about again at the next look.
@@ -78,14 +81,14 @@ fn taken(answer: Result<Value, ClientError>) -> Result<(), ClientError> {
 
 impl Conversation {
     /// Asks for sub-agents that began while nobody listened, and theirs.
-    pub(super) async fn count_family(&mut self) -> Result<(), ClientError> {
+    pub(super) async fn refresh_session_tree(&mut self) -> Result<(), ClientError> {
         let mut number = 0;
-        while let Some(id) = self.family.member(number) {
+        while let Some(id) = self.session_tree.member(number) {
             let path = format!("/session/{id}/children");
-            match self.client.ask(Request::get(&path, PATIENCE)).await {
+            match self.client.ask(Request::get(&path, REQUEST_TIMEOUT)).await {
                 Ok(children) => {
                     for info in children.as_array().into_iter().flatten() {
-                        self.family.born(info);
+                        self.session_tree.add_child(info);
                     }
                 }
                 Err(error) if error.is_absence() => return Err(error),
@@ -100,13 +103,15 @@ impl Conversation {
     /// Answers what was asked without our hearing it.
     pub(super) async fn answer_pending(&self, options: &Options) -> Result<(), ClientError> {
         for (path, is_question) in [("/permission", false), ("/question", true)] {
-            let pending = match self.client.ask(Request::get(path, PATIENCE)).await {
+            let pending = match self.client.ask(Request::get(path, REQUEST_TIMEOUT)).await {
                 Ok(pending) => pending,
                 Err(error) if error.is_absence() => return Err(error),
                 Err(_) => continue,
             };
             let pending = pending.as_array().into_iter().flatten();
-            for asked in pending.filter(|asked| self.family.has(word(&asked["sessionID"]))) {
+            for asked in
+                pending.filter(|asked| self.session_tree.contains(word(&asked["sessionID"])))
+            {
                 match is_question {
                     true => refuse(&self.client, word(&asked["id"])).await?,
                     false => permit(&self.client, asked, options).await?,

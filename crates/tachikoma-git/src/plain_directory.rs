@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, openat};
 
 use super::fingerprint::{Dir, What};
-use super::own::Own;
 use super::path::{RepoPath, is_ours};
-use super::program::CallOff;
-use super::seen::Room;
+use super::program::CancelToken;
+use super::runtime_files::RuntimeFiles;
 use super::walk::{Walk, is_nested};
+use super::walk_result::NewFileBudget;
 
 /// Files and directories that are looked at. A look at as many takes half a second, twice in each iteration; more of them are
 /// no project but somebody's home.
@@ -35,10 +35,10 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// A working directory, as it was when it was last looked at.
 #[derive(Debug)]
-pub struct Plain {
+pub struct PlainDirectory {
     top: PathBuf,
     /// What the loop itself writes, from the top.
-    own: Own,
+    runtime_files: RuntimeFiles,
     root: Dir,
     entries: usize,
     /// Hashes of what files had when they last changed: whoever writes the same again has changed nothing.
@@ -47,7 +47,7 @@ pub struct Plain {
 
 /// Why nobody knows what changed.
 #[derive(Debug, thiserror::Error)]
-pub enum PlainError {
+pub enum PlainDirectoryError {
     /// It cannot be looked at.
     #[error("look at directory {}", path.display())]
     Io {
@@ -64,26 +64,30 @@ pub enum PlainError {
     },
     /// Nobody waits for it any more.
     #[error("the look at {} was called off", path.display())]
-    CalledOff {
+    Canceled {
         /// Which one.
         path: PathBuf,
     },
 }
 
-impl Plain {
+impl PlainDirectory {
     /// Looks at a directory for the first time. `own` is what the loop writes there. Blocks.
     ///
     /// # Errors
     /// It cannot be looked at, or has too much in it.
-    pub fn open(top: &Path, own: &Own, call_off: &CallOff) -> Result<Self, PlainError> {
+    pub fn open(
+        top: &Path,
+        own: &RuntimeFiles,
+        cancel: &CancelToken,
+    ) -> Result<Self, PlainDirectoryError> {
         let mut plain = Self {
             top: top.to_owned(),
-            own: own.clone(),
+            runtime_files: own.clone(),
             root: Dir::default(),
             entries: 0,
             contents: HashMap::new(),
         };
-        plain.walk(call_off)?;
+        plain.walk(cancel)?;
         Ok(plain)
     }
 
@@ -91,8 +95,8 @@ impl Plain {
     ///
     /// # Errors
     /// It cannot be looked at, or has too much in it.
-    pub fn look(&mut self, call_off: &CallOff) -> Result<Vec<RepoPath>, PlainError> {
-        let (changed, gone) = self.walk(call_off)?;
+    pub fn look(&mut self, cancel: &CancelToken) -> Result<Vec<RepoPath>, PlainDirectoryError> {
+        let (changed, gone) = self.walk(cancel)?;
         for path in &gone {
             self.contents.remove(path);
         }
@@ -112,13 +116,16 @@ impl Plain {
     }
 
     /// Returns what changed or came, and what went.
-    fn walk(&mut self, call_off: &CallOff) -> Result<(Vec<RepoPath>, Vec<RepoPath>), PlainError> {
+    fn walk(
+        &mut self,
+        cancel: &CancelToken,
+    ) -> Result<(Vec<RepoPath>, Vec<RepoPath>), PlainDirectoryError> {
         let path = || self.top.clone();
-        let failed = |errno: rustix::io::Errno| PlainError::Io {
+        let failed = |errno: rustix::io::Errno| PlainDirectoryError::Io {
             path: path(),
             source: errno.into(),
         };
-        let mut walk = Walk::new(Room::new(0), call_off);
+        let mut walk = Walk::new(NewFileBudget::new(0), cancel);
         walk.walk(&self.top, b"", &mut self.root).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::open(&self.top, flags, Mode::empty()).map_err(failed)?;
@@ -128,7 +135,7 @@ impl Plain {
                 let name = new.path.bytes();
                 self.entries += 1;
                 let what = match new.kind {
-                    _ if is_ours(name) || self.own.has(&self.top, name) => What::Left,
+                    _ if is_ours(name) || self.runtime_files.has(&self.top, name) => What::Left,
                     FileType::Directory if is_nested(&top, name) => What::Nested,
                     FileType::Directory => {
                         let mut dir = Box::<Dir>::default();
@@ -147,11 +154,11 @@ impl Plain {
                 self.root.put(name, what);
             }
             if self.entries > ENTRIES_MAX {
-                return Err(PlainError::TooMany { path: path() });
+                return Err(PlainDirectoryError::TooMany { path: path() });
             }
         }
-        if call_off.is_called_off() {
-            return Err(PlainError::CalledOff { path: path() });
+        if cancel.is_canceled() {
+            return Err(PlainDirectoryError::Canceled { path: path() });
         }
         let seen = walk.seen;
         self.entries = self.entries.saturating_sub(seen.gone.len());
@@ -188,13 +195,13 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn opened(top: &Path) -> Plain {
-        let own = Own::new(&top.join("state.json"), &top.join("out"), &top.join("kept"));
-        Plain::open(top, &own, &CallOff::new()).unwrap()
+    fn opened(top: &Path) -> PlainDirectory {
+        let own = RuntimeFiles::new(&top.join("state.json"), &top.join("out"), &top.join("kept"));
+        PlainDirectory::open(top, &own, &CancelToken::new()).unwrap()
     }
 
-    fn look(plain: &mut Plain) -> usize {
-        plain.look(&CallOff::new()).unwrap().len()
+    fn look(plain: &mut PlainDirectory) -> usize {
+        plain.look(&CancelToken::new()).unwrap().len()
     }
 
     #[test]
@@ -271,8 +278,11 @@ mod tests {
         for number in 150..250 {
             fs::write(top.join(format!("{number}")), "").unwrap();
         }
-        let error = plain.look(&CallOff::new()).unwrap_err();
-        assert!(matches!(error, PlainError::TooMany { .. }), "{error}");
+        let error = plain.look(&CancelToken::new()).unwrap_err();
+        assert!(
+            matches!(error, PlainDirectoryError::TooMany { .. }),
+            "{error}"
+        );
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tachikoma_fs::regular;
-use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::safe_read;
 
 use super::path::RepoPath;
 use super::program::GitError;
@@ -19,7 +19,7 @@ const BYTES_MAX: u64 = 256 << 20;
 
 /// What is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
+pub struct WorkRecord {
     /// The work tree as it was last surveyed.
     pub tree: String,
     /// When that began, by the clock that stamps files. A later survey that found nothing new is not written down.
@@ -40,7 +40,7 @@ pub struct Work {
     pub aside: BTreeSet<(RepoPath, String)>,
     /// The last snapshot.
     #[serde(default)]
-    pub snapshot: Option<Kept>,
+    pub snapshot: Option<LastSnapshot>,
     /// Files that `git add --intent-to-add` was asked to make known, for a commit that has not ended.
     #[serde(default)]
     pub intended: BTreeSet<RepoPath>,
@@ -59,7 +59,7 @@ pub struct Displaced {
 
 /// A snapshot that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct LastSnapshot {
     pub tree: String,
     pub commit: String,
 }
@@ -67,7 +67,7 @@ pub struct Kept {
 /// What was found of it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Remembered {
-    Work(Box<Work>),
+    Work(Box<WorkRecord>),
     /// Nothing: the loop begins.
     Nothing,
     /// Something that cannot be used, and why.
@@ -81,9 +81,9 @@ struct Header {
     crc32c: u32,
 }
 
-impl Work {
+impl WorkRecord {
     pub fn read(path: &Path) -> Remembered {
-        let bytes = match regular::read(path, BYTES_MAX) {
+        let bytes = match safe_read::read(path, BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Remembered::Nothing,
             Err(error) => return Remembered::Damaged(error.to_string()),
@@ -113,7 +113,7 @@ impl Work {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Work, String> {
+fn parse(bytes: &[u8]) -> Result<WorkRecord, String> {
     let line_end = bytes.iter().position(|byte| *byte == b'\n');
     let (header, body) = bytes.split_at(line_end.ok_or("it has no first line")?);
     let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
@@ -136,26 +136,26 @@ mod tests {
     fn what_was_written_is_read_and_each_changed_byte_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("git-work.json");
-        assert_eq!(Work::read(&path), Remembered::Nothing);
-        let work = Work {
+        assert_eq!(WorkRecord::read(&path), Remembered::Nothing);
+        let work = WorkRecord {
             tree: "0".repeat(40),
             mine: [RepoPath::new(b"not-\xff-text")].into(),
             theirs: [RepoPath::new(b"a b")].into(),
-            ..Work::default()
+            ..WorkRecord::default()
         };
         work.write(&path).unwrap();
-        assert_eq!(Work::read(&path), Remembered::Work(Box::new(work)));
+        assert_eq!(WorkRecord::read(&path), Remembered::Work(Box::new(work)));
         let good = std::fs::read(&path).unwrap();
         for at in 0..good.len() - 1 {
             let mut hurt = good.clone();
             hurt[at] ^= 1;
             std::fs::write(&path, &hurt).unwrap();
             assert!(
-                matches!(Work::read(&path), Remembered::Damaged(_)),
+                matches!(WorkRecord::read(&path), Remembered::Damaged(_)),
                 "byte {at}"
             );
         }
         std::fs::write(&path, &good[..good.len() / 2]).unwrap();
-        assert!(matches!(Work::read(&path), Remembered::Damaged(_)));
+        assert!(matches!(WorkRecord::read(&path), Remembered::Damaged(_)));
     }
 }

@@ -8,9 +8,7 @@ use serde_json::Value;
 use tachikoma_agents::opencode::ids;
 use uuid::Uuid;
 
-use super::open::PATIENCE;
-use super::turn::Turn;
-use super::{Conversation, word};
+use super::{Conversation, REQUEST_TIMEOUT, word};
 use crate::client::{ClientError, Request};
 use tachikoma_runtime::clock::monotonic;
 
@@ -72,14 +70,14 @@ impl ServerClock {
 
 /// Which message answers which, for the latest messages.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct AnswerIndex {
     /// Ids of answers, each with the id of the message that it answers.
     parents: VecDeque<(String, String)>,
     /// Ids of our messages in turns that are over.
     past: VecDeque<String>,
 }
 
-impl Answers {
+impl AnswerIndex {
     /// Takes an announced message in.
     pub fn heard(&mut self, info: &Value) {
         let (id, parent) = (word(&info["id"]), word(&info["parentID"]));
@@ -91,9 +89,9 @@ impl Answers {
         }
     }
 
-    pub fn turn_is_over(&mut self, turn: &Turn) {
-        self.past.push_back(turn.message.clone());
-        self.past.extend(turn.asides.iter().cloned());
+    /// Remembers our messages of a turn that is over.
+    pub fn turn_is_over(&mut self, messages: impl IntoIterator<Item = String>) {
+        self.past.extend(messages);
         while self.past.len() > REMEMBERED_MAX {
             self.past.pop_front();
         }
@@ -112,62 +110,6 @@ impl Answers {
     }
 }
 
-impl Turn {
-    /// Returns the newest message of a list that belongs to the turn: our prompt, what was said in the middle of the turn, what the
-    /// server told itself to go on with after a compaction, or an answer to one of them.
-    pub(super) fn newest_of<'a>(&self, list: &'a [Value]) -> Option<&'a Value> {
-        let is_ours = |id: &str| id == self.message || self.asides.iter().any(|aside| aside == id);
-        let mut own: Vec<&str> = Vec::new();
-        let mut begun = false;
-        let mut newest = None;
-        for message in list {
-            let info = &message["info"];
-            let id = word(&info["id"]);
-            let belongs = if info["role"] == "assistant" {
-                let parent = word(&info["parentID"]);
-                is_ours(parent) || own.contains(&parent)
-            } else if is_ours(id) {
-                begun = true;
-                true
-            } else {
-                let is_own = begun && is_of_compaction(message);
-                own.extend(is_own.then_some(id));
-                is_own
-            };
-            if belongs {
-                newest = Some(message);
-            }
-        }
-        newest
-    }
-}
-
-/// Returns whether the server wrote a message of the user's role itself, to compact the conversation or to go on after that.
-fn is_of_compaction(message: &Value) -> bool {
-    let mut parts = message["parts"].as_array().into_iter().flatten();
-    parts.any(|part| part["type"] == "compaction" || part["synthetic"] == true)
-}
-
-/// Returns the newest message of the turn under way; null where there is none.
-pub(super) async fn newest_message(
-    conversation: &mut Conversation,
-    id: &str,
-) -> Result<Value, ClientError> {
-    for limit in PAGES {
-        let Some(list) = page(conversation, id, limit).await? else {
-            break;
-        };
-        let newest = conversation.turn.as_ref();
-        if let Some(newest) = newest.and_then(|turn| turn.newest_of(&list)) {
-            return Ok(newest.clone());
-        }
-        if list.len() < limit {
-            break;
-        }
-    }
-    Ok(Value::Null)
-}
-
 /// Returns the last messages of a conversation, in the server's order; `None` if the server does not answer with a list that can be
 /// read.
 pub(super) async fn page(
@@ -179,7 +121,7 @@ pub(super) async fn page(
     let limit = limit.to_string();
     let request = Request {
         query: &[("limit", &limit)],
-        ..Request::get(&path, PATIENCE)
+        ..Request::get(&path, REQUEST_TIMEOUT)
     };
     let list = match conversation.client.ask(request).await {
         Ok(Value::Array(list)) => list,
@@ -190,4 +132,9 @@ pub(super) async fn page(
         conversation.clock.saw(word(&message["info"]["id"]));
     }
     Ok(Some(list))
+}
+
+/// Whether a turn was ended, by us or by someone else.
+pub(super) fn is_abort(error: &Value) -> bool {
+    error["name"] == "MessageAbortedError"
 }

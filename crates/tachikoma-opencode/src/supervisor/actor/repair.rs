@@ -12,7 +12,7 @@ use tachikoma_store::lock::LockError;
 impl Supervisor {
     /// Makes the directory whole: without its lock nobody believes that there is a supervisor, and without its file nobody finds
     /// the server.
-    pub(super) async fn heal(&mut self) -> Result<(), SupervisorError> {
+    pub(super) async fn repair(&mut self) -> Result<(), SupervisorError> {
         let dir = self.settings.dir.clone();
         let locked = self.lock.is_in_place_in(&dir);
         let file = dir.join(server_file::NAME);

@@ -4,15 +4,15 @@ use tachikoma_core::Generation;
 use tachikoma_core::supervise::ServerInput;
 
 use super::super::http::Target;
-use super::super::{News, command_line, launch};
+use super::super::{SupervisorEvent, command_line, launch};
 use super::Supervisor;
 use tachikoma_process::GuardNews;
 
 impl Supervisor {
-    pub(super) fn news(&mut self, news: News) -> Option<ServerInput> {
+    pub(super) fn news(&mut self, news: SupervisorEvent) -> Option<ServerInput> {
         match news {
-            News::Input(input) => Some(input),
-            News::Listening { generation, port } => {
+            SupervisorEvent::Input(input) => Some(input),
+            SupervisorEvent::Listening { generation, port } => {
                 if generation == self.state.generation && self.state.phase.is_live() {
                     let hostname = &self.settings.opencode.serve_hostname;
                     self.target = Some(self.target_at(command_line::address(hostname, port)));

@@ -9,11 +9,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use tachikoma_fs::whole::{self, Durability};
+use tachikoma_fs::atomic_file::{self, Durability};
 use tachikoma_fs::{FsError, make_dir};
 
-use super::path::parts;
-use super::present::{ancestors, at, is_there};
+use super::path::{ancestors, at, is_there, parts};
 use super::program::GitError;
 use super::snapshots::Moment;
 
@@ -31,12 +30,12 @@ pub const DIRS: [&str; 2] = [FIRST, AGAIN];
 
 /// Whether it is a name of a file there.
 pub fn is_ours(name: &str) -> bool {
-    name == LIST || whole::is_temporary(name) || name.parse::<usize>().is_ok()
+    name == LIST || atomic_file::is_temporary(name) || name.parse::<usize>().is_ok()
 }
 
 /// Files that are set aside.
 #[derive(Debug)]
-pub struct Aside {
+pub struct RollbackBackup {
     dir: PathBuf,
     top: PathBuf,
     /// What was there; the n-th is the file `n`.
@@ -47,7 +46,7 @@ pub struct Aside {
     made: Vec<Vec<u8>>,
 }
 
-impl Aside {
+impl RollbackBackup {
     /// Finds what a rollback to a moment has left that somebody died over.
     #[must_use]
     pub fn left_behind(loop_dir: &Path, to: Moment) -> Option<Self> {
@@ -119,7 +118,7 @@ impl Aside {
         }
         aside.made = made.into_iter().map(<[u8]>::to_vec).collect();
         let list = aside.dir.join(LIST);
-        let written = whole::write_whole(&list, &aside.list(to), Durability::Synced);
+        let written = atomic_file::write_whole(&list, &aside.list(to), Durability::Synced);
         written.map_err(|error| failed(error, &list))?;
         Ok(aside)
     }
@@ -196,7 +195,7 @@ fn replace(from: &Path, path: &Path) -> io::Result<()> {
     }
     let dir = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;
-    let temporary = whole::temporary(dir);
+    let temporary = atomic_file::temporary(dir);
     copy(from, &temporary)?;
     fs::rename(&temporary, path).inspect_err(|_| drop(fs::remove_file(&temporary)))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tachikoma_core::TestsSeen;
-use tachikoma_fs::whole::{Durability, write_whole};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
 
 use super::StoreError;
 use super::vault::Vault;

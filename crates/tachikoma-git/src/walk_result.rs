@@ -14,7 +14,7 @@ const NEW_BYTES_MAX: u64 = 64 << 10;
 
 /// What a walk saw.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct WalkResult {
     /// Watched files and submodules that are there and may have changed.
     pub changed: Vec<Changed>,
     /// Watched files and submodules that are not there any more.
@@ -41,7 +41,7 @@ pub struct New {
     pub kind: FileType,
 }
 
-impl Seen {
+impl WalkResult {
     /// Takes in what another walk saw.
     pub fn extend(&mut self, other: Self) {
         self.changed.extend(other.changed);
@@ -59,13 +59,13 @@ impl Seen {
 
 /// New files are kept as they come. Data that nobody thought of ignoring must not fill the disk with copies.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct NewFileBudget {
     left: u64,
     /// A larger file is left out for itself; 0 is for no limit.
     file_max: u64,
 }
 
-impl Room {
+impl NewFileBudget {
     pub fn new(file_max: u64) -> Self {
         Self {
             left: NEW_BYTES_MAX,

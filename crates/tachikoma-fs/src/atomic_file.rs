@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::{FsError, make_dir, private, regular, sync_dir};
+use crate::{FsError, make_dir, private, safe_read, sync_dir};
 
 /// Prefix and suffix of the name of a temporary file.
 const TEMP_PREFIX: &str = ".state-";
@@ -95,7 +95,7 @@ pub fn keep_beside(path: &Path, suffix: &str) -> Result<(), FsError> {
 
 fn is_equal(one: &Path, other: &Path) -> bool {
     let content = |path| {
-        let file = regular::open(path).ok()?;
+        let file = safe_read::open(path).ok()?;
         let bytes = std::io::Read::bytes(std::io::BufReader::new(file));
         Some(bytes.map(Result::ok))
     };
@@ -107,7 +107,7 @@ fn is_equal(one: &Path, other: &Path) -> bool {
 
 /// Copies a file to where nothing is yet. The copy is on disk afterwards; its directory entry may not be.
 pub fn copy_new(from: &Path, to: &Path) -> Result<(), FsError> {
-    let mut source = regular::open(from).map_err(FsError::io("read", from))?;
+    let mut source = safe_read::open(from).map_err(FsError::io("read", from))?;
     let mut target = private()
         .write(true)
         .create_new(true)

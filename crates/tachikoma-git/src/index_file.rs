@@ -1,0 +1,61 @@
+//! Copies of index files, and temporary files that are removed when they are dropped.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use tachikoma_fs::{atomic_file, private, safe_read};
+
+use super::program::GitError;
+
+/// An index that goes when nobody needs it any more.
+#[derive(Debug)]
+pub struct TemporaryIndex(pub PathBuf);
+
+impl TemporaryIndex {
+    /// Copies an index into the directory of a loop; without one it begins empty.
+    pub fn of(base: Option<&PathBuf>, loop_dir: &Path) -> Result<Self, GitError> {
+        let index = Self(atomic_file::temporary(loop_dir));
+        if let Some(base) = base {
+            copy_index(base, &index.0)?;
+        }
+        Ok(index)
+    }
+}
+
+/// Copies an index to where nothing is, so that git trusts it as much: git looks into files that are as young as the index, and trusts
+/// its note of older ones. What is copied is one file, whoever replaces that meanwhile.
+pub fn copy_index(base: &Path, to: &Path) -> Result<(), GitError> {
+    let copy = || -> io::Result<()> {
+        let mut from = safe_read::open(base)?;
+        let mut copy = private().write(true).create_new(true).open(to)?;
+        io::copy(&mut from, &mut copy)?;
+        copy.set_modified(from.metadata()?.modified()?)
+    };
+    copy().map_err(GitError::io("copy", base))
+}
+
+impl Drop for TemporaryIndex {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A directory outside of the work tree that goes with all that is in it.
+#[derive(Debug)]
+pub struct TemporaryDir(pub PathBuf);
+
+impl TemporaryDir {
+    pub(crate) fn new() -> Result<Self, GitError> {
+        let path = atomic_file::temporary(&std::env::temp_dir());
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(GitError::io("make directory", &path))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for TemporaryDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

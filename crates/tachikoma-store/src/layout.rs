@@ -1,0 +1,51 @@
+//! Names of the directories and files below `.ralph/`.
+
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::LoopId;
+use tachikoma_fs::RALPH_DIR;
+
+/// Returns the directory of a loop.
+#[must_use]
+pub fn loop_dir(working_dir: &Path, loop_id: LoopId) -> PathBuf {
+    loops_dir(working_dir).join(loop_id.to_string())
+}
+
+/// Returns the directory of all loops.
+pub fn loops_dir(working_dir: &Path) -> PathBuf {
+    working_dir.join(RALPH_DIR).join("loops")
+}
+
+/// The directory of a loop that has what its gates said.
+pub const GATES_DIR: &str = "gates";
+
+/// Returns where what the gates of the loop in `dir` said is kept, named like transcripts.
+#[must_use]
+pub fn gates_dir(dir: &Path) -> PathBuf {
+    dir.join(GATES_DIR)
+}
+
+/// The snapshot of a loop that is archived, in the loop's own directory. Empty if nobody could say any more what was in it.
+/// Whoever moves it back to where snapshots are kept makes the loop the current one again.
+pub const ARCHIVED: &str = "archived.json";
+
+/// Returns whether the loop in `dir` is archived.
+#[must_use]
+pub fn is_archived(dir: &Path) -> bool {
+    std::fs::symlink_metadata(dir.join(ARCHIVED)).is_ok()
+}
+
+/// Prefix of a loop's directory while a restored one takes its place, on file systems that cannot exchange directories.
+pub const MOVED_AWAY: &str = ".was-";
+
+/// Returns the loop whose directory was moved away under this name.
+#[must_use]
+pub fn moved_away(name: &str) -> Option<LoopId> {
+    exact_id(name.strip_prefix(MOVED_AWAY)?)
+}
+
+/// Reads a loop's name, in the one way that we write it.
+pub fn exact_id(name: &str) -> Option<LoopId> {
+    let loop_id: LoopId = name.parse().ok()?;
+    (loop_id.to_string() == name).then_some(loop_id)
+}
