@@ -337,9 +337,12 @@ fn a_reboot_into_the_same_conversation_fails() {
     scenario.agent.always = wrong;
     let scratch = with_scenario(&scenario);
     let ran = claude(&scratch).run(run("9"));
-    assert_snapshot!(trouble(&ran), @"
+    // The last turn is interrupted, so its cost may or may not be known.
+    let shown = trouble(&ran).replace("$0.2571", "[COST]");
+    let shown = shown.replace("$0.2057", "[COST]");
+    assert_snapshot!(shown, @"
     exit: 1
-    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, $0.2571)
+    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, [COST])
     hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
     ");
     let outcomes = outline(&scratch).0;

@@ -86,7 +86,8 @@ fn a_runner_whose_journal_is_damaged_goes_on_in_a_new_segment_and_backs_that_up(
         scratch.write("../key.txt", KEY);
         let settings = format!("[state]\nbackup_interval = \"500ms\"\nmax_backups = 0\n{more}");
         scratch.write("tachikoma.toml", &settings);
-        let live = tachikoma(&scratch).spawn(run(&["--delay", "50ms"], "true"));
+        let live =
+            tachikoma(&scratch).spawn(run(&["--delay", "50ms", "--max-iterations", "0"], "true"));
         await_until("a backup", SOON, || !backups(&scratch).is_empty());
         let first = journal(&scratch);
         scratch_byte(&first, std::fs::metadata(&first).unwrap().len() / 2);

@@ -201,7 +201,7 @@ fn verify_names_damaged_objects_with_a_hint() {
 #[test]
 fn a_loop_that_runs_is_not_taken_for_damaged() {
     let scratch = Scratch::new();
-    let live = tachikoma(&scratch).spawn(run(&[], "echo words"));
+    let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "0"], "echo words"));
     await_events(&scratch, "iteration_completed", 3);
     for _ in 0..20 {
         good(&scratch, &["state", "verify"]);
