@@ -196,7 +196,7 @@ fn help_of_the_program() {
     assert_snapshot!(help(&[]), @"
     Leave a coding agent working alone for hours, and find the work where it ought to be
 
-    Usage: tachikoma <COMMAND>
+    Usage: tachikoma [OPTIONS] <COMMAND>
 
     Commands:
       run          Run the loop here, or go on with it
@@ -237,8 +237,9 @@ fn help_of_the_program() {
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-      -h, --help     Print help
-      -V, --version  Print version
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
+      -V, --version     Print version
     ");
 }
 
@@ -292,6 +293,7 @@ fn help_of_run() {
           --trust                        Trust the configuration and the loop that are here, for this
                                          run only
           --nested                       Start even from inside the agent of another loop
+      -v, --verbose...                   Print diagnostics to standard error; repeat it for more
       -h, --help                         Print help
 
     Examples:
@@ -314,9 +316,10 @@ fn help_of_the_other_commands() {
     Usage: tachikoma demo [OPTIONS]
 
     Options:
-          --json       Print the journal's records, one JSON object per line
-          --dir <DIR>  Where to work; a temporary directory, removed afterwards, if not given
-      -h, --help       Print help
+          --json        Print the journal's records, one JSON object per line
+          --dir <DIR>   Where to work; a temporary directory, removed afterwards, if not given
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["status"]), @"
     Show what the loop is doing
@@ -324,8 +327,9 @@ fn help_of_the_other_commands() {
     Usage: tachikoma status [OPTIONS]
 
     Options:
-          --json  Print one JSON object
-      -h, --help  Print help
+          --json        Print one JSON object
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["pause"]), @"
     Pause after the current iteration
@@ -333,16 +337,18 @@ fn help_of_the_other_commands() {
     Usage: tachikoma pause [OPTIONS]
 
     Options:
-          --now   Interrupt the current iteration
-      -h, --help  Print help
+          --now         Interrupt the current iteration
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["resume"]), @"
     Go on after a pause
 
-    Usage: tachikoma resume
+    Usage: tachikoma resume [OPTIONS]
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["stop"]), @"
     End the loop
@@ -350,24 +356,27 @@ fn help_of_the_other_commands() {
     Usage: tachikoma stop [OPTIONS]
 
     Options:
-          --now   Do not wait for a tool call to end
-      -h, --help  Print help
+          --now         Do not wait for a tool call to end
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["skip"]), @"
     Give up the current iteration, or the current wait, and go on
 
-    Usage: tachikoma skip
+    Usage: tachikoma skip [OPTIONS]
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["reboot"]), @"
     Replace the agent's session by a fresh one
 
-    Usage: tachikoma reboot
+    Usage: tachikoma reboot [OPTIONS]
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["events"]), @"
     Print what has happened
@@ -375,25 +384,27 @@ fn help_of_the_other_commands() {
     Usage: tachikoma events [OPTIONS]
 
     Options:
-      -f, --follow  Go on printing what happens
-          --json    Print the journal's records, one JSON object per line
-      -h, --help    Print help
+      -f, --follow      Go on printing what happens
+          --json        Print the journal's records, one JSON object per line
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["logs"]), @"
     Print what the agent wrote
 
-    Usage: tachikoma logs [ITERATION]
+    Usage: tachikoma logs [OPTIONS] [ITERATION]
 
     Arguments:
       [ITERATION]  The iteration; the latest that wrote something, if not given
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["config"]), @"
     Look at the configuration
 
-    Usage: tachikoma config <COMMAND>
+    Usage: tachikoma config [OPTIONS] <COMMAND>
 
     Commands:
       show    Print every setting with its value and where that comes from
@@ -402,7 +413,8 @@ fn help_of_the_other_commands() {
       help    Print this message or the help of the given subcommand(s)
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["agents", "decode"]), @"
     Say what the recorded output of one process comes to: outcome, context, cost
@@ -417,12 +429,13 @@ fn help_of_the_other_commands() {
           --exit <CODE>  The exit code of the process, or the negated number of the signal that killed
                          it
           --json         Print one JSON object
+      -v, --verbose...   Print diagnostics to standard error; repeat it for more
       -h, --help         Print help
     ");
     assert_snapshot!(help(&["state"]), @"
     Look at the state that is kept, and change it
 
-    Usage: tachikoma state <COMMAND>
+    Usage: tachikoma state [OPTIONS] <COMMAND>
 
     Commands:
       show     Show all that the loop knows, and whether it is saved
@@ -436,19 +449,21 @@ fn help_of_the_other_commands() {
       help     Print this message or the help of the given subcommand(s)
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["state", "set"]), @"
     Write down a value for later
 
-    Usage: tachikoma state set <KEY> <JSON>
+    Usage: tachikoma state set [OPTIONS] <KEY> <JSON>
 
     Arguments:
       <KEY>   Its name
       <JSON>  The value, as JSON; null removes it
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["state", "clear"]), @"
     Archive the loop, so that the next run begins a new one
@@ -456,20 +471,22 @@ fn help_of_the_other_commands() {
     Usage: tachikoma state clear [OPTIONS]
 
     Options:
-          --purge  Delete all loops instead, with everything that is kept of them
-      -y, --yes    Do not ask
-      -h, --help   Print help
+          --purge       Delete all loops instead, with everything that is kept of them
+      -y, --yes         Do not ask
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
     Print a completion script for a shell
 
-    Usage: tachikoma completions <SHELL>
+    Usage: tachikoma completions [OPTIONS] <SHELL>
 
     Arguments:
       <SHELL>  The shell [possible values: bash, elvish, fish, powershell, zsh]
 
     Options:
-      -h, --help  Print help
+      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -h, --help        Print help
     ");
 }
 

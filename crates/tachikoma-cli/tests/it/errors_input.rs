@@ -405,7 +405,7 @@ fn a_command_that_is_unknown() {
 
       tip: some similar subcommands exist: 'run', 'resume'
 
-    Usage: tachikoma <COMMAND>
+    Usage: tachikoma [OPTIONS] <COMMAND>
 
     For more information, try '--help'.
     ");
