@@ -30,7 +30,7 @@ pub fn reference() -> String {
 
 const INTRODUCTION: &str = r#"# Configuration
 
-<!-- Written by `UPDATE_DOCS=1 cargo test -p tachikoma-loop-runner settings`; do not edit. -->
+<!-- Written by `UPDATE_DOCS=1 cargo test -p tachikoma-config`; do not edit. -->
 
 Every key has a default; an empty file is valid. Values come from these layers, and a later one wins:
 

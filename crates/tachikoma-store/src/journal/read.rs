@@ -284,7 +284,7 @@ pub fn read_segment(
     read_lines((&path, first_line), content, after, each)
 }
 
-/// Reads records as [`read_segment`] does, from wherever they come; `path`, and the number of its first line, are named in errors.
+/// Reads records as `read_segment` does, from wherever they come; `path`, and the number of its first line, are named in errors.
 pub fn read_lines(
     (path, first_line): (&Path, usize),
     mut reader: impl BufRead,
