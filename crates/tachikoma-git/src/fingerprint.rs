@@ -128,13 +128,7 @@ impl Dir {
             let at = current.position(name).ok()?;
             match &mut current.entries[at].what {
                 What::Dir(below) => current = below,
-                What::File(_)
-                | What::Submodule(_)
-                | What::Nested
-                | What::Ignored(_)
-                | What::Odd(_)
-                | What::Protected(_)
-                | What::Left => return None,
+                _ => return None,
             }
         }
         Some(current)
@@ -150,13 +144,7 @@ impl Dir {
         {
             match current.get(part)? {
                 What::Dir(below) => current = below,
-                What::File(_)
-                | What::Submodule(_)
-                | What::Nested
-                | What::Ignored(_)
-                | What::Odd(_)
-                | What::Protected(_)
-                | What::Left => return None,
+                _ => return None,
             }
         }
         current.get(name)
@@ -170,14 +158,7 @@ impl Dir {
             let what = current.get(part)?;
             match what {
                 What::Dir(below) if parts.peek().is_some() => current = below,
-                What::File(_)
-                | What::Dir(_)
-                | What::Submodule(_)
-                | What::Nested
-                | What::Ignored(_)
-                | What::Odd(_)
-                | What::Protected(_)
-                | What::Left => return Some((what, parts.peek().is_none())),
+                _ => return Some((what, parts.peek().is_none())),
             }
         }
         None
@@ -224,13 +205,7 @@ impl Dir {
                     dir,
                     gone: false,
                 }),
-                What::File(_)
-                | What::Submodule(_)
-                | What::Nested
-                | What::Ignored(_)
-                | What::Odd(_)
-                | What::Protected(_)
-                | What::Left => None,
+                _ => None,
             }
         });
         dirs.collect()
@@ -240,13 +215,7 @@ impl Dir {
     pub fn weight(&self) -> usize {
         let below = self.entries.iter().map(|entry| match &entry.what {
             What::Dir(dir) => dir.weight(),
-            What::File(_)
-            | What::Submodule(_)
-            | What::Nested
-            | What::Ignored(_)
-            | What::Odd(_)
-            | What::Protected(_)
-            | What::Left => 1,
+            _ => 1,
         });
         below.sum()
     }
@@ -280,11 +249,7 @@ impl Dir {
                     path.push(b'/');
                     below.watched(path, each);
                 }
-                What::Nested
-                | What::Ignored(_)
-                | What::Odd(_)
-                | What::Protected(_)
-                | What::Left => {}
+                _ => {}
             }
             path.truncate(length);
         }

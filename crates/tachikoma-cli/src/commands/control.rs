@@ -19,12 +19,12 @@ pub fn tell(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Fai
 
 /// Sends a request to the live runner and prints its answer.
 pub fn ask_live(workspace: &Workspace, request: &Request) -> Result<ExitCode, Failure> {
-    let nobody = || {
+    let no_live_loop = || {
         Failure::new(format!("no loop runs in {}", workspace.directory.display()))
             .hint("`tachikoma run` starts one, or goes on with the last")
     };
-    let working_dir = workspace.working_dir()?.ok_or_else(nobody)?;
-    let socket = live_socket(&working_dir).ok_or_else(nobody)?;
+    let working_dir = workspace.working_dir()?.ok_or_else(no_live_loop)?;
+    let socket = live_socket(&working_dir).ok_or_else(no_live_loop)?;
     let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }

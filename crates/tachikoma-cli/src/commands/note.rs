@@ -57,9 +57,9 @@ pub fn tell_own_loop(
     request: &Request,
     hint: &str,
 ) -> Result<ExitCode, Failure> {
-    let nobody = |dir: &std::path::Path| nobody(dir).hint(hint);
-    let working_dir = working_dir(workspace, &nobody)?;
-    let socket = live_socket(&working_dir).ok_or_else(|| nobody(&working_dir))?;
+    let no_live_loop = |dir: &std::path::Path| no_live_loop(dir).hint(hint);
+    let working_dir = working_dir(workspace, &no_live_loop)?;
+    let socket = live_socket(&working_dir).ok_or_else(|| no_live_loop(&working_dir))?;
     let response = ask(&socket, request)?;
     answered(response.map_err(|error| unreachable_runner(&error))?)
 }
@@ -67,12 +67,12 @@ pub fn tell_own_loop(
 /// Finds the loop that started the caller, in any directory; otherwise the loop here.
 fn working_dir(
     workspace: &Workspace,
-    nobody: &impl Fn(&std::path::Path) -> Failure,
+    no_live_loop: &impl Fn(&std::path::Path) -> Failure,
 ) -> Result<PathBuf, Failure> {
     let Some(of_agent) = workspace.agents_loop() else {
         return workspace
             .working_dir()?
-            .ok_or_else(|| nobody(&workspace.directory));
+            .ok_or_else(|| no_live_loop(&workspace.directory));
     };
     let dir = of_agent.working_dir;
     let live = lock::holder(&dir).filter(|_| lock::is_held(&dir));
@@ -82,12 +82,12 @@ fn working_dir(
                 "{} has another loop by now than the one that this was started for",
                 dir.display()
             ))
-            .hint("this is for nobody: the loop it belongs to has ended"))
+            .hint("this is for no_live_loop: the loop it belongs to has ended"))
         }
         Some(_) | None => Ok(dir),
     }
 }
 
-fn nobody(dir: &std::path::Path) -> Failure {
+fn no_live_loop(dir: &std::path::Path) -> Failure {
     Failure::new(format!("no loop runs in {}", dir.display()))
 }

@@ -42,7 +42,7 @@ fn dir_here(workspace: &Workspace) -> Result<PathBuf, Failure> {
 }
 
 /// Returns the failure for a missing supervisor.
-fn nobody(workspace: &Workspace) -> Failure {
+fn no_supervisor(workspace: &Workspace) -> Failure {
     Failure::new(format!(
         "no OpenCode server is kept running in {}",
         workspace.directory.display()

@@ -124,10 +124,9 @@ fn lines(record: &Record) -> Vec<String> {
                     "waits {left} for the model's service, until {} here",
                     local(wait.until)
                 ),
-                WaitReason::Outage => format!(
-                    "outage: retrying in {left}, at {} here",
-                    local(wait.until)
-                ),
+                WaitReason::Outage => {
+                    format!("outage: retrying in {left}, at {} here", local(wait.until))
+                }
                 WaitReason::Operator => "waits for the operator".to_owned(),
                 WaitReason::RebootWindow => {
                     format!("waits {left} until the session may be rebooted: its context is full")
@@ -304,37 +303,8 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::Completed { outcome, stats }
         | LoopEvent::Stopped { outcome, stats, .. }
         | LoopEvent::Error { outcome, stats } => ending(outcome, stats),
-        LoopEvent::SegmentOpened { .. }
-        | LoopEvent::HandOffWritten { partial: true, .. }
-        | LoopEvent::Operator(_)
-        // The end of the loop reports the results, and `history` those of each iteration.
-        | LoopEvent::ProgressMeasured(_)
-        | LoopEvent::SessionStarted { .. }
-        | LoopEvent::SessionEnded { .. }
-        | LoopEvent::AgentLaunched { .. }
-        | LoopEvent::SessionNamed { .. }
-        | LoopEvent::ContextMeasured { .. }
-        | LoopEvent::FileTouched { .. }
-        | LoopEvent::SilenceChecked { .. }
-        | LoopEvent::StreamEnded
-        | LoopEvent::SnapshotTaken { .. }
-        | LoopEvent::AutocommitStarted { .. }
-        | LoopEvent::AutocommitCanceled { .. }
-        | LoopEvent::HooksStarted { .. }
-        | LoopEvent::ClosingStarted { .. }
-        | LoopEvent::SessionOpening { .. }
-        | LoopEvent::OutputSeen
-        | LoopEvent::ToolStarted { .. }
-        | LoopEvent::ToolEnded { .. }
-        | LoopEvent::TurnResulted(_)
-        | LoopEvent::CallEnded { .. }
-        | LoopEvent::CostTold { .. }
-        | LoopEvent::WorkedOutside { .. }
-        | LoopEvent::ConversationTakenUp(_)
-        | LoopEvent::QuotaTold(_)
-        | LoopEvent::StopPatternMatched { .. }
-        | LoopEvent::EndingRequested { .. }
-        | LoopEvent::RebootStarted { .. } => return Vec::new(),
+        // The other events have no line. The end of the loop reports the progress, and `history` that of each iteration.
+        _ => return Vec::new(),
     };
     vec![line]
 }

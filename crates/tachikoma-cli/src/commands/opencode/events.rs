@@ -15,7 +15,7 @@ use crate::zone::local;
 pub fn events(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let records = read_records(&super::dir_here(workspace)?)?;
     if records.is_empty() {
-        return Err(super::nobody(workspace));
+        return Err(super::no_supervisor(workspace));
     }
     for record in records {
         if json {

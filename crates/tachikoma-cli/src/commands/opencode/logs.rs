@@ -26,7 +26,7 @@ pub fn logs(workspace: &Workspace, follow: bool) -> Result<ExitCode, Failure> {
     let dir = super::dir_here(workspace)?;
     let files = log_files(&dir);
     let Some((newest, older)) = files.split_last() else {
-        return Err(super::nobody(workspace));
+        return Err(super::no_supervisor(workspace));
     };
     let unread = |path: &Path, error: std::io::Error| {
         Failure::new(format!("read {}: {error}", path.display()))

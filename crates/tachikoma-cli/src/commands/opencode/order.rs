@@ -59,12 +59,12 @@ pub fn reload(workspace: &Workspace) -> Result<ExitCode, Failure> {
 }
 
 fn ask(workspace: &Workspace, dir: &Path, asked: Asked) -> Result<String, Failure> {
-    let caller = Caller::find(dir).map_err(|_| super::nobody(workspace))?;
+    let caller = Caller::find(dir).map_err(|_| super::no_supervisor(workspace))?;
     let answer = runtime()?.block_on(caller.ask(asked));
     answer.map_err(|error| {
         let failure = Failure::new(chain(&error));
         match error {
-            CallerError::Nobody(_) => super::nobody(workspace),
+            CallerError::Nobody(_) => super::no_supervisor(workspace),
             CallerError::Silent { .. } => {
                 failure.hint("it may be stopped (Ctrl-Z); send it SIGCONT, or SIGTERM")
             }

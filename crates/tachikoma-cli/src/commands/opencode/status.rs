@@ -46,7 +46,7 @@ pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let Some(file) = ServerFile::read(&dir)? else {
         let nothing = match json {
             true => "{\"state\": null}".to_owned(),
-            false => super::nobody(workspace).what,
+            false => super::no_supervisor(workspace).what,
         };
         out::line(&nothing);
         return Ok(ExitCode::SUCCESS);
