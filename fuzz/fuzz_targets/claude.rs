@@ -2,16 +2,16 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tachikoma_agents::Observation;
+use tachikoma_agents::AgentEvent;
 use tachikoma_agents::claude::Decoder;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut decoder = Decoder::default();
     let mut seen = Vec::new();
     for line in bytes.split(|byte| *byte == b'\n') {
-        decoder.observe(line, &mut seen);
-        for observation in seen.drain(..) {
-            if let Observation::Measured(reading) = observation {
+        decoder.decode(line, &mut seen);
+        for event in seen.drain(..) {
+            if let AgentEvent::Measured(reading) = event {
                 assert!(reading.context().percent().is_finite());
             }
         }

@@ -4,6 +4,7 @@
 mod cloud;
 mod decode;
 mod driven;
+mod encrypted;
 mod git;
 mod interrupt;
 mod iterations;
@@ -14,7 +15,6 @@ pub mod report;
 pub mod restart;
 mod resume;
 pub mod sample;
-mod sealed;
 mod startup;
 mod stop;
 mod waits;
@@ -63,7 +63,7 @@ const MEASURES: [(&str, Measure); 16] = [
     ("iteration", iterations::many),
     ("first", iterations::first),
     ("record", record::durable),
-    ("sealed", sealed::measure),
+    ("encrypted", encrypted::measure),
     ("growth", record::growth),
     ("resume", resume::measure),
     ("memory", memory::measure),
@@ -80,7 +80,7 @@ const MEASURES: [(&str, Measure); 16] = [
 
 /// Runs the named measurements, or all. A missed goal is a failure only with `--strict`.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    let wish = OperatorRequest::parse(words)?;
+    let args = BenchArgs::parse(words)?;
     if cfg!(debug_assertions) {
         return run_optimised(root, words);
     }
@@ -89,18 +89,18 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     println!("memory: {}", report::place_text(Path::new(product::MEMORY)));
     let mut rows = Vec::new();
     for (name, measure) in MEASURES {
-        if wish.names.is_empty() || wish.names.contains(&name) {
+        if args.names.is_empty() || args.names.contains(&name) {
             eprintln!("measuring: {name}");
             rows.extend(measure(&bench).map_err(|error| format!("{name}: {error}"))?);
         }
     }
     print!("{}", report::table(&rows));
-    if let Some(path) = wish.json {
+    if let Some(path) = args.json {
         std::fs::write(path, report::json(&rows))
             .map_err(|error| format!("write {path}: {error}"))?;
     }
     let short = rows.iter().filter(|row| row.falls_short()).count();
-    if wish.strict && short > 0 {
+    if args.strict && short > 0 {
         return Err(format!("{short} figures fall short of their goals"));
     }
     Ok(())
@@ -117,22 +117,22 @@ fn run_optimised(root: &Path, words: &[&str]) -> Result<(), String> {
 
 /// The parsed arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct OperatorRequest<'a> {
+struct BenchArgs<'a> {
     names: Vec<&'a str>,
     json: Option<&'a str>,
     strict: bool,
 }
 
-impl<'a> OperatorRequest<'a> {
+impl<'a> BenchArgs<'a> {
     fn parse(words: &[&'a str]) -> Result<Self, String> {
         let known = MEASURES.map(|(name, _)| name);
-        let mut wish = Self::default();
+        let mut args = Self::default();
         let mut words = words.iter().copied();
         while let Some(word) = words.next() {
             match word {
-                "--strict" => wish.strict = true,
-                "--json" => wish.json = Some(words.next().ok_or("--json needs a file")?),
-                name if known.contains(&name) => wish.names.push(name),
+                "--strict" => args.strict = true,
+                "--json" => args.json = Some(words.next().ok_or("--json needs a file")?),
+                name if known.contains(&name) => args.names.push(name),
                 other => {
                     return Err(format!(
                         "nothing called {other} can be measured; there are {}",
@@ -141,7 +141,7 @@ impl<'a> OperatorRequest<'a> {
                 }
             }
         }
-        Ok(wish)
+        Ok(args)
     }
 }
 
@@ -151,21 +151,21 @@ mod tests {
 
     #[test]
     fn arguments_are_parsed_or_rejected() {
-        assert_eq!(OperatorRequest::parse(&[]), Ok(OperatorRequest::default()));
-        let wish = OperatorRequest::parse(&["stop", "--json", "out.json", "--strict"]);
-        let expected = OperatorRequest {
+        assert_eq!(BenchArgs::parse(&[]), Ok(BenchArgs::default()));
+        let args = BenchArgs::parse(&["stop", "--json", "out.json", "--strict"]);
+        let expected = BenchArgs {
             names: vec!["stop"],
             json: Some("out.json"),
             strict: true,
         };
-        assert_eq!(wish, Ok(expected));
+        assert_eq!(args, Ok(expected));
         assert_eq!(
-            OperatorRequest::parse(&["--json"]),
+            BenchArgs::parse(&["--json"]),
             Err("--json needs a file".to_owned())
         );
         assert_eq!(
-            OperatorRequest::parse(&["spot"]),
-            Err("nothing called spot can be measured; there are iteration, first, record, sealed, growth, resume, memory, startup, stop, waits, interrupt, decode, replay, git, restart, cloud".to_owned())
+            BenchArgs::parse(&["spot"]),
+            Err("nothing called spot can be measured; there are iteration, first, record, encrypted, growth, resume, memory, startup, stop, waits, interrupt, decode, replay, git, restart, cloud".to_owned())
         );
     }
 }

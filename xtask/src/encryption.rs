@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tachikoma_loop_runner::store::vault::{KeySource, Vault};
+use tachikoma_loop_runner::store::encryption::{Encryption, KeySource};
 
 use crate::product::text;
 
@@ -14,13 +14,13 @@ pub const KEY_FILE: &str = "key.txt";
 pub const KEY: &str =
     "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33\n";
 
-/// Returns the vault of a loop.
-pub fn vault_of(working_dir: &Path) -> Vault {
+/// Returns the encryption of a loop.
+pub fn encryption_of(working_dir: &Path) -> Encryption {
     let key = working_dir.join(KEY_FILE);
     if !key.exists() {
-        return Vault::plain();
+        return Encryption::plain();
     }
-    Vault::new(KeySource {
+    Encryption::new(KeySource {
         encrypt: true,
         identity_file: Some(key),
         ..KeySource::default()

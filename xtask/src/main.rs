@@ -15,6 +15,7 @@ mod picture;
 mod product;
 mod real_agents;
 mod real_runners;
+mod size;
 mod soak;
 mod tidy;
 
@@ -26,6 +27,7 @@ usage: cargo xtask <chore>
 
   check      everything that must hold before a change is merged
   tidy       only the rules about the sources themselves
+  size       lines of product code, without comments, blank lines and tests
   licences   licences, bans and sources of the dependencies (needs cargo-deny)
   bench      [--json FILE] [--strict] [NAME...]: speed and memory, beside their goals
   attack     [--binary FILE] [NAME...]: known security holes, tried with two local users (needs root)
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let (chore, rest): (Chore, &[&str]) = match &words[..] {
         ["check"] => (|root, _| check::run(root), &[]),
         ["tidy"] => (|root, _| tidy::run(root), &[]),
+        ["size"] => (|root, _| size::run(root), &[]),
         ["licences"] => (|root, _| licences::run(root), &[]),
         ["bench", rest @ ..] => (bench::run, rest),
         // A role of this program: the supervisor to compare with.

@@ -6,6 +6,7 @@ mod clock;
 mod dice;
 #[cfg(feature = "disks")]
 mod disk;
+pub mod encrypted;
 mod flip;
 mod kill;
 mod kill_boundary;
@@ -17,7 +18,6 @@ mod kill_server;
 mod power_cut;
 #[cfg(feature = "disks")]
 mod refusing_disk;
-pub mod sealed;
 mod suspend;
 mod tracer;
 mod two_runners;
@@ -70,7 +70,7 @@ const SOAKS: &[Row] = &[
     row("clock", clock::run, 10, Some(1)),
     row("suspend", suspend::run, 10, Some(1)),
     row("flip", flip::run, 10_000, Some(500)),
-    row("age-tool", sealed::age_tool, 10, Some(1)),
+    row("age-tool", encrypted::age_tool, 10, Some(1)),
     row("two-runners", two_runners::run, 100, Some(10)),
     row("decoder", decoder, 60, Some(5)),
     row("kill-server", kill_server::run, 100, Some(10)),
@@ -89,9 +89,9 @@ const fn row(name: &'static str, soak: Soak, rounds: u32, sample: Option<u32>) -
 
 /// Runs the named soaks, or all, and stops at the first failure.
 pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    let wish = OperatorRequest::parse(words)?;
+    let args = SoakArgs::parse(words)?;
     for row in SOAKS {
-        let Some(rounds) = wish.rounds_of(row) else {
+        let Some(rounds) = args.rounds_of(row) else {
             continue;
         };
         let name = row.name;
@@ -153,15 +153,15 @@ fn loads(root: &Path, rounds: u32) -> Result<String, String> {
 
 /// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
-struct OperatorRequest<'a> {
+struct SoakArgs<'a> {
     names: Vec<&'a str>,
     rounds: Option<u32>,
     sample: bool,
 }
 
-impl<'a> OperatorRequest<'a> {
+impl<'a> SoakArgs<'a> {
     fn parse(words: &[&'a str]) -> Result<Self, String> {
-        let mut wish = Self {
+        let mut args = Self {
             names: Vec::new(),
             rounds: None,
             sample: false,
@@ -172,10 +172,10 @@ impl<'a> OperatorRequest<'a> {
                 "--rounds" => {
                     let rounds = words.next().and_then(|number| number.parse().ok());
                     let rounds = rounds.filter(|rounds| *rounds > 0);
-                    wish.rounds = Some(rounds.ok_or("--rounds needs a number")?);
+                    args.rounds = Some(rounds.ok_or("--rounds needs a number")?);
                 }
-                "--sample" => wish.sample = true,
-                name if SOAKS.iter().any(|row| row.name == name) => wish.names.push(name),
+                "--sample" => args.sample = true,
+                name if SOAKS.iter().any(|row| row.name == name) => args.names.push(name),
                 other => {
                     let known: Vec<_> = SOAKS.iter().map(|row| row.name).collect();
                     let known = known.join(", ");
@@ -183,7 +183,7 @@ impl<'a> OperatorRequest<'a> {
                 }
             }
         }
-        Ok(wish)
+        Ok(args)
     }
 
     /// Returns the wanted rounds of a soak; `None` if it is not wanted.
@@ -206,18 +206,18 @@ mod tests {
 
     #[test]
     fn arguments_are_parsed_or_rejected() {
-        let wish = OperatorRequest::parse(&["--rounds", "7", "kill-guard"]);
-        let expected = OperatorRequest {
+        let args = SoakArgs::parse(&["--rounds", "7", "kill-guard"]);
+        let expected = SoakArgs {
             names: vec!["kill-guard"],
             rounds: Some(7),
             sample: false,
         };
-        assert_eq!(wish, Ok(expected));
+        assert_eq!(args, Ok(expected));
         for rounds in [&["--rounds"][..], &["--rounds", "0"], &["--rounds", "x"]] {
-            let refused = OperatorRequest::parse(rounds);
+            let refused = SoakArgs::parse(rounds);
             assert_eq!(refused, Err("--rounds needs a number".to_owned()));
         }
-        let refused = OperatorRequest::parse(&["kill"]).expect_err("nothing is called so");
+        let refused = SoakArgs::parse(&["kill"]).expect_err("nothing is called so");
         assert!(
             refused.starts_with("no soak is called kill; there are kill-cgroup, kill-guard, "),
             "{refused}"
@@ -228,7 +228,7 @@ mod tests {
     fn a_soak_has_its_own_rounds_and_others_in_the_sample() {
         let wanted = |words: &[&str], name: &str| {
             let row = SOAKS.iter().find(|row| row.name == name);
-            OperatorRequest::parse(words)
+            SoakArgs::parse(words)
                 .expect("the words are right")
                 .rounds_of(row.expect("it is one of them"))
         };

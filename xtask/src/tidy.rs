@@ -1,13 +1,14 @@
 //! `cargo xtask tidy`: checks rules about the sources that a compiler does not, one function each.
 
 mod architecture;
-mod code;
+pub mod code;
 mod events;
 mod manifests;
 mod messages;
 mod modules;
 mod security;
 mod style;
+mod types;
 mod words;
 
 use std::fmt;
@@ -85,7 +86,7 @@ impl Tree {
 /// A rule of the sources alone.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 20] = [
     style::files_are_short,
     style::files_say_what_they_are_for,
     style::nothing_is_left_unfinished,
@@ -98,6 +99,9 @@ const RULES: [Rule; 17] = [
     architecture::one_file_is_unsafe,
     architecture::one_file_reads_the_clock,
     modules::siblings_have_no_cycles,
+    types::a_type_name_means_one_thing,
+    types::a_type_is_implemented_in_one_file,
+    types::running_state_is_small,
     manifests::lints_are_the_workspaces,
     manifests::dependencies_have_a_job,
     security::evidence_exists,

@@ -57,7 +57,7 @@ fn decode(lines: &[&[u8]]) {
     let mut decoder = Decoder::default();
     let mut seen = Vec::new();
     for line in lines {
-        decoder.observe(line, &mut seen);
+        decoder.decode(line, &mut seen);
         black_box(&seen);
         seen.clear();
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Input, LaunchPlan, Observation, Reading, Turn, TurnResult};
+use crate::{AgentEvent, Input, LaunchPlan, Reading, Turn, TurnResult};
 
 /// The scripted agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,29 +64,29 @@ impl DemoAgent {
 }
 
 /// Reads one line of the scripted agent.
-pub(crate) fn observe(line: &str) -> Observation {
+pub(crate) fn decode(line: &str) -> AgentEvent {
     match serde_json::from_str::<DemoLine>(line) {
-        Ok(DemoLine::Text { text }) => Observation::Said(text),
-        Ok(DemoLine::Context { tokens, window }) => Observation::Measured(Reading {
+        Ok(DemoLine::Text { text }) => AgentEvent::Said(text),
+        Ok(DemoLine::Context { tokens, window }) => AgentEvent::Measured(Reading {
             tokens,
             window: Some(window),
             ..Reading::default()
         }),
-        Ok(DemoLine::ToolStarted { id, name }) => Observation::ToolStarted {
+        Ok(DemoLine::ToolStarted { id, name }) => AgentEvent::ToolStarted {
             id,
             name,
             about: String::new(),
         },
         Ok(DemoLine::ToolEnded { id }) => tool_ended(id),
         Ok(DemoLine::Result { success, text }) => {
-            Observation::Resulted(Box::new(TurnResult::plain(success, text)))
+            AgentEvent::Resulted(Box::new(TurnResult::plain(success, text)))
         }
-        Err(_) => Observation::Said(line.to_owned()),
+        Err(_) => AgentEvent::Said(line.to_owned()),
     }
 }
 
-fn tool_ended(id: String) -> Observation {
-    Observation::ToolEnded {
+fn tool_ended(id: String) -> AgentEvent {
+    AgentEvent::ToolEnded {
         id,
         failed: false,
         tail: String::new(),
@@ -106,10 +106,10 @@ mod tests {
             estimated: false,
             answering: false,
         };
-        for (line, observation) in [
+        for (line, event) in [
             (
                 r#"{"type":"context","tokens":5,"window":10}"#,
-                Observation::Measured(reading),
+                AgentEvent::Measured(reading),
             ),
             (
                 r#"{"type":"tool_ended","id":"a"}"#,
@@ -117,11 +117,11 @@ mod tests {
             ),
             (
                 r#"{"type":"shrug"}"#,
-                Observation::Said(r#"{"type":"shrug"}"#.to_owned()),
+                AgentEvent::Said(r#"{"type":"shrug"}"#.to_owned()),
             ),
-            ("panic!", Observation::Said("panic!".to_owned())),
+            ("panic!", AgentEvent::Said("panic!".to_owned())),
         ] {
-            assert_eq!(observe(line), observation, "{line}");
+            assert_eq!(decode(line), event, "{line}");
         }
     }
 }

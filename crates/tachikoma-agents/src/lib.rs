@@ -1,23 +1,24 @@
 //! How each coding agent is launched and how its output is read. Pure: no I/O, no clock, no randomness.
 //! A new agent needs changes only here.
 
+mod agent_event;
 mod claim;
 pub mod claude;
 mod command;
 mod demo;
 pub mod line;
-mod observation;
 pub mod opencode;
 pub mod report;
+mod tested_version;
 
+pub use agent_event::{
+    AgentEvent, Allowance, AllowanceStatus, FailureClass, PlanChange, PlanItem, Reading, Retry,
+    SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS, Window,
+};
 pub use claim::{Claim, Doubt, claim};
 pub use claude::{ClaudeAgent, Lifetime, Permission};
 pub use command::{CommandAgent, PromptVia};
 pub use demo::{DemoAgent, DemoLine};
-pub use observation::{
-    Allowance, AllowanceStatus, FailureClass, Observation, PlanChange, PlanItem, Reading, Retry,
-    SessionInfo, TurnOutcome, TurnResult, UNKNOWN_WINDOW_TOKENS, Window,
-};
 pub use opencode::OpenCodeAgent;
 
 use std::ffi::OsString;
@@ -183,8 +184,8 @@ impl Agent {
     pub fn is_tried(&self, version: &str) -> bool {
         match self {
             Self::Command(_) | Self::Demo(_) => true,
-            Self::Claude(_) => claude::is_tried(version),
-            Self::OpenCode(_) => opencode::is_tried(version),
+            Self::Claude(_) => tested_version::CLAUDE.is_tried(version),
+            Self::OpenCode(_) => tested_version::OPENCODE.is_tried(version),
         }
     }
 
@@ -193,8 +194,8 @@ impl Agent {
     pub fn hint(&self, failure: FailureClass) -> Option<&'static str> {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
-            Self::Claude(_) => claude::hint(failure),
-            Self::OpenCode(_) => opencode::hint(failure),
+            Self::Claude(_) => tested_version::CLAUDE.hint(failure),
+            Self::OpenCode(_) => tested_version::OPENCODE.hint(failure),
         }
     }
 
@@ -251,7 +252,7 @@ pub enum Message<'a> {
     Interrupt,
     /// Asks whether the agent responds: the answer is [`ARE_YOU_THERE`].
     AreYouThere,
-    /// Asks for the cost of the conversation so far: the answer is [`Observation::Cost`].
+    /// Asks for the cost of the conversation so far: the answer is [`AgentEvent::Cost`].
     WhatCost,
 }
 
@@ -277,22 +278,22 @@ pub enum Decoder {
 impl Decoder {
     /// Reads one line. A line that is not understood is text for the reader, or kept as not understood.
     #[must_use]
-    pub fn observe(&mut self, line: &str) -> Vec<Observation> {
+    pub fn decode(&mut self, line: &str) -> Vec<AgentEvent> {
         match self {
-            Self::Plain => vec![Observation::Said(line.to_owned())],
-            Self::Demo => vec![demo::observe(line)],
-            Self::Claude(_) | Self::OpenCode(_) => self.observe_bytes(line.as_bytes()),
+            Self::Plain => vec![AgentEvent::Said(line.to_owned())],
+            Self::Demo => vec![demo::decode(line)],
+            Self::Claude(_) | Self::OpenCode(_) => self.decode_bytes(line.as_bytes()),
         }
     }
 
     /// Reads one line of bytes, which may not be UTF-8.
     #[must_use]
-    pub fn observe_bytes(&mut self, line: &[u8]) -> Vec<Observation> {
+    pub fn decode_bytes(&mut self, line: &[u8]) -> Vec<AgentEvent> {
         let mut seen = Vec::new();
         match self {
-            Self::Plain | Self::Demo => return self.observe(&String::from_utf8_lossy(line)),
-            Self::Claude(decoder) => decoder.observe(line, &mut seen),
-            Self::OpenCode(decoder) => decoder.observe(line, &mut seen),
+            Self::Plain | Self::Demo => return self.decode(&String::from_utf8_lossy(line)),
+            Self::Claude(decoder) => decoder.decode(line, &mut seen),
+            Self::OpenCode(decoder) => decoder.decode(line, &mut seen),
         }
         seen
     }
@@ -306,18 +307,4 @@ impl Decoder {
             Self::OpenCode(decoder) => decoder.standing(),
         }
     }
-}
-
-/// Returns whether a version belongs to the series of `newest` and is not newer.
-fn is_up_to(newest: (u32, u32, u32), text: &str) -> bool {
-    version(text).is_some_and(|(major, minor, patch)| {
-        (major, minor) == (newest.0, newest.1) && patch <= newest.2
-    })
-}
-
-/// Returns the numbers of a version; `None` if it is not a version.
-fn version(text: &str) -> Option<(u32, u32, u32)> {
-    let mut numbers = text.trim().splitn(3, '.').map(str::parse::<u32>);
-    let mut next = || numbers.next().and_then(Result::ok);
-    Some((next()?, next()?, next()?))
 }

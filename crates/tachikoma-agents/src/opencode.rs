@@ -14,7 +14,6 @@ mod launch;
 mod own;
 mod parts;
 mod permission;
-mod trust;
 
 pub use decoder::Decoder;
 pub use failure::{GAVE_UP, SERVER_LOST};
@@ -22,7 +21,6 @@ pub(crate) use failure::{of_result, of_words};
 pub use launch::{OpenCodeAgent, ServerAt, Way, server_variables};
 pub use own::{Order, Own, line};
 pub use permission::{DENIED, is_permitted_command, rules};
-pub use trust::{hint, is_tried};
 
 /// Bytes of one line that are read. The output of a tool has 50 kB at most, but its input has no limit: it can be
 /// a whole file. A longer line counts as not understood.

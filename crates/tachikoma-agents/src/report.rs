@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tachikoma_core::Timestamp;
 
-use crate::{Decoder, Observation, Reading, SessionInfo, TurnResult};
+use crate::{AgentEvent, Decoder, Reading, SessionInfo, TurnResult};
 
 /// Limit of files that are named; writes to others are counted.
 const FILES_NAMED_MAX: usize = 100;
@@ -47,7 +47,7 @@ pub struct Standing {
     pub cost_usd: f64,
 }
 
-/// Summarizes observations.
+/// Summarizes events.
 #[derive(Clone, Debug)]
 pub struct Summing {
     decoder: Decoder,
@@ -143,45 +143,45 @@ impl Summing {
     pub fn line(&mut self, line: &[u8], cut: bool) {
         self.counts.cut_lines += u64::from(cut);
         self.counts.lines += u64::from(!line.trim_ascii().is_empty());
-        for observation in self.decoder.observe_bytes(line) {
-            self.note(observation);
+        for event in self.decoder.decode_bytes(line) {
+            self.note(event);
         }
     }
 
-    fn note(&mut self, observation: Observation) {
-        match observation {
-            Observation::Said(_) | Observation::Measured(_) => self.in_turn = true,
-            Observation::ToolStarted { .. } => {
+    fn note(&mut self, event: AgentEvent) {
+        match event {
+            AgentEvent::Said(_) | AgentEvent::Measured(_) => self.in_turn = true,
+            AgentEvent::ToolStarted { .. } => {
                 self.in_turn = true;
                 self.counts.tool_calls += 1;
             }
-            Observation::ToolEnded { failed, .. } => self.counts.tool_failures += u64::from(failed),
-            Observation::Resulted(result) => {
+            AgentEvent::ToolEnded { failed, .. } => self.counts.tool_failures += u64::from(failed),
+            AgentEvent::Resulted(result) => {
                 self.in_turn = false;
                 self.counts.turns += 1;
                 self.counts.permission_denials += result.permission_denials as u64;
                 self.last = Some(*result);
             }
-            Observation::Compacted { .. } => self.counts.compactions += 1,
-            Observation::FileTouched(path) => self.touched(path),
-            Observation::Retrying(_) => self.counts.retries += 1,
-            Observation::BackgroundTasks(count) => self.counts.background_tasks = count,
-            Observation::SessionKnown(_)
-            | Observation::SessionReset { .. }
-            | Observation::WindowKnown { .. }
-            | Observation::PlanChanged(_)
-            | Observation::Allowance(_)
-            | Observation::CallEnded(_)
-            | Observation::Ping
-            | Observation::Cost(_)
-            | Observation::TakenUp { .. }
-            | Observation::AwaitingServer(_)
-            | Observation::PermissionDenied { .. }
-            | Observation::ModelFellBack { .. }
-            | Observation::RequestFailed { .. }
-            | Observation::ControlAnswered { .. }
-            | Observation::ControlAsked { .. }
-            | Observation::NotUnderstood(_) => {}
+            AgentEvent::Compacted { .. } => self.counts.compactions += 1,
+            AgentEvent::FileTouched(path) => self.touched(path),
+            AgentEvent::Retrying(_) => self.counts.retries += 1,
+            AgentEvent::BackgroundTasks(count) => self.counts.background_tasks = count,
+            AgentEvent::SessionKnown(_)
+            | AgentEvent::SessionReset { .. }
+            | AgentEvent::WindowKnown { .. }
+            | AgentEvent::PlanChanged(_)
+            | AgentEvent::Allowance(_)
+            | AgentEvent::CallEnded(_)
+            | AgentEvent::Ping
+            | AgentEvent::Cost(_)
+            | AgentEvent::TakenUp { .. }
+            | AgentEvent::AwaitingServer(_)
+            | AgentEvent::PermissionDenied { .. }
+            | AgentEvent::ModelFellBack { .. }
+            | AgentEvent::RequestFailed { .. }
+            | AgentEvent::ControlAnswered { .. }
+            | AgentEvent::ControlAsked { .. }
+            | AgentEvent::NotUnderstood(_) => {}
         }
     }
 

@@ -372,7 +372,7 @@ pub struct RunArgs {
     /// Use the OpenCode server at this address, such as http://127.0.0.1:4096, and never restart it; `own` takes that back
     #[arg(long, value_name = "URL")]
     pub attach: Option<String>,
-    /// How many iterations the loop may run over its whole life; 0 = no limit
+    /// How many iterations the loop may run over all its runs; 0 = no limit
     #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true, value_parser = count)]
     pub max_iterations: Option<u32>,
     /// Stop when the agent's own figures say that the loop has cost this much; 0 = no limit

@@ -50,8 +50,8 @@ pub fn play() -> ExitCode {
     let args = BridgeArgs::parse_from(std::env::args_os().skip(1));
     match serve(args) {
         Ok(end) => {
-            if let Some(words) = end.words() {
-                out::note(&words);
+            if let Some(message) = end.message() {
+                out::note(&message);
             }
             ExitCode::from(end.code())
         }

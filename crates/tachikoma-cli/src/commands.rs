@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use tachikoma_core::{LoopCommand, Urgency};
 
-use tachikoma_loop_runner::control::Request;
+use tachikoma_loop_runner::control::ControlRequest;
 
 use crate::args::{Args, Command, NotifyCommand, ServiceCommand, Switch};
 use crate::diagnostics;
@@ -73,10 +73,10 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Failure> {
         Command::Answer(args) => answer::answer(&workspace, &args),
         Command::Attend { switch } => {
             let on = switch == Switch::On;
-            control::ask_live(&workspace, &Request::Attend { on })
+            control::ask_live(&workspace, &ControlRequest::Attend { on })
         }
         Command::Tell { words } => answer::tell(&workspace, &words),
-        Command::Reload => control::ask_live(&workspace, &Request::Reload),
+        Command::Reload => control::ask_live(&workspace, &ControlRequest::Reload),
         Command::Events { follow, json } => events::events(&workspace, follow, json),
         Command::Logs { iteration } => logs::logs(&workspace, iteration),
         Command::Context { session, json } => context::context(&workspace, session, json),

@@ -23,6 +23,6 @@ pub fn agree(question: &str) -> Result<(), Failure> {
 }
 
 /// Returns the failure for a question that cannot be asked.
-pub fn nobody_to_ask(what: &str) -> Failure {
+pub fn no_terminal(what: &str) -> Failure {
     Failure::usage(what).hint("nothing was changed; say `--yes`")
 }

@@ -21,10 +21,10 @@ const KEYS_HINT: &str = "nothing was changed; keys are looked for where `state.e
 
 /// Added for a user who wants to start a new loop.
 const LOST_HINT: &str =
-    "; where a key is lost, nobody can open what is there: move `.ralph/` away, or delete it";
+    "; if a key is lost, the files cannot be decrypted: move `.ralph/` away, or delete it";
 
 /// What to do about a damaged journal while a runner writes it.
-pub const RUN_HINT: &str = "its runner has all of it in memory, and goes on: with its next backup it begins a new segment, which has the whole state; \
+pub const RUN_HINT: &str = "its runner has the whole state in memory and continues: with its next backup it starts a new segment with the whole state; \
      `tachikoma status` asks it";
 
 /// The exit code of a failure.
@@ -125,27 +125,27 @@ impl From<StoreError> for Failure {
         match error {
             StoreError::File(FsError::Io { source, path, .. }) => Self::new(what).hint(match source.kind() {
                 ErrorKind::PermissionDenied => {
-                    "look at owner and mode there: it must be your own".to_owned()
+                    "check its owner and mode: it must belong to you".to_owned()
                 }
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                    "make room; `tachikoma run` goes on when there is some".to_owned()
+                    "free some space; `tachikoma run` continues when there is space".to_owned()
                 }
                 ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only".to_owned(),
                 ErrorKind::NotFound => {
-                    "it is gone; `tachikoma run` goes on with what is left of the loop".to_owned()
+                    "it is gone; `tachikoma run` continues with the rest of the loop".to_owned()
                 }
                 // A journal or a snapshot: `.ralph` itself is in order.
                 _ if path.extension().is_some() => {
-                    format!("look at {}: it must be a file of your own, on a disk that can be read", path.display())
+                    format!("check {}: it must be a file that belongs to you, on a readable disk", path.display())
                 }
-                _ => "`.ralph` must be a directory of your own: move away what is in its place"
+                _ => "`.ralph` must be a directory that belongs to you: move the present file away"
                     .to_owned(),
             }),
             StoreError::File(FsError::Sync { .. }) => Self::new(what)
-                .hint("look at the disk: after a failed sync nobody knows what is on it"),
+                .hint("check the disk: after a failed sync its content is unknown"),
             StoreError::Damaged { path, .. } if is_run(&path) => Self::new(what).hint(RUN_HINT),
             StoreError::Damaged { .. } | StoreError::DamagedSnapshot { .. } => Self::new(what).hint(
-                "nothing was changed; `tachikoma run --accept-loss` goes on from the last good record, `--new` begins a new loop beside it",
+                "nothing was changed; `tachikoma run --accept-loss` continues from the last good record, `--new` starts a new loop beside it",
             ),
             StoreError::DamagedBackup { .. } => Self::new(what).hint(
                 "nothing was changed; `tachikoma state backups` lists them all and says which are good",
@@ -154,7 +154,7 @@ impl From<StoreError> for Failure {
             StoreError::NewerBackup { .. } => Self::new(what)
                 .hint("nothing was changed; use the version that wrote it, or another backup"),
             StoreError::Newer { .. } | StoreError::NewerSnapshot { .. } => Self::new(what).hint(
-                "nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it",
+                "nothing was changed; use the version that wrote it, or `tachikoma run --new` starts a new loop beside it",
             ),
         }
     }
@@ -181,7 +181,7 @@ impl From<OpenError> for Failure {
                 .hint("`--agent command` with `-- PROGRAM ARGS...` runs any program; `tachikoma demo` needs none"),
             OpenError::Lock(LockError::Held { .. }) => {
                 Self::new(format!("refusing to run: {what}"))
-                    .hint("`tachikoma status` shows what it does, `tachikoma stop` ends it; one that has stopped may take another minute for its last backup and the copy of it")
+                    .hint("`tachikoma status` shows what it does, `tachikoma stop` ends it; after a stop, its last backup and upload may take another minute")
             }
             OpenError::Lock(LockError::Store(error)) | OpenError::Store(error) => error.into(),
             OpenError::Control(_) => {
@@ -210,8 +210,8 @@ impl From<RunError> for Failure {
         let what = chain(&error);
         let hint = match error {
             RunError::Lock(_) => {
-                "`tachikoma status` shows what the other one does; if it has begun another loop, `tachikoma stop` and \
-                 `tachikoma state clear` put that aside, and then `tachikoma run` goes on with this one"
+                "`tachikoma status` shows what the other one does; if it started another loop, `tachikoma stop` and \
+                 `tachikoma state clear` archive that, and then `tachikoma run` continues this one"
             }
             RunError::InvalidState(_)
             | RunError::Journal(_)
@@ -219,7 +219,7 @@ impl From<RunError> for Failure {
             | RunError::Unwritten
             | RunError::Guard(_)
             | RunError::Server(_) => {
-                "when the cause is gone, `tachikoma run` goes on where this ended"
+                "fix the cause, then `tachikoma run` continues where it stopped"
             }
         };
         Self::new(what).hint(hint)

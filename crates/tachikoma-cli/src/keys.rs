@@ -117,7 +117,7 @@ impl Open {
 }
 
 /// The meaning of a key.
-enum Order {
+enum KeyCommand {
     Answer {
         id: u32,
         choice: Choice,
@@ -150,7 +150,7 @@ impl Keys {
         let draft = config
             .runtime_dir
             .join(format!("prompt-{}.md", std::process::id()));
-        let mut desk = Desk {
+        let mut handler = KeyHandler {
             working_dir: config.working_dir.clone(),
             prompt: config.launch.prompt.clone(),
             draft: Draft::new(draft.clone()),
@@ -158,7 +158,7 @@ impl Keys {
             order,
         };
         // Ends with the task, which drops its end of the channel, or with the program.
-        std::thread::spawn(move || desk.serve(&asked));
+        std::thread::spawn(move || handler.serve(&asked));
         let task = tokio::spawn(async move {
             let mut notices = handle.subscribe();
             let mut open = None;
@@ -192,25 +192,25 @@ impl Keys {
         raw::lend();
         if lent::call_back() && self.draft.exists() {
             let draft = self.draft.display();
-            out::note(&format!("note: what was being written is in {draft}"));
+            out::note(&format!("note: your unfinished text is in {draft}"));
         }
     }
 }
 
 /// Acts on a key. Returns what it answered, if anything: a question or, without a number, a pause.
-async fn obey(handle: &LoopHandle, order: Order) -> Option<Option<u32>> {
+async fn obey(handle: &LoopHandle, order: KeyCommand) -> Option<Option<u32>> {
     let answered;
     let (answer, counted) = match order {
-        Order::Hold { id, writing } => {
+        KeyCommand::Hold { id, writing } => {
             // An answer to a question that is over is not used, and the output says so.
             let _ = handle.hold(id, writing).await;
             return None;
         }
-        Order::Command(command) => {
+        KeyCommand::Command(command) => {
             answered = None;
             (handle.command(command).await, None)
         }
-        Order::Answer {
+        KeyCommand::Answer {
             id,
             choice,
             prompt_file,
@@ -233,15 +233,15 @@ async fn obey(handle: &LoopHandle, order: Order) -> Option<Option<u32>> {
 }
 
 /// Reads the keys, in a thread because reading a terminal blocks.
-struct Desk {
+struct KeyHandler {
     working_dir: PathBuf,
     prompt: PromptSource,
     draft: Draft,
     says_questions: bool,
-    order: UnboundedSender<Order>,
+    order: UnboundedSender<KeyCommand>,
 }
 
-impl Desk {
+impl KeyHandler {
     fn serve(&mut self, asked: &Receiver<Option<Open>>) {
         let mut open: Option<Open> = None;
         loop {
@@ -310,7 +310,7 @@ impl Desk {
             (Some(id), Choice::Edit) => return self.edit(id, open),
             (Some(id), choice) => {
                 let (counted, _) = channel();
-                self.send(Order::Answer {
+                self.send(KeyCommand::Answer {
                     id,
                     choice,
                     prompt_file: None,
@@ -318,9 +318,9 @@ impl Desk {
                 });
             }
             (None, Choice::Stop) => {
-                self.send(Order::Command(LoopCommand::Stop(Urgency::Graceful)));
+                self.send(KeyCommand::Command(LoopCommand::Stop(Urgency::Graceful)));
             }
-            (None, _) => self.send(Order::Command(LoopCommand::Resume)),
+            (None, _) => self.send(KeyCommand::Command(LoopCommand::Resume)),
         }
         true
     }
@@ -328,16 +328,16 @@ impl Desk {
     /// Edits the prompt while the question waits. Returns whether the result was an answer.
     fn edit(&mut self, id: u32, open: &Open) -> bool {
         let writing = true;
-        self.send(Order::Hold { id, writing });
+        self.send(KeyCommand::Hold { id, writing });
         if let Err(why) = self.draft.edit(&self.prompt, &self.working_dir) {
             let writing = false;
-            self.send(Order::Hold { id, writing });
+            self.send(KeyCommand::Hold { id, writing });
             out::note(&format!("note: {}", sanitise(&why)));
             out::note(&format!("  {}", open.offers()));
             return false;
         }
         let (counted, is_counted) = channel();
-        self.send(Order::Answer {
+        self.send(KeyCommand::Answer {
             id,
             choice: Choice::Edit,
             prompt_file: Some(self.draft.path().to_owned()),
@@ -348,7 +348,7 @@ impl Desk {
             self.draft.used();
         } else {
             out::note(&format!(
-                "note: what was written is kept in {}; `e` at the next question begins with it",
+                "note: your text is saved in {}; `e` at the next question opens it again",
                 self.draft.path().display()
             ));
         }
@@ -356,7 +356,7 @@ impl Desk {
     }
 
     /// Without a receiver the run has ended.
-    fn send(&self, order: Order) {
+    fn send(&self, order: KeyCommand) {
         let _ = self.order.send(order);
     }
 
@@ -365,7 +365,7 @@ impl Desk {
             let mut diff = Command::new(ourselves);
             diff.args(["diff", &iteration.to_string()]);
             diff.current_dir(&self.working_dir);
-            lent::run(&mut diff, lent::Whose::Nobodys)
+            lent::run(&mut diff, lent::Control::Refused)
         });
         if let Err(error) = shown {
             out::note(&format!("note: no diff: {error}"));
@@ -374,7 +374,7 @@ impl Desk {
 }
 
 fn remind(open: &Open) {
-    out::note(&format!("that is no answer; {}", open.offers()));
+    out::note(&format!("not a valid key; {}", open.offers()));
 }
 
 enum Pressed {

@@ -14,7 +14,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use tachikoma_core::{Record, Seq};
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 use tachikoma_loop_runner::{Notice, journal_reader};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -42,7 +42,7 @@ pub enum Style {
     Quiet,
 }
 
-enum Order {
+enum ReportCommand {
     Hide(SyncSender<()>),
     Show,
     Finish(SyncSender<()>),
@@ -51,7 +51,7 @@ enum Order {
 /// A handle of the reporter.
 #[derive(Clone, Debug)]
 pub struct Reporter {
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<ReportCommand>,
 }
 
 impl Reporter {
@@ -60,7 +60,7 @@ impl Reporter {
     pub fn start(
         style: Style,
         notices: broadcast::Receiver<Notice>,
-        (dir, vault): (PathBuf, Vault),
+        (dir, encryption): (PathBuf, Encryption),
         (seen, written): (Seq, Seq),
         lines: Lines,
     ) -> Self {
@@ -70,10 +70,10 @@ impl Reporter {
             return Self { orders };
         }
         let screen = Screen::new(style == Style::Lines);
-        let desk = Desk {
+        let writer = ReportWriter {
             style,
             dir,
-            vault,
+            encryption,
             seen,
             screen,
             lines,
@@ -83,7 +83,7 @@ impl Reporter {
                 .enable_time()
                 .build();
             if let Ok(runtime) = runtime {
-                runtime.block_on(desk.report(written, notices, inbox));
+                runtime.block_on(writer.report(written, notices, inbox));
             }
         });
         Self { orders }
@@ -92,40 +92,40 @@ impl Reporter {
     /// Removes the progress line.
     pub fn hide_progress(&self) {
         let (done, is_done) = sync_channel(1);
-        if self.orders.send(Order::Hide(done)).is_ok() {
+        if self.orders.send(ReportCommand::Hide(done)).is_ok() {
             let _ = is_done.recv_timeout(PATIENCE);
         }
     }
 
     /// Redraws the progress line.
     pub fn show_progress(&self) {
-        let _ = self.orders.send(Order::Show);
+        let _ = self.orders.send(ReportCommand::Show);
     }
 
     /// Reports the rest and ends; does not wait for a blocked report.
     pub fn finish(self) {
         let (done, is_done) = sync_channel(1);
-        if self.orders.send(Order::Finish(done)).is_ok() {
+        if self.orders.send(ReportCommand::Finish(done)).is_ok() {
             let _ = is_done.recv_timeout(PATIENCE);
         }
     }
 }
 
-struct Desk {
+struct ReportWriter {
     style: Style,
     dir: PathBuf,
-    vault: Vault,
+    encryption: Encryption,
     seen: Seq,
     screen: Screen,
     lines: Lines,
 }
 
-impl Desk {
+impl ReportWriter {
     async fn report(
         mut self,
         written: Seq,
         mut notices: broadcast::Receiver<Notice>,
-        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut orders: mpsc::UnboundedReceiver<ReportCommand>,
     ) {
         // Not further: the agent's text comes between later records.
         self.catch_up(written);
@@ -140,14 +140,14 @@ impl Desk {
                     Err(RecvError::Closed) => open = false,
                 },
                 order = orders.recv() => match order {
-                    Some(Order::Hide(done)) => {
+                    Some(ReportCommand::Hide(done)) => {
                         self.screen.hide();
                         let _ = done.send(());
                     }
-                    Some(Order::Show) => {
+                    Some(ReportCommand::Show) => {
                         self.screen.show();
                     }
-                    Some(Order::Finish(done)) => {
+                    Some(ReportCommand::Finish(done)) => {
                         self.drain(&mut notices);
                         self.screen.clear();
                         let _ = done.send(());
@@ -195,7 +195,7 @@ impl Desk {
     fn catch_up(&mut self, up_to: Seq) {
         let mut missed = Vec::new();
         // Damaged records are skipped; other commands report them.
-        let _ = journal_reader::records(&self.dir, &self.vault, self.seen, |record| {
+        let _ = journal_reader::records(&self.dir, &self.encryption, self.seen, |record| {
             missed.extend(Some(record).filter(|record| record.seq <= up_to));
         });
         for record in &missed {

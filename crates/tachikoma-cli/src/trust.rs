@@ -120,7 +120,7 @@ impl Trust {
             working_dir,
             &agreements,
             refused,
-            "go on with it, now and later?",
+            "continue it, now and later?",
         )
     }
 

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tachikoma_core::TRUST_VARIABLE;
 use tachikoma_core::{LoopId, PASSPHRASE_VARIABLE};
 use tachikoma_fs::{RALPH_DIR, owner};
-use tachikoma_loop_runner::cloud::{Cloud, Proxies, Surroundings};
+use tachikoma_loop_runner::cloud::{Cloud, CloudEnvironment, Proxies};
 use tachikoma_loop_runner::git::worktree_tree::Bounds;
 use tachikoma_loop_runner::offline::Premises;
 use tachikoma_loop_runner::process::MARKER;
 use tachikoma_loop_runner::settings::{FileOf, Layers, Settings};
 use tachikoma_loop_runner::store::backup::{self, Backups};
+use tachikoma_loop_runner::store::encryption::{Encryption, IDENTITY, KeySource, Passphrase};
 use tachikoma_loop_runner::store::recover::Copies;
 use tachikoma_loop_runner::store::snapshot::Packing;
-use tachikoma_loop_runner::store::vault::{IDENTITY, KeySource, Passphrase, Vault};
 use tachikoma_loop_runner::store::{layout, lock, loops, temporary};
 
 use crate::failure::Failure;
@@ -23,15 +23,15 @@ use crate::secrets;
 
 /// Hint where the ids of loops are found.
 const LOOPS_HINT: &str =
-    "the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one";
+    "`.ralph/loops/` lists the stored loops; without `--loop` the current one is used";
 
 /// The current directory with its configuration and its loops.
 #[derive(Clone, Debug)]
 pub struct Workspace {
     /// The current directory.
     pub directory: PathBuf,
-    /// The vaults that were opened.
-    vaults: Arc<Mutex<Vec<(KeySource, Vault)>>>,
+    /// Encryption settings that are loaded already.
+    encryptions: Arc<Mutex<Vec<(KeySource, Encryption)>>>,
 }
 
 /// The loop that started this process, from the environment.
@@ -57,7 +57,7 @@ pub struct Current {
     /// Whether its state is kept after the run.
     pub is_kept: bool,
     /// Opens its encrypted files.
-    pub vault: Vault,
+    pub encryption: Encryption,
 }
 
 impl Workspace {
@@ -69,7 +69,7 @@ impl Workspace {
         })?;
         Ok(Self {
             directory,
-            vaults: Arc::default(),
+            encryptions: Arc::default(),
         })
     }
 
@@ -98,9 +98,9 @@ impl Workspace {
     pub fn premises_to_look_at(&self, working_dir: &Path, root: &Path) -> Premises {
         if root == working_dir {
             return self.premises(working_dir).unwrap_or_else(|failure| {
-                let vault = Vault::lost(&failure.what);
+                let encryption = Encryption::lost(&failure.what);
                 Premises {
-                    vault,
+                    encryption,
                     ..self.premises_by(working_dir, Settings::default())
                 }
             });
@@ -120,7 +120,7 @@ impl Workspace {
 
     fn premises_by(&self, working_dir: &Path, settings: Settings) -> Premises {
         let packing = Packing::of(settings.state.compress);
-        let vault = self.vault(working_dir, &settings);
+        let encryption = self.encryption(working_dir, &settings);
         Premises {
             bounds: Bounds::of(&settings, working_dir),
             working_dir: working_dir.to_owned(),
@@ -129,13 +129,13 @@ impl Workspace {
                 dir: working_dir.join(settings.state.backup_dir),
                 max: settings.state.max_backups,
                 packing,
-                vault: vault.clone(),
+                encryption: encryption.clone(),
             },
-            vault,
+            encryption,
             packing,
             cloud: settings.state.cloud_url.map(|url| Cloud {
                 url,
-                surroundings: self.surroundings(),
+                cloud_environment: self.cloud_environment(),
                 max: settings.state.max_backups,
             }),
             search_path: self.search_path(),
@@ -145,8 +145,8 @@ impl Workspace {
         }
     }
 
-    /// Returns the vault of a working directory, which decrypts and encrypts the files of its loops.
-    pub fn vault(&self, working_dir: &Path, settings: &Settings) -> Vault {
+    /// Returns the encryption of a working directory, which decrypts and encrypts the files of its loops.
+    pub fn encryption(&self, working_dir: &Path, settings: &Settings) -> Encryption {
         let state = &settings.state;
         let words = secrets::value(PASSPHRASE_VARIABLE).filter(|words| !words.expose().is_empty());
         let words = words.map(Passphrase::Words);
@@ -161,14 +161,17 @@ impl Workspace {
             passphrase: words.or_else(|| file.map(|path| Passphrase::File(working_dir.join(path)))),
             generated: working_dir.join(RALPH_DIR).join(IDENTITY),
         };
-        let mut known = self.vaults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self
+            .encryptions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // A passphrase takes a second to check, so the result is kept.
-        if let Some((_, vault)) = known.iter().find(|(known, _)| *known == source) {
-            return vault.clone();
+        if let Some((_, encryption)) = known.iter().find(|(known, _)| *known == source) {
+            return encryption.clone();
         }
-        let vault = Vault::new(source.clone());
-        known.push((source, vault.clone()));
-        vault
+        let encryption = Encryption::new(source.clone());
+        known.push((source, encryption.clone()));
+        encryption
     }
 
     fn layers_with(&self, file: &Path) -> Result<Layers, Failure> {
@@ -276,7 +279,7 @@ impl Workspace {
             return Ok(Current {
                 loop_id,
                 dir,
-                vault: self.premises_to_look_at(&root, &root).vault,
+                encryption: self.premises_to_look_at(&root, &root).encryption,
                 working_dir: root.clone(),
                 root,
                 is_kept: true,
@@ -301,7 +304,7 @@ impl Workspace {
         let dir = self.working_dir_or_here();
         let dir = dir.unwrap_or_else(|_| self.run_dir());
         let premises = self.premises_to_look_at(&dir, &dir);
-        match backup::of_lost_loop(&premises.backups.dir, &dir, &premises.vault) {
+        match backup::of_lost_loop(&premises.backups.dir, &dir, &premises.encryption) {
             Some(lost) => format!("{}, `tachikoma run` starts a new one", lost.words(&dir)),
             None => "`tachikoma run` starts one".to_owned(),
         }
@@ -317,14 +320,14 @@ impl Workspace {
         let is_kept = unkept.is_none();
         let root = unkept.unwrap_or_else(|| working_dir.clone());
         let premises = self.premises_to_look_at(&working_dir, &root);
-        let found = loops::current(&root, &premises.snapshot, &premises.vault)?;
+        let found = loops::current(&root, &premises.snapshot, &premises.encryption)?;
         Ok(found.map(|loop_id| Current {
             loop_id,
             dir: layout::loop_dir(&root, loop_id),
             working_dir,
             root,
             is_kept,
-            vault: premises.vault,
+            encryption: premises.encryption,
         }))
     }
 
@@ -362,7 +365,7 @@ impl Workspace {
     }
 
     /// Returns what network clients use of the environment: credentials of object stores, and proxies.
-    pub fn surroundings(&self) -> Surroundings {
+    pub fn cloud_environment(&self) -> CloudEnvironment {
         let ours = |name: &str| {
             let prefixes = ["AWS_", "AZURE_", "GOOGLE_"];
             prefixes.iter().any(|prefix| name.starts_with(prefix)) || Proxies::has_variable(name)
@@ -372,7 +375,7 @@ impl Workspace {
             ours(&name).then_some((name, value))
         });
         let home = std::env::var_os("HOME").map(PathBuf::from);
-        Surroundings {
+        CloudEnvironment {
             variables: variables.collect(),
             home: home.filter(|home| home.is_absolute()),
         }

@@ -30,7 +30,7 @@ const TOKEN: &str = "aws_session_token";
 
 /// The variables and the home directory that network clients use: credentials of object stores, and proxies.
 #[derive(Clone, Default)]
-pub struct Surroundings {
+pub struct CloudEnvironment {
     /// Variables, by name. Other variables are ignored.
     pub variables: BTreeMap<String, String>,
     /// The user's home directory.
@@ -38,13 +38,13 @@ pub struct Surroundings {
 }
 
 /// Keeps credentials out of debug output.
-impl std::fmt::Debug for Surroundings {
+impl std::fmt::Debug for CloudEnvironment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Surroundings")
+        f.write_str("CloudEnvironment")
     }
 }
 
-impl Surroundings {
+impl CloudEnvironment {
     /// Returns the proxies that the variables name.
     #[must_use]
     pub fn proxies(&self) -> Proxies {
@@ -184,9 +184,9 @@ fn section_of(
 mod tests {
     use super::*;
 
-    fn surroundings(home: &Path, variables: &[(&str, &str)]) -> Surroundings {
+    fn cloud_environment(home: &Path, variables: &[(&str, &str)]) -> CloudEnvironment {
         let variables = variables.iter();
-        Surroundings {
+        CloudEnvironment {
             variables: variables
                 .map(|&(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
@@ -209,14 +209,14 @@ mod tests {
     #[test]
     fn credentials_come_from_files_and_variables_override_them() {
         let home = home();
-        let told = surroundings(home.path(), &[]).aws().unwrap();
+        let told = cloud_environment(home.path(), &[]).aws().unwrap();
         let of = |told: &BTreeMap<String, String>, key: &str| told.get(key).cloned();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("ID"));
         assert_eq!(of(&told, "aws_secret_access_key").as_deref(), Some("S=E"));
         assert_eq!(of(&told, "aws_region").as_deref(), Some("eu-central-1"));
         assert_eq!(of(&told, "aws_session_token"), None);
 
-        let other = surroundings(home.path(), &[("AWS_PROFILE", "other")]);
+        let other = cloud_environment(home.path(), &[("AWS_PROFILE", "other")]);
         let told = other.aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("OTHER"));
         assert_eq!(of(&told, "aws_session_token").as_deref(), Some("T"));
@@ -232,12 +232,12 @@ mod tests {
             ("AWS_CONFIG_FILE", path.to_str().unwrap()),
             ("AWS_SESSION_TOKEN", "STALE"),
         ];
-        let told = surroundings(home.path(), &named).aws().unwrap();
+        let told = cloud_environment(home.path(), &named).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("ID"));
         assert_eq!(of(&told, "aws_session_token"), None);
         assert_eq!(of(&told, "aws_region"), None, "that of the named file");
         let named = [("AWS_SHARED_CREDENTIALS_FILE", path.to_str().unwrap())];
-        let told = surroundings(home.path(), &named).aws().unwrap();
+        let told = cloud_environment(home.path(), &named).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("C"));
         assert_eq!(of(&told, "aws_session_token").as_deref(), Some("OLD"));
 
@@ -247,7 +247,7 @@ mod tests {
             ("AWS_DEFAULT_REGION", "here"),
             ("HOME", "x"),
         ];
-        let told = surroundings(home.path(), &variables).aws().unwrap();
+        let told = cloud_environment(home.path(), &variables).aws().unwrap();
         assert_eq!(of(&told, "aws_access_key_id").as_deref(), Some("V"));
         assert_eq!(of(&told, "aws_secret_access_key").as_deref(), Some("W"));
         assert_eq!(of(&told, "aws_region"), None);
@@ -257,16 +257,16 @@ mod tests {
     #[test]
     fn unsupported_profiles_are_rejected_with_the_reason() {
         let home = home();
-        let role = surroundings(home.path(), &[("AWS_PROFILE", "role")]);
+        let role = cloud_environment(home.path(), &[("AWS_PROFILE", "role")]);
         let error = role.aws().unwrap_err().to_string();
         assert!(
             error.contains("`role_arn`, which is not supported"),
             "{error}"
         );
-        let missing = surroundings(home.path(), &[("AWS_PROFILE", "missing")]);
+        let missing = cloud_environment(home.path(), &[("AWS_PROFILE", "missing")]);
         let error = missing.aws().unwrap_err().to_string();
         assert!(error.contains("no such profile"), "{error}");
-        let nothing = surroundings(&home.path().join("elsewhere"), &[]);
+        let nothing = cloud_environment(&home.path().join("elsewhere"), &[]);
         assert!(nothing.aws().unwrap().is_empty());
     }
 }

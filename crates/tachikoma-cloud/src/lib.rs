@@ -15,7 +15,7 @@ mod store;
 mod tls;
 mod upload;
 
-pub use credentials::Surroundings;
+pub use credentials::CloudEnvironment;
 pub use digest::{Digest, digest_of};
 pub use error::CloudError;
 pub use object::{Object, PART_BYTES, Put};

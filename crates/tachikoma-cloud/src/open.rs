@@ -12,7 +12,7 @@ use object_store::{ObjectStore, RetryConfig};
 use reqwest::Url;
 
 use crate::http::Connector;
-use crate::{CloudError, Store, Surroundings, tls};
+use crate::{CloudEnvironment, CloudError, Store, tls};
 
 /// Retries of one request by the library, after a broken connection or if the server is busy. The caller retries the whole operation.
 const REQUEST_RETRIES: usize = 2;
@@ -74,7 +74,7 @@ fn parse(text: &str) -> Result<(Url, Kind), CloudError> {
 ///
 /// # Errors
 /// The address cannot be used, the credentials cannot be read, or the directory does not exist.
-pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError> {
+pub fn open(url: &str, cloud_environment: &CloudEnvironment) -> Result<Store, CloudError> {
     let shown = url.to_owned();
     let (url, kind) = parse(url)?;
     let retry = RetryConfig {
@@ -98,7 +98,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
         }
         Kind::S3 => {
             tls::install_provider();
-            let told = surroundings.aws()?;
+            let told = cloud_environment.aws()?;
             check_endpoint(&told)?;
             let secrets: Vec<String> = [
                 "aws_secret_access_key",
@@ -110,7 +110,7 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
             .collect();
             let failed = |error| CloudError::of(&shown, &shown, &secrets, &error);
             let mut builder = AmazonS3Builder::new()
-                .with_http_connector(Connector::new(surroundings.proxies()))
+                .with_http_connector(Connector::new(cloud_environment.proxies()))
                 .with_retry(retry);
             for (key, value) in &told {
                 // Some of the variables are not for the library.
@@ -125,9 +125,9 @@ pub fn open(url: &str, surroundings: &Surroundings) -> Result<Store, CloudError>
         }
         Kind::Unproven => {
             tls::install_provider();
-            let told = surroundings.variables.iter();
+            let told = cloud_environment.variables.iter();
             let told = told.map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
-            let secrets = surroundings.variables.iter().filter(|(name, _)| {
+            let secrets = cloud_environment.variables.iter().filter(|(name, _)| {
                 name.contains("KEY") || name.contains("SECRET") || name.contains("TOKEN")
             });
             let secrets: Vec<String> = secrets.map(|(_, value)| value.clone()).collect();
@@ -196,7 +196,7 @@ mod tests {
     fn a_missing_directory_is_not_created() {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("file://{}/missing", dir.path().display());
-        let error = open(&url, &Surroundings::default()).unwrap_err();
+        let error = open(&url, &CloudEnvironment::default()).unwrap_err();
         assert!(
             error.to_string().ends_with("missing is not a directory"),
             "{error}"

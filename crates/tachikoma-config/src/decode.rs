@@ -9,8 +9,7 @@ use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use super::Settings;
-use super::built::AGENTS_NOT_BUILT;
-use super::keys::{self, Key};
+use super::keys::{self, AGENTS_NOT_BUILT, Key};
 
 /// What is wrong with a value, and where below it.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,6 +12,75 @@ use super::Settings;
 /// Other names of keys, as (alias, key).
 pub(super) const ALIASES: &[(&str, &str)] = &[("context_threshold", "context_redline_percent")];
 
+/// Keys, and tables with all their keys, that have no effect yet. A new feature removes its keys from this list.
+pub(super) const NOT_BUILT: &[&str] = &[
+    "agent.fallback",
+    "agents.codex",
+    "agents.gemini",
+    "agents.acp",
+    "agents.demo",
+];
+
+/// Agents that have a name and settings already, but cannot be run yet.
+pub(super) const AGENTS_NOT_BUILT: &[&str] = &["codex", "gemini", "acp"];
+
+/// Keys, and tables with all their keys, that neither name a program nor loosen a permission. All other keys need the user's agreement, so that
+/// a new key needs it until it is listed here.
+pub(super) const HARMLESS: &[&str] = &[
+    "prompt_path",
+    "max_iterations",
+    "iteration_delay",
+    "context_redline_percent",
+    "attended_mode",
+    "question_timeout",
+    "stop_conditions.max_test_failure_streak",
+    "stop_conditions.max_no_progress_iterations",
+    "stop_conditions.max_consecutive_failures",
+    "stop_conditions.stop_on_patterns",
+    "stop_conditions.max_cost_usd",
+    "stop_conditions.max_tokens",
+    "stop_conditions.max_duration",
+    "stop_conditions.max_quota_percent",
+    "stop_conditions.max_outage",
+    "stop_conditions.completion_promise",
+    "stop_conditions.confirmations",
+    "stop_conditions.objectives",
+    "session.session_timeout",
+    "session.persist_sessions",
+    "session.fresh_each_iteration",
+    "session.process_each_iteration",
+    "session.first_output_timeout",
+    "session.silence_timeout",
+    "session.tool_timeout",
+    "session.result_grace",
+    "session.graceful_timeout",
+    "session.transcript_max_bytes",
+    "session.transcripts_kept",
+    "context",
+    "reboot",
+    "state.enabled",
+    "state.auto_save_interval",
+    "state.backup_interval",
+    "state.max_backups",
+    "state.compress",
+    "git.auto_commit",
+    "git.commit_on_failure",
+    "git.commit_message",
+    "git.max_file_bytes",
+    "git.commit_timeout",
+    "agent.name",
+    "agent.fallback",
+    "opencode.enabled",
+    "opencode.serve_port",
+    "opencode.auto_restart",
+    "opencode.restart_delay_ms",
+    "opencode.max_restart_attempts",
+    "opencode.restart_on_normal_exit",
+    "opencode.health_interval",
+    "opencode.health_failures",
+    "opencode.max_rss_bytes",
+];
+
 /// What every variable that sets a key begins with.
 pub(super) const VARIABLE_PREFIX: &str = "TACHIKOMA_";
 
@@ -95,6 +164,25 @@ fn is_open(default: &Value) -> bool {
 fn is_below(key: &str, table: &str) -> bool {
     key.strip_prefix(table)
         .is_some_and(|rest| rest.starts_with('.'))
+}
+
+fn is_listed(key: &str, list: &[&str]) -> bool {
+    list.iter()
+        .any(|entry| key == *entry || is_below(key, entry))
+}
+
+/// Returns whether the feature that `key` configures exists.
+pub(super) fn is_built(key: &str) -> bool {
+    !is_listed(key, NOT_BUILT)
+}
+
+/// Returns whether a key, written with dots, names a program or loosens a permission, or may do so.
+#[must_use]
+pub fn is_guarded(key: &str) -> bool {
+    let of_agent = key.strip_prefix("agents.");
+    let is_model = of_agent
+        .is_some_and(|rest| last_segment(rest) == "model" && rest.matches('.').count() == 1);
+    !is_model && !is_listed(key, HARMLESS)
 }
 
 /// Returns the key that an alias refers to. Other keys are returned unchanged.

@@ -5,7 +5,6 @@
 
 mod address;
 mod agents;
-mod built;
 mod decode;
 mod guarded;
 mod guarded_lines;
@@ -34,11 +33,12 @@ pub use address::without_password;
 pub use agents::{
     AgentChoice, AgentName, AgentSettings, Agents, CommandSettings, Permission, PromptChannel,
 };
+pub use guarded::Guarded;
 pub use guarded::digest;
-pub use guarded::{Guarded, is_guarded};
 pub use guarded_lines::guarded_lines;
+pub use keys::is_guarded;
 pub use layers::{FileOf, Layers};
-pub use lists::{Gate, GateMoment, Hook, Moment};
+pub use lists::{Gate, GateMoment, Hook};
 pub use live::Live;
 pub use loaded::{Entry, Loaded};
 pub use notify::{Notify, NotifyTarget};
@@ -59,7 +59,7 @@ pub struct Settings {
     pub working_dir: PathBuf,
     /// The prompt's file, read again at every iteration.
     pub prompt_path: PathBuf,
-    /// Iterations after which the loop ends, counted over its whole life. 0 = no limit.
+    /// Iterations after which the loop ends, counted over all its runs. 0 = no limit.
     pub max_iterations: u32,
     /// The pause between two iterations. 0 = none.
     pub iteration_delay: HumanDuration,
@@ -91,7 +91,7 @@ pub struct Settings {
     pub gate: Vec<Gate>,
     /// Commands run at moments of the loop.
     pub hook: Vec<Hook>,
-    /// Who is told what.
+    /// Notifications: which events are sent, and how.
     pub notify: Vec<Notify>,
 }
 

@@ -1,7 +1,8 @@
 //! The arrays of tables: `[[gate]]` and `[[hook]]`.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tachikoma_core::HookPoint;
 
 use super::scalars::HumanDuration;
@@ -47,7 +48,8 @@ pub enum GateMoment {
 #[serde(deny_unknown_fields)]
 pub struct Hook {
     /// The moment.
-    pub on: Moment,
+    #[schemars(schema_with = "hook_point_schema")]
+    pub on: HookPoint,
     /// The command line, run by the shell.
     pub command: String,
     /// A hook that runs longer is ended, and has failed. 0 = no limit.
@@ -59,55 +61,8 @@ fn hook_timeout() -> HumanDuration {
     HumanDuration::from_secs(30)
 }
 
-/// A moment of the loop at which hooks run and people are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum Moment {
-    /// The loop starts.
-    LoopStart,
-    /// The loop ended.
-    LoopEnd,
-    /// An iteration starts.
-    IterationStart,
-    /// An iteration ended.
-    IterationEnd,
-    /// A session starts.
-    SessionStart,
-    /// A session ended.
-    SessionEnd,
-    /// A session is about to be replaced.
-    BeforeReboot,
-    /// A session was replaced.
-    AfterReboot,
-    /// Tests pass that failed, or fail that passed.
-    TestsChanged,
-    /// An iteration changed nothing.
-    NoProgress,
-    /// Something failed.
-    Error,
-    /// The operator is asked.
-    Question,
-    /// The loop waits for a usage limit to pass.
-    LimitWait,
-}
-
-impl From<Moment> for HookPoint {
-    fn from(moment: Moment) -> Self {
-        match moment {
-            Moment::LoopStart => Self::LoopStart,
-            Moment::LoopEnd => Self::LoopEnd,
-            Moment::IterationStart => Self::IterationStart,
-            Moment::IterationEnd => Self::IterationEnd,
-            Moment::SessionStart => Self::SessionStart,
-            Moment::SessionEnd => Self::SessionEnd,
-            Moment::BeforeReboot => Self::BeforeReboot,
-            Moment::AfterReboot => Self::AfterReboot,
-            Moment::TestsChanged => Self::TestsChanged,
-            Moment::NoProgress => Self::NoProgress,
-            Moment::Error => Self::Error,
-            Moment::Question => Self::Question,
-            Moment::LimitWait => Self::LimitWait,
-        }
-    }
+/// The schema of a [`HookPoint`]: the core has no schemas.
+pub(super) fn hook_point_schema(_: &mut SchemaGenerator) -> Schema {
+    let names = HookPoint::ALL.map(|point| json!({ "type": "string", "const": point }));
+    json_schema!({ "oneOf": names })
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::guarded::Guarded;
 use super::problem::Origin;
-use super::{Settings, built, keys};
+use super::{Settings, keys};
 
 /// The settings that hold, with the origin of each.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +76,7 @@ impl Loaded {
     /// Returns the keys that are set although their feature does not exist yet, with their origin.
     #[must_use]
     pub fn not_built(&self) -> Vec<(String, &Origin)> {
-        let keys = self.origins.iter().filter(|(key, _)| !built::is_built(key));
+        let keys = self.origins.iter().filter(|(key, _)| !keys::is_built(key));
         keys.map(|(key, origin)| (key.clone(), origin)).collect()
     }
 }

@@ -1,18 +1,20 @@
-//! `[[notify]]`: who is told what, and how.
+//! `[[notify]]`: which events are sent as notifications, and how.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use tachikoma_core::HookPoint;
 
-use super::lists::Moment;
+use super::lists::hook_point_schema;
 use super::scalars::Secret;
 
-/// Who is told what.
+/// Notifications: which events are sent, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Notify {
-    /// The moments that are told.
+    /// The events that are sent.
     #[serde(default = "notify_moments")]
-    pub on: Vec<Moment>,
+    #[schemars(schema_with = "hook_points_schema")]
+    pub on: Vec<HookPoint>,
     /// The way the message takes.
     pub to: NotifyTarget,
     /// The address of the service; for mail `smtp://host:port` or `smtps://host`. Shown as `***`.
@@ -39,7 +41,7 @@ pub struct Notify {
     /// The receivers of mail, such as `["me@example.org"]`; `to = "email"` needs one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recipients: Vec<String>,
-    /// Messages in an hour; the end of the loop, errors and questions are told all the same. 0 = no limit.
+    /// Messages in an hour; the end of the loop, errors and questions are always sent. 0 = no limit.
     #[serde(default = "max_per_hour")]
     pub max_per_hour: u32,
 }
@@ -51,12 +53,16 @@ impl Notify {
     }
 }
 
-fn notify_moments() -> Vec<Moment> {
+fn hook_points_schema(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": hook_point_schema(generator) })
+}
+
+fn notify_moments() -> Vec<HookPoint> {
     vec![
-        Moment::LoopEnd,
-        Moment::Error,
-        Moment::Question,
-        Moment::LimitWait,
+        HookPoint::LoopEnd,
+        HookPoint::Error,
+        HookPoint::Question,
+        HookPoint::LimitWait,
     ]
 }
 
@@ -154,14 +160,14 @@ mod tests {
             let said = wrong(&table);
             assert!(
                 said.contains(&format!(
-                    "`url` of notify 1 is none that a message to `{to}` can be sent to"
+                    "`url` of notify 1 is not an address that `{to}` can use"
                 )),
                 "{said}"
             );
             assert!(!said.contains("hunter2"), "{said}");
         }
         let said = wrong("[[notify]]\nto = 'desktop'\non = []\n");
-        assert!(said.contains("`on` of notify 1 has no moment"), "{said}");
+        assert!(said.contains("`on` of notify 1 is empty"), "{said}");
         let said = wrong("[[notify]]\nto = 'command'\ncommand = ' '\n");
         assert!(said.contains("`command` of notify 1 is empty"), "{said}");
         let said = wrong("[[hook]]\non = 'error'\ncommand = ''\n");

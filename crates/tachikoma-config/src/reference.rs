@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::loaded::toml_text;
-use super::{Settings, built, keys};
+use super::{Settings, keys};
 
 /// Returns the JSON schema of `tachikoma.toml`.
 #[must_use]
@@ -94,7 +94,7 @@ fn sections(schema: &Value) -> Vec<Section> {
             vec![name.into()]
         };
         let same = |section: &Section| {
-            section.table == table || built::is_built(&section.table) == built::is_built(table)
+            section.table == table || keys::is_built(&section.table) == keys::is_built(table)
         };
         match sections
             .iter_mut()
@@ -161,7 +161,7 @@ impl Section {
                 &node["description"]
             };
             text.push_str(&format!("\n{}", description.as_str().unwrap_or_default()));
-            if self.is_list && !built::is_built(&self.table) {
+            if self.is_list && !keys::is_built(&self.table) {
                 text.push_str(NOT_BUILT_YET);
             }
             text.push('\n');
@@ -186,7 +186,7 @@ impl Section {
             (Some(None) | None, _) => "absent".into(),
         };
         let mut meaning = node["description"].as_str().unwrap_or_default().to_owned();
-        if !self.is_list && !built::is_built(&key) {
+        if !self.is_list && !keys::is_built(&key) {
             meaning.push_str(NOT_BUILT_YET);
         }
         format!(

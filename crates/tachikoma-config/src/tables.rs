@@ -22,7 +22,7 @@ pub struct StopConditions {
     /// Programs asked after every iteration, all at once, with the status as JSON on their standard input: exit 0 = go on, 10 =
     /// the work is complete, which the gates have to prove, 11 = stop.
     pub custom_scripts: Vec<PathBuf>,
-    /// What the loop may cost over its whole life, by the agent's own figures; looked at while it works, too. 0 = no limit.
+    /// What the loop may cost over all its runs, by the agent's own figures; looked at while it works, too. 0 = no limit.
     pub max_cost_usd: Usd,
     /// Tokens the loop may use, those from the cache included; looked at while it works, too. 0 = no limit.
     pub max_tokens: u64,
@@ -89,7 +89,7 @@ pub struct SessionSettings {
     pub graceful_timeout: HumanDuration,
     /// What is kept of one iteration's output: its head and its tail. 0 = no limit.
     pub transcript_max_bytes: u64,
-    /// Iterations whose transcripts are kept. 0 = no limit.
+    /// Number of iterations to keep transcripts of. 0 = no limit.
     pub transcripts_kept: u32,
 }
 
@@ -258,7 +258,7 @@ pub struct StateSettings {
     pub compress: bool,
     /// Everything that is kept of a loop is encrypted (age); needs a key: `encrypt_identity_file`, `encrypt_passphrase_file`, or the variable `TACHIKOMA_STATE_PASSPHRASE`.
     pub encrypt: bool,
-    /// The file whose text is the passphrase that unlocks a key made here. Absent = none.
+    /// The file with the passphrase of a key that was made here. Absent = none.
     pub encrypt_passphrase_file: Option<PathBuf>,
     /// The public keys (`age1...`) that can decrypt. Empty = that of the identity.
     pub encrypt_recipients: Vec<String>,

@@ -5,8 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
-use super::built::{NOT_BUILT, is_built};
-use super::keys::{Key, LEAVES, Place, place};
+use super::keys::{Key, LEAVES, NOT_BUILT, Place, is_built, place};
 use super::layers::NOT_SETTINGS;
 use super::*;
 

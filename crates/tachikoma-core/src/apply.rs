@@ -18,8 +18,7 @@ use self::work::with_work;
 use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
 use crate::denials::{DENIALS_MAX, Denial};
 use crate::event::LoopEvent;
-use crate::hooking::Frames;
-use crate::ladder::{Ladder, Rung};
+use crate::hooking::PendingHooks;
 use crate::launch::Resumption;
 use crate::outcome::IterationOutcome;
 use crate::phase::{Ending, Phase, Reboot, RebootStage, Tool, TurnResult};
@@ -27,6 +26,7 @@ use crate::reboots::{RebootEntry, RebootResult};
 use crate::record::Record;
 use crate::session::{HandOff, PastSession, Session};
 use crate::state::State;
+use crate::stop_signal::{Escalation, StopSignal};
 use crate::time::Timestamp;
 use crate::turn_report::{LimitedAttempt, TurnReport};
 
@@ -37,12 +37,12 @@ const HISTORY_MAX: usize = 100;
 pub fn apply(state: &mut State, record: &Record) {
     if let LoopEvent::SegmentOpened {
         state: opened,
-        life,
+        epoch,
         ..
     } = &record.event
     {
         state.clone_from(opened);
-        state.life.clone_from(life);
+        state.epoch.clone_from(epoch);
     }
     debug_assert_eq!(
         record.seq,
@@ -64,7 +64,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::Warned { .. }
         | LoopEvent::DiskWasFull { .. }
         | LoopEvent::Repaired { .. } => {}
-        LoopEvent::Incident(incident) => state.copies.take(incident, time),
+        LoopEvent::Incident(incident) => state.uploads.take(incident, time),
         LoopEvent::ConfigChanged { changes } => {
             if changes.iter().any(|change| change.key == "attended_mode") {
                 state.operator.attended = None;
@@ -82,7 +82,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             if matches!(resumption, Resumption::AfterEnd { .. }) {
                 work::service_answered(state);
             }
-            state.frames.ready = false;
+            state.pending_hooks.ready = false;
             start::take_up(state, launch, runner, time);
         }
         LoopEvent::PauseRequested => state.pause_requested = true,
@@ -90,7 +90,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.pause_requested = false;
             state.phase = Phase::Paused { then: *then };
         }
-        // What follows a resumption is recorded right behind it.
+        // The next record states what follows the resumption.
         LoopEvent::PauseWithdrawn => state.pause_requested = false,
         LoopEvent::Resumed => {
             state.pause_requested = false;
@@ -103,8 +103,8 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         }
         LoopEvent::WaitStarted { wait } => state.phase = Phase::Waiting { wait: *wait },
         LoopEvent::SessionStarted { session, agent_id } => {
-            state.ledger.session_began();
-            state.frames.session_start = true;
+            state.accounting.session_began();
+            state.pending_hooks.session_start = true;
             state.session = Session {
                 number: *session,
                 agent_id: agent_id.clone(),
@@ -123,7 +123,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             reason,
         } => {
             state.checkpoint.take(&state.session, reason);
-            state.frames.session_end = true;
+            state.pending_hooks.session_end = true;
             // A crash between two records of one reboot may say it twice.
             state.history.retain(|past| past.number != *session);
             if state.history.len() >= HISTORY_MAX {
@@ -160,12 +160,12 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.cut = false;
             state.claimed = false;
             operator::attempt_attended(state);
-            state.frames = Frames::default();
+            state.pending_hooks = PendingHooks::default();
             state.completion.attempt_started();
             state.progress.attempt_started(*attempt);
             state.stop_pattern = None;
-            state.ledger.turn_began();
-            state.kept.unseen = true;
+            state.accounting.turn_began();
+            state.kept.unsurveyed = true;
             state.session.context_before = state.session.context;
             state.session.hand_off = HandOff::NotAsked;
             work::begin_work(state, *generation, time);
@@ -188,7 +188,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         }
         LoopEvent::OutputSeen => with_work(state, |work| work.heard(time)),
         LoopEvent::SilenceChecked { until, .. } => {
-            with_work(state, |work| work.look = Some(*until));
+            with_work(state, |work| work.silence_check_until = Some(*until));
         }
         LoopEvent::AgentBusy { activity } => with_work(state, |work| work.seen(*activity, time)),
         LoopEvent::ContextMeasured {
@@ -226,7 +226,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 let ended = work.tools.get(id).filter(|_| error.is_none());
                 work_done = ended.is_some_and(|tool| !only_talks_to_the_loop(&tool.summary));
                 // A tool call that our interrupt ended has not failed, and stays the last sign of activity.
-                if work.ladder.is_none() {
+                if work.escalation.is_none() {
                     tool = work.tools.remove(id);
                     work.heard(time);
                 }
@@ -260,7 +260,9 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.session.spent = *spent;
             reboot::hand_off_resulted(state, *success, problem.as_ref(), time);
             let (cost, tokens) = (*cost_microusd, *tokens);
-            state.ledger.turn_resulted(&mut state.stats, cost, tokens);
+            state
+                .accounting
+                .turn_resulted(&mut state.stats, cost, tokens);
             if pattern.is_some() {
                 state.session.pattern.clone_from(pattern);
             }
@@ -271,16 +273,18 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                     claimed: *claimed,
                     reason: reason.clone(),
                     problem: problem.clone(),
-                    after_interrupt: work.ladder.is_some(),
+                    after_interrupt: work.escalation.is_some(),
                 });
             });
         }
-        LoopEvent::CallEnded { tokens } => state.ledger.call_ended(&mut state.stats, *tokens),
-        LoopEvent::CostTold {
+        LoopEvent::CallEnded { tokens } => state.accounting.call_ended(&mut state.stats, *tokens),
+        LoopEvent::CostReported {
             conversation_microusd,
         } => {
             let conversation = *conversation_microusd;
-            state.ledger.cost_told(&mut state.stats, conversation);
+            state
+                .accounting
+                .cost_reported(&mut state.stats, conversation);
         }
         LoopEvent::WorkedOutside {
             tool,
@@ -288,17 +292,19 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             tokens,
         } => {
             if tool.is_empty() {
-                let ledger = &mut state.ledger;
-                ledger.turn_resulted(&mut state.stats, *cost_microusd, *tokens);
+                let accounting = &mut state.accounting;
+                accounting.turn_resulted(&mut state.stats, *cost_microusd, *tokens);
             } else {
                 state.kept.checked = true;
                 state.kept.outside = true;
             }
         }
-        LoopEvent::ConversationTakenUp(told) => state.ledger.taken_up(&mut state.stats, *told),
-        LoopEvent::QuotaTold(quota) => {
+        LoopEvent::ConversationResumed(told) => state
+            .accounting
+            .conversation_resumed(&mut state.stats, *told),
+        LoopEvent::QuotaReported(quota) => {
             state.stats.on_subscription = true;
-            state.ledger.quota_told(quota.clone());
+            state.accounting.quota_reported(quota.clone());
         }
         LoopEvent::StopPatternMatched { pattern } => {
             state.stop_pattern = Some(pattern.clone());
@@ -319,15 +325,15 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 });
             });
         }
-        LoopEvent::RungClimbed { rung, until } => {
-            let next = Ladder {
-                rung: *rung,
+        LoopEvent::AgentSignaled { signal, until } => {
+            let next = Escalation {
+                signal: *signal,
                 until: *until,
             };
-            with_work(state, |work| work.ladder = Some(next));
+            with_work(state, |work| work.escalation = Some(next));
             with_reboot(state, |reboot| {
-                if let RebootStage::Closing { ladder, .. } = &mut reboot.stage {
-                    *ladder = next;
+                if let RebootStage::Closing { escalation, .. } = &mut reboot.stage {
+                    *escalation = next;
                 }
             });
             if let Phase::Autocommitting { autocommit } = &mut state.phase {
@@ -349,7 +355,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             work::service_answered(state);
             if report.outcome == IterationOutcome::Succeeded {
                 state.session.oriented = true;
-                state.kept.untold = None;
+                state.kept.work_tree_note = None;
                 state.session.fast_failures = 0;
                 state.failure_streak = 0;
             }
@@ -377,7 +383,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             ..
         }) => {
             work::service_refused(state, *streak, *outage, time);
-            state.frames.ended(None);
+            state.pending_hooks.ended(None);
             completion::attempt_ended(state, AttemptEnd::Cut);
             work::cut_short(state, *agent_lives);
         }
@@ -448,9 +454,9 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             };
         }
         LoopEvent::HandOffRequested { until } => {
-            state.ledger.turn_began();
+            state.accounting.turn_began();
             // The turn that writes it may change files.
-            state.kept.unseen = true;
+            state.kept.unsurveyed = true;
             reboot::hand_off_requested(state, *until);
         }
         LoopEvent::HandOffWritten { text, partial } => {
@@ -459,17 +465,17 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         LoopEvent::HooksStarted(start) => hooks::hooks_started(state, start),
         LoopEvent::HooksRan(end) => hooks::hooks_ended(state, end),
         LoopEvent::ClosingStarted { until, failed } => {
-            let rung = match failed {
-                None => Rung::Interrupt,
-                Some(_) => Rung::Kill,
+            let signal = match failed {
+                None => StopSignal::Interrupt,
+                Some(_) => StopSignal::Kill,
             };
-            let ladder = Ladder {
-                rung,
+            let escalation = Escalation {
+                signal,
                 until: *until,
             };
             let failed = failed.clone();
             with_reboot(state, |reboot| {
-                reboot.stage = RebootStage::Closing { ladder, failed }
+                reboot.stage = RebootStage::Closing { escalation, failed }
             });
         }
         LoopEvent::SessionOpening {
@@ -534,7 +540,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
 
 fn finish_iteration(state: &mut State, outcome: IterationOutcome, duration_ms: u64, lives: bool) {
     state.stats.count(outcome, duration_ms);
-    state.frames.ended(Some(outcome));
+    state.pending_hooks.ended(Some(outcome));
     state.session.end_iteration();
     if !lives {
         state.agent = None;
@@ -546,7 +552,7 @@ fn finish_iteration(state: &mut State, outcome: IterationOutcome, duration_ms: u
 fn denied(state: &mut State, denial: &Denial, time: Timestamp) {
     let mut tool = None;
     with_work(state, |work| {
-        if work.ladder.is_none() {
+        if work.escalation.is_none() {
             tool = work.tools.remove(&denial.id);
             work.heard(time);
         }

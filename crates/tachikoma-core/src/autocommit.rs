@@ -8,36 +8,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::id::SessionNo;
-use crate::ladder::Ladder;
 use crate::outcome::Outcome;
 use crate::serde_skip::is_zero;
+use crate::stop_signal::Escalation;
 use crate::time::Timestamp;
 use crate::wait::Wait;
 
-/// Work that is being kept.
+/// A commit in progress, or a survey of the work tree without a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Autocommit {
-    /// At which point of the loop.
+    /// Why it is made.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub purpose: AutocommitPurpose,
-    /// Under which word it is committed; none = the work tree is only looked at.
+    /// The status in the commit message; `None` = only survey the work tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitStatus>,
-    /// When it is given up; none = never.
+    /// When it is given up; `None` = never.
     pub until: Option<Timestamp>,
-    /// How far the agent's process is on its way out. The work tree is looked at when the process has ended; none = it has.
+    /// How the agent's process is being ended. The work tree is surveyed after that; `None` = the process has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub closing: Option<Ladder>,
+    pub closing: Option<Escalation>,
     /// When the end of the agent's process was asked for: what changed before it is not the agent's. `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Whether it was told to end at once.
+    /// Whether it was canceled, so that it ends soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub called_off: bool,
     /// The wait that follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
-    /// How the loop ends with it, if it does.
+    /// How the loop ends after it; `None` = the loop goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
@@ -45,13 +45,13 @@ pub struct Autocommit {
 impl Autocommit {
     pub(crate) fn postpone(&mut self, duration: Duration) {
         self.until = self.until.map(|until| until.after(duration));
-        if let Some(ladder) = &mut self.closing {
-            ladder.until = ladder.until.after(duration);
+        if let Some(escalation) = &mut self.closing {
+            escalation.until = escalation.until.after(duration);
         }
     }
 }
 
-/// Which of the changes since the last look at the work tree are the loop's, unless it still owes a look.
+/// Which changes since the last survey belong to the loop, unless a survey is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopChanges {
     /// All of them.
@@ -93,7 +93,7 @@ pub enum CommitStatus {
     Succeeded,
     /// Its iteration failed.
     Failed,
-    /// The next session stands on it.
+    /// The next session continues it.
     Checkpoint,
     /// The loop ended.
     End,
@@ -123,11 +123,11 @@ pub struct CommitOrder {
     pub context: Option<Context>,
 }
 
-/// What came of keeping the work.
+/// The result of an autocommit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AutocommitResult {
-    /// Files that changed since the last look.
+    /// Files that changed since the last survey.
     pub changed: u32,
     /// Names of the first of them, relative to the working directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -135,12 +135,12 @@ pub struct AutocommitResult {
     /// Lines added and removed in them; 0 where that is not known.
     #[serde(skip_serializing_if = "is_zero")]
     pub lines: u32,
-    /// Whether someone else committed since the last look.
+    /// Whether the agent or the user committed since the last survey.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub head_moved: bool,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
-    /// Files that the loop changed and does not commit, because somebody else had changed them before.
+    /// Files that the loop changed and does not commit, because the user had changed them before.
     #[serde(skip_serializing_if = "is_zero")]
     pub withheld: u32,
     /// What was committed.
@@ -152,7 +152,7 @@ pub struct AutocommitResult {
 }
 
 impl TrackedWork {
-    /// Returns what is kept when nothing is other than it was.
+    /// Returns the result of an autocommit that finds nothing new.
     #[must_use]
     pub fn as_before(&self) -> AutocommitResult {
         AutocommitResult {
@@ -188,11 +188,11 @@ pub fn short_commit(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
 
-/// What is known of the work in the repository.
+/// What is known of the work tree and its commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrackedWork {
-    /// How often work was kept: an answer carries the number of what it answers.
+    /// Number of the latest autocommit. Answers carry the number of their order.
     pub number: u64,
     /// The latest snapshot.
     pub snapshot: Option<Snapshot>,
@@ -202,25 +202,27 @@ pub struct TrackedWork {
     pub commits: u32,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
-    /// Files that the loop changed and does not commit, because somebody else had changed them before.
+    /// Files that the loop changed and does not commit, because the user had changed them before.
     #[serde(skip_serializing_if = "is_zero")]
     pub withheld: u32,
     /// Files that the latest attempt changed; none where that is not known.
     pub files_changed: Option<u32>,
-    /// Whether an attempt has begun, or ended, that the work tree was not looked at after.
-    pub unseen: bool,
+    /// Whether an attempt began or ended after the last survey of the work tree.
+    #[serde(rename = "unseen")]
+    pub unsurveyed: bool,
     /// Whether gates or scripts were begun that it was not looked at after, the agent worked outside of an iteration, or a runner took
     /// the loop up that owed a look: what was changed is the loop's doing.
     pub checked: bool,
-    /// Whether the agent worked outside of an iteration since the work tree was last looked at.
+    /// Whether the agent worked outside of an iteration since the last survey.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,
-    /// Why the latest commit was not made that was to be; none since there is nothing left to commit.
+    /// Why the latest commit failed; `None` after a survey without such a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What a conversation that goes on must be told, because somebody changed the work tree under it; none since it was.
+    /// Text for the next prompt: how the operator changed the work tree. `None` once a successful iteration had it in its prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub untold: Option<String>,
+    #[serde(rename = "untold")]
+    pub work_tree_note: Option<String>,
 }
 
 /// The work tree before an iteration.

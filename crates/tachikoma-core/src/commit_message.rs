@@ -43,7 +43,7 @@ pub struct CommitFacts<'a> {
     pub iteration: u32,
     /// What the commit is for: how the iteration ended, or what comes next.
     pub status: &'a str,
-    /// How full the context was; none where nobody knows.
+    /// Fill of the context; `None` if it is not known.
     pub context: Option<Context>,
     /// The session.
     pub session: SessionNo,
@@ -54,7 +54,7 @@ pub struct CommitFacts<'a> {
 /// A text that cannot be a commit's message. Prints as what it must be, and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitMessageError {
-    /// `{name}` stands for nothing.
+    /// `{name}` is not a placeholder.
     Unknown(String),
     /// A brace has no other half.
     Unpaired(char),

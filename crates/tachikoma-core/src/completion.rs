@@ -1,4 +1,4 @@
-//! Whether the work is complete: who claims it, what is checked behind an iteration, and what came of it.
+//! Whether the work is complete: who claims it, what is checked after an iteration, and the results.
 
 mod own_calls;
 
@@ -17,7 +17,7 @@ pub(crate) use own_calls::only_talks_to_the_loop;
 /// Maximum number of different claims that are recorded in one iteration.
 const CLAIMS_MAX: usize = 8;
 
-/// Somebody's or something's word that the whole work is complete.
+/// A claim that the whole work is complete, with its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Claim {
@@ -25,7 +25,7 @@ pub enum Claim {
     Promise,
     /// `tachikoma done`, of the agent or the operator.
     Done {
-        /// Why, in the words of whoever said it.
+        /// The reason that the caller gave.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
@@ -63,7 +63,7 @@ pub struct Refusal {
     pub confirmed: u32,
 }
 
-/// What is being found out behind an iteration.
+/// A check in progress, after an iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// What.
@@ -75,7 +75,7 @@ pub struct Check {
     pub then: Option<Wait>,
 }
 
-/// What can be found out behind an iteration, in this order: what a script claims, gates have to prove.
+/// A check after an iteration, in this order: gates have to prove what a script claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CheckStage {
@@ -174,7 +174,7 @@ pub enum ScriptVerdict {
     Claim,
     /// That the loop ends.
     Stop,
-    /// Nobody knows.
+    /// The script failed or gave an unknown answer.
     Unclear {
         /// Why.
         problem: String,
@@ -208,7 +208,7 @@ pub enum AttemptEnd {
     HandedOver,
     /// Badly.
     Failed,
-    /// Nobody saw it through: the operator, or a limit of the model's service, ended it.
+    /// The operator or a limit of the model's service ended it.
     Cut,
 }
 
@@ -247,13 +247,15 @@ pub struct Completion {
     pub confirmed_at: u32,
     /// Why the latest claim was not believed.
     pub refused: Vec<String>,
-    /// Whether what failed or was refused has to be told to the agent.
-    pub to_be_told: bool,
-    /// The iteration behind which that was.
-    pub told_of: u32,
-    /// Why nobody knows what the gates say, where that is so.
+    /// Whether the next prompt has to report failed gates or the refused claim.
+    #[serde(rename = "to_be_told")]
+    pub feedback_due: bool,
+    /// The iteration that the report is about.
+    #[serde(rename = "told_of")]
+    pub feedback_iteration: u32,
+    /// Why the checks were given up; `None` if they finished.
     pub given_up: Option<String>,
-    /// The iteration behind which gates last ran.
+    /// The iteration after which gates last ran.
     pub gates_at: u32,
     /// How they went.
     pub gates: Vec<GateResult>,
@@ -293,8 +295,8 @@ impl Completion {
             AttemptEnd::Cut => Owed::Judgement,
         };
         if end == AttemptEnd::Succeeded {
-            // It was told with the prompt, and the agent has done what it can about it.
-            self.to_be_told = false;
+            // The prompt of this attempt reported it.
+            self.feedback_due = false;
             self.refused.clear();
         }
     }

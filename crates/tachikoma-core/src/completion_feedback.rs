@@ -15,13 +15,13 @@ const END: &str = "\n---\n\n";
 
 /// Writes why the latest claim was not believed, and how the gates that failed said so; nothing where the agent knows.
 #[must_use]
-pub fn standing_in_the_way(state: &State) -> String {
+pub fn completion_feedback(state: &State) -> String {
     let known = &state.completion;
-    // What they said behind an earlier iteration may not hold any more.
-    let current = known.gates_at == known.told_of;
+    // Results after an earlier iteration may be outdated.
+    let current = known.gates_at == known.feedback_iteration;
     let gates = known.gates.iter().filter(|gate| current && !gate.passed());
     let failed: Vec<_> = gates.collect();
-    if !known.to_be_told || (failed.is_empty() && known.refused.is_empty()) {
+    if !known.feedback_due || (failed.is_empty() && known.refused.is_empty()) {
         return String::new();
     }
     let mut text = "# What stands in the way of completion\n\n".to_owned();
@@ -104,14 +104,14 @@ mod tests {
         let mut state = State::new(LoopId::from_u128(1));
         let known = &mut state.completion;
         known.gates_at = 4;
-        known.told_of = 4;
+        known.feedback_iteration = 4;
         known.gates = vec![
             gate("tests", Some("exit 1"), "1 passed\n2 failed: a, b\n"),
             gate("lint", None, "clean"),
         ];
-        assert_eq!(standing_in_the_way(&state), "", "it was told");
-        state.completion.to_be_told = true;
-        insta::assert_snapshot!(standing_in_the_way(&state), @"
+        assert_eq!(completion_feedback(&state), "", "it was told");
+        state.completion.feedback_due = true;
+        insta::assert_snapshot!(completion_feedback(&state), @"
         # What stands in the way of completion
 
         After iteration 4 these gates were run, and failed. Mend what they complain about.
@@ -127,7 +127,7 @@ mod tests {
         ---
         ");
         state.completion.refused = vec!["the gate `tests` failed: exit 1".to_owned()];
-        insta::assert_snapshot!(standing_in_the_way(&state), @"
+        insta::assert_snapshot!(completion_feedback(&state), @"
         # What stands in the way of completion
 
         It was claimed that the whole work is complete. That is not believed, and will not be as long as this holds:
@@ -148,10 +148,10 @@ mod tests {
     #[test]
     fn it_has_no_characters_that_control_anything() {
         let mut state = State::new(LoopId::from_u128(1));
-        state.completion.to_be_told = true;
+        state.completion.feedback_due = true;
         let output = "a\0b\u{1b}[31mred\r\n\tc";
         state.completion.gates = vec![gate("tests", Some("exit\u{7}1"), output)];
-        let text = standing_in_the_way(&state);
+        let text = completion_feedback(&state);
         assert!(text.contains("a b [31mred \n\tc"), "{text:?}");
         assert!(text.contains("exit 1"), "{text:?}");
     }
@@ -160,13 +160,13 @@ mod tests {
     fn it_keeps_to_its_size_and_every_gate_has_its_share() {
         let mut state = State::new(LoopId::from_u128(1));
         let known = &mut state.completion;
-        known.to_be_told = true;
+        known.feedback_due = true;
         for name in ["a", "b", "c", "d"] {
             let output = format!("{}the end of {name}", "ü".repeat(20_000));
             known.gates.push(gate(name, Some("exit 1"), &output));
             known.refused.push("ü".repeat(9_000));
         }
-        let text = standing_in_the_way(&state);
+        let text = completion_feedback(&state);
         assert!(text.len() <= ALL_BYTES_MAX, "{}", text.len());
         for name in ["a", "b", "c", "d"] {
             assert!(text.contains(&format!("the end of {name}\n~~~~")), "{name}");

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::autocommit::{CommitOrder, LoopChanges};
 use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo, Ticket};
-use crate::ladder::Rung;
 use crate::loop_state::LoopState;
 use crate::reboots::RebootReason;
 use crate::record::Record;
+use crate::stop_signal::StopSignal;
 
 /// What came of one input: facts to be journalled and published, then effects to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
@@ -23,7 +23,7 @@ pub struct Step {
 /// An order to the shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Start the agent on an iteration, and send [`AgentEvent`](crate::AgentEvent) about it.
+    /// Start the agent on an iteration, and send [`AgentInput`](crate::AgentInput) about it.
     Launch {
         /// The number that its events must carry.
         generation: Generation,
@@ -71,7 +71,7 @@ pub enum Effect {
         /// Whether an earlier runner died over it, and may have done all or half of it.
         again: bool,
     },
-    /// Ask the agent what its conversation has cost so far; answered by [`AgentEvent::Cost`](crate::AgentEvent::Cost), in a turn or between
+    /// Ask the agent what its conversation has cost so far; answered by [`AgentInput::Cost`](crate::AgentInput::Cost), in a turn or between
     /// two.
     AskCost {
         /// Which launch.
@@ -122,15 +122,15 @@ pub enum Effect {
         /// Which launch.
         generation: Generation,
         /// How hard.
-        rung: Rung,
+        signal: StopSignal,
     },
-    /// Look at all processes of this launch for a moment and answer with [`AgentEvent::ProcessesSampled`](crate::AgentEvent::ProcessesSampled).
+    /// Look at all processes of this launch for a moment and answer with [`AgentInput::ProcessesSampled`](crate::AgentInput::ProcessesSampled).
     SampleProcesses {
         /// Which launch.
         generation: Generation,
     },
-    /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentEvent`](crate::AgentEvent) about it: first of all
-    /// [`AgentEvent::Opened`](crate::AgentEvent::Opened).
+    /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentInput`](crate::AgentInput) about it: first of all
+    /// [`AgentInput::Opened`](crate::AgentInput::Opened).
     OpenSession {
         /// The number that its events must carry.
         generation: Generation,

@@ -1,23 +1,23 @@
-//! Which life of a loop a record is part of: after a restoration, or a loss, records get numbers that others have had.
+//! Epochs of a loop: after a restore or a loss, record numbers are used again, and the epoch tells them apart.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A life of a loop: within one, no two records have the same number. Empty where an earlier version did not say.
+/// An epoch of a loop: record numbers are unique within it. Empty in journals of versions that did not record it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(String);
 
 impl Epoch {
-    /// Makes a life from a UUID that the shell drew.
+    /// Makes an epoch from a random UUID of the runner.
     #[must_use]
     pub fn new(uuid: Uuid) -> Self {
         Self(uuid.simple().to_string())
     }
 
-    /// Returns whether nobody said which one it is.
+    /// Returns whether the epoch is unknown.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.0.is_empty()

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::accounting::{ConversationUse, QuotaWindow};
 use crate::activity::Activity;
 use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult};
 use crate::completion::{Answers, Check, GateResult, Refusal};
@@ -13,9 +14,7 @@ use crate::exit::{Exit, Leftover};
 use crate::hooking::{HooksEnd, HooksStart};
 use crate::id::{Generation, SessionNo};
 use crate::incident::Incident;
-use crate::ladder::Rung;
 use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::ledger::{ConversationUse, QuotaWindow};
 use crate::limits::Limits;
 use crate::operator::OperatorEvent;
 use crate::outcome::{Failure, IterationReport, Outcome, Stop, Timeout};
@@ -26,6 +25,7 @@ use crate::repair::Repair;
 use crate::serde_skip::is_zero;
 use crate::state::State;
 use crate::stats::LoopStats;
+use crate::stop_signal::StopSignal;
 use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
 use crate::turn_report::{LimitedAttempt, TurnReport};
@@ -35,7 +35,7 @@ use crate::wait::Wait;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum LoopEvent {
-    /// A segment of the journal begins here, with the full state it stands on.
+    /// A segment of the journal begins, with the full state before it.
     SegmentOpened {
         /// The format of the journal.
         format: u32,
@@ -46,9 +46,9 @@ pub enum LoopEvent {
         /// Whether records before it are lost, because someone destroyed the file they were in.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         after_loss: bool,
-        /// The life of the loop that the records from here on are part of.
-        #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
-        life: Epoch,
+        /// The epoch of the records from here on.
+        #[serde(rename = "life", default, skip_serializing_if = "Epoch::is_unknown")]
+        epoch: Epoch,
     },
     /// A runner took up the loop.
     Started {
@@ -58,7 +58,7 @@ pub enum LoopEvent {
         runner: Runner,
         /// What it found.
         resumption: Resumption,
-        /// The stop conditions it was told.
+        /// Its stop conditions.
         #[serde(default)]
         limits: Limits,
     },
@@ -78,7 +78,7 @@ pub enum LoopEvent {
     },
     /// The loop goes on after a pause.
     Resumed,
-    /// The loop was told to stop and ends its agent first.
+    /// A stop was requested. The agent ends first.
     StopRequested {
         /// By whom.
         stop: Stop,
@@ -128,7 +128,7 @@ pub enum LoopEvent {
         /// How.
         exit: Exit,
     },
-    /// The agent told its own name for the conversation.
+    /// The agent reported its id of the conversation.
     SessionNamed {
         /// The name.
         agent_id: String,
@@ -146,7 +146,7 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         redline_tokens: Option<u64>,
     },
-    /// The agent was told, in the middle of its turn, to come to an end and write down what matters.
+    /// The agent was asked, during its turn, to finish and write down what matters.
     WrapUpAdvised {
         /// The fill of its context, in percent, rounded down.
         percent: u8,
@@ -178,13 +178,14 @@ pub enum LoopEvent {
     },
     /// The agent reported the final result of its turn.
     TurnResulted(TurnReport),
-    /// A call of the model ended; told where the loop has a budget.
+    /// A call of the model ended; recorded if the loop has a budget.
     CallEnded {
         /// The tokens that it used, those from the cache included.
         tokens: u64,
     },
-    /// The agent told what its conversation has cost so far; asked where the loop has a budget.
-    CostTold {
+    /// The agent reported the cost of its conversation so far; asked for if the loop has a budget.
+    #[serde(rename = "cost_told")]
+    CostReported {
         /// In millionths of a dollar.
         conversation_microusd: u64,
     },
@@ -202,9 +203,11 @@ pub enum LoopEvent {
         tokens: u64,
     },
     /// The agent took a conversation up again, which has used so much: attempts that were cut are counted now.
-    ConversationTakenUp(ConversationUse),
-    /// The agent told how much of a subscription's window is used.
-    QuotaTold(QuotaWindow),
+    #[serde(rename = "conversation_taken_up")]
+    ConversationResumed(ConversationUse),
+    /// The agent reported how much of a subscription's window is used.
+    #[serde(rename = "quota_told")]
+    QuotaReported(QuotaWindow),
     /// The agent's final words match a pattern that ends the loop.
     StopPatternMatched {
         /// Which one.
@@ -214,7 +217,7 @@ pub enum LoopEvent {
     Noted {
         /// The note.
         text: String,
-        /// Whether a conversation that goes on must be told, too.
+        /// Whether the next prompt must contain it, also in a conversation that goes on.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         tell: bool,
         /// Whether the operator wrote it. False for notes of the agent, and for all notes of journals before this field.
@@ -229,10 +232,12 @@ pub enum LoopEvent {
         boundary_until: Timestamp,
     },
     /// The agent is signalled.
-    RungClimbed {
-        /// How hard.
-        rung: Rung,
-        /// When the next rung follows.
+    #[serde(rename = "rung_climbed")]
+    AgentSignaled {
+        /// The signal.
+        #[serde(rename = "rung")]
+        signal: StopSignal,
+        /// When the next signal follows.
         until: Timestamp,
     },
     /// The whole process, or the machine, was suspended; the timeouts under way are later by as much.
@@ -338,13 +343,13 @@ pub enum LoopEvent {
         /// Why.
         reason: String,
     },
-    /// Somebody said, with `tachikoma done`, that the whole work is complete. That is judged when the iteration is over.
+    /// `tachikoma done` claims that the whole work is complete. The claim is judged when the iteration is over.
     Claimed {
         /// Why.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// Something has to be found out before the loop goes on.
+    /// A check began. The loop goes on after it.
     CheckStarted {
         /// What.
         check: Check,
@@ -356,7 +361,7 @@ pub enum LoopEvent {
     },
     /// Gates have run.
     GatesRan {
-        /// The iteration behind which they ran.
+        /// The iteration after which they ran.
         iteration: u32,
         /// How each went, in order.
         results: Vec<GateResult>,
@@ -365,7 +370,7 @@ pub enum LoopEvent {
     TestsRan(TestsReport),
     /// An iteration is over, and it is known what came of it.
     ProgressMeasured(Measured),
-    /// Nobody knows what would have been found out.
+    /// A check was given up; its result is unknown.
     CheckGivenUp {
         /// Why.
         reason: String,
@@ -418,7 +423,7 @@ pub enum LoopEvent {
     HooksRan(HooksEnd),
     /// The agent's process is let go.
     ClosingStarted {
-        /// When the next step of the ladder follows.
+        /// When the next signal follows.
         until: Timestamp,
         /// Why the reboot has failed, if it has: then the process is killed.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,7 @@ const LAST_CALL_BYTES_MAX: usize = 200;
 pub struct WorkTree {
     /// Files that differ from where the loop began, tracked or not; none where that is not known.
     pub changed: Option<Vec<String>>,
-    /// The commit that it stands on; none where that is not known.
+    /// The commit that is checked out; `None` if it is not known.
     pub head: Option<String>,
     /// Commits made since the loop began, latest first.
     pub commits: Vec<String>,
@@ -99,7 +99,7 @@ pub fn checkpoint(state: &State, tree: &WorkTree, last: &LastSeen, max_bytes: us
     words(&mut text, state);
     last_seen(&mut text, last);
     objectives(&mut text, state);
-    // What failed before the first iteration is no news of a session.
+    // Failures before the first iteration were not caused by a session.
     let tests = state.progress.tests.as_ref();
     if let Some(tests) = tests.filter(|tests| tests.iteration > 0) {
         tests.write_failing(&mut text);

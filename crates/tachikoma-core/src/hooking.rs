@@ -44,12 +44,12 @@ pub enum HookPoint {
 /// Who waits for the hooks of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
-    /// The loop does: they frame something.
-    Framing,
-    /// A reboot does.
+    /// The loop waits for them.
+    Blocking,
+    /// A reboot waits for them.
     Reboot,
-    /// Nobody does: they run beside the loop.
-    Beside,
+    /// The loop does not wait: they run in the background.
+    Background,
 }
 
 impl HookPoint {
@@ -79,9 +79,9 @@ impl HookPoint {
             | Self::IterationStart
             | Self::IterationEnd
             | Self::SessionStart
-            | Self::SessionEnd => HookKind::Framing,
+            | Self::SessionEnd => HookKind::Blocking,
             Self::BeforeReboot | Self::AfterReboot => HookKind::Reboot,
-            _ => HookKind::Beside,
+            _ => HookKind::Background,
         }
     }
 }
@@ -152,7 +152,7 @@ pub struct HooksEnd {
     pub point: HookPoint,
     /// How each went, in order.
     pub results: Vec<HookResult>,
-    /// Why nobody knows how they went, if nobody does.
+    /// Why they were given up; `None` if they finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<String>,
 }
@@ -175,10 +175,10 @@ impl fmt::Display for HooksEnd {
     }
 }
 
-/// What hooks have still to hear of, before the next iteration begins.
+/// Hooks that are due before the next iteration begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Frames {
+pub struct PendingHooks {
     /// An attempt has ended.
     pub iteration_end: bool,
     /// How; none where the model's service was limited.
@@ -191,14 +191,14 @@ pub struct Frames {
     pub ready: bool,
 }
 
-impl Frames {
+impl PendingHooks {
     /// An attempt has ended.
     pub(crate) fn ended(&mut self, outcome: Option<IterationOutcome>) {
         self.iteration_end = true;
         self.outcome = outcome;
     }
 
-    /// Hooks of a point have run, or were called off.
+    /// Hooks of a point have run, or were given up.
     pub(crate) fn heard(&mut self, point: HookPoint) {
         match point {
             HookPoint::IterationStart => self.ready = true,

@@ -37,7 +37,7 @@ pub enum Incident {
         /// How often it was tried.
         attempts: u32,
     },
-    /// Somebody asked for what only the operator may ask for, and was refused.
+    /// A caller without permission asked for something that only the operator may do.
     AccessRefused {
         /// What.
         request: String,
@@ -45,7 +45,7 @@ pub enum Incident {
         pid: Option<i32>,
         /// Whether it belongs to the agent; otherwise it is another user's.
         agent: bool,
-        /// Whether it was gone already, so that nobody can tell whose it was.
+        /// Whether the caller had exited, so that it could not be identified.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         gone: bool,
     },

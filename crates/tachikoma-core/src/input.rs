@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::accounting::{ConversationUse, QuotaWindow};
 use crate::activity::Activity;
 use crate::autocommit::AutocommitResult;
 use crate::completion::{Answers, GateResult};
@@ -13,7 +14,6 @@ use crate::hooking::{HookPoint, HookResult};
 use crate::id::{Generation, Ticket};
 use crate::incident::Incident;
 use crate::launch::{Launch, Runner};
-use crate::ledger::{ConversationUse, QuotaWindow};
 use crate::operator::OperatorRequest;
 use crate::outcome::{Problem, Spent};
 use crate::repair::Repair;
@@ -40,7 +40,7 @@ pub enum Input {
         /// What is wanted.
         command: LoopCommand,
     },
-    /// The process of the runner is told to end. Separate from commands, and before them.
+    /// The runner's process got a signal to end. Handled before commands.
     Shutdown {
         /// The signal's number.
         signal: i32,
@@ -68,7 +68,7 @@ pub enum Input {
         /// Which launch.
         generation: Generation,
         /// What happened.
-        event: AgentEvent,
+        event: AgentInput,
     },
     /// The answer to [`Effect::RunHooks`](crate::Effect::RunHooks).
     HooksRan {
@@ -90,7 +90,7 @@ pub enum Input {
     AutocommitFinished {
         /// The number that the order carried. An answer that is no longer awaited is dropped.
         number: u64,
-        /// What came of it, or why nobody knows.
+        /// The result, or why it is unknown.
         #[serde(rename = "result")]
         kept: Result<AutocommitResult, String>,
     },
@@ -123,8 +123,8 @@ pub enum Input {
         ticket: Ticket,
         /// The note.
         text: String,
-        /// Whether work was undone with it: a conversation that goes on must be told, too, and nothing holds that was claimed
-        /// before.
+        /// Whether the work tree was rolled back with it. Then the next prompt contains the note, and earlier
+        /// claims are refused.
         tell: bool,
         /// Whether the operator wrote it.
         operator: bool,
@@ -134,8 +134,7 @@ pub enum Input {
         /// Where the answer goes.
         ticket: Ticket,
         /// What is wanted.
-        #[serde(rename = "request")]
-        wish: OperatorRequest,
+        request: OperatorRequest,
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
     RolledBack {
@@ -196,7 +195,7 @@ pub enum LoopCommand {
 pub enum Urgency {
     /// At the next tool boundary, at most `graceful_timeout`; at once where the agent has no boundaries.
     Graceful,
-    /// The ladder, at once.
+    /// Signals, at once.
     Now,
     /// SIGKILL, at once.
     Kill,
@@ -241,10 +240,10 @@ pub struct TurnEnd {
     pub spent: Option<Spent>,
 }
 
-/// Events of one launch, in order; [`AgentEvent::Exited`] or [`AgentEvent::NotLaunched`] is the last.
+/// Events of one launch, in order; [`AgentInput::Exited`] or [`AgentInput::NotLaunched`] is the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AgentEvent {
+pub enum AgentInput {
     /// The agent's process is up.
     Launched {
         /// Its process id.
@@ -264,7 +263,7 @@ pub enum AgentEvent {
     },
     /// A fresh session is open: its process is up and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
     Opened,
-    /// It told its own name for the conversation.
+    /// It reported its id of the conversation.
     SessionNamed {
         /// The name.
         agent_id: String,
@@ -309,14 +308,14 @@ pub enum AgentEvent {
         /// The tokens that it used.
         tokens: u64,
     },
-    /// It told what its conversation has cost. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
+    /// It reported the cost of its conversation. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
     Cost {
         /// In millionths of a dollar, earlier processes included.
         conversation_microusd: u64,
     },
     /// It took a conversation up again, which has used so much.
     ConversationResumed(ConversationUse),
-    /// It told how much of a subscription's window is used.
+    /// It reported how much of a subscription's window is used.
     Quota(QuotaWindow),
     /// It reported the final result of its turn.
     TurnEnded(TurnEnd),
@@ -327,7 +326,7 @@ pub enum AgentEvent {
         /// Whether its final text claims that the whole work is complete.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         claimed: bool,
-        /// The pattern of the stop conditions that the text matches, where no result of its own has told.
+        /// The pattern of the stop conditions that the text matches, for agents that report no result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_pattern: Option<String>,
         /// What it left behind.
@@ -382,7 +381,7 @@ impl Input {
     }
 }
 
-impl AgentEvent {
+impl AgentInput {
     fn kind(&self) -> &'static str {
         match self {
             Self::Launched { .. } => "agent_launched",

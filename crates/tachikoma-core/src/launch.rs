@@ -1,4 +1,4 @@
-//! What a run was told to do, who does it, and what it found.
+//! What a run has to do, which process runs it, and the loop that it found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::Outcome;
 use crate::time::Timestamp;
 
-/// What a run was told to do: recorded, so that a bare `run` can do it again.
+/// What a run has to do: recorded, so that a bare `run` can do it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// The agent's name.

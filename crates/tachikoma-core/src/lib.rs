@@ -25,6 +25,7 @@
 //! ```
 #![warn(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod accounting;
 mod activity;
 mod apply;
 mod autocommit;
@@ -32,7 +33,6 @@ mod commit_message;
 mod completion;
 mod completion_feedback;
 mod context;
-mod copies;
 mod denials;
 mod effect;
 mod epoch;
@@ -46,9 +46,8 @@ mod hooking;
 mod id;
 mod incident;
 mod input;
-mod ladder;
+
 mod launch;
-mod ledger;
 mod limits;
 mod loop_state;
 pub mod markdown;
@@ -71,15 +70,18 @@ mod session;
 mod state;
 mod stats;
 mod step;
+mod stop_signal;
 mod summary;
 pub mod supervise;
 mod tests_report;
 pub mod tests_seen;
 mod time;
 mod turn_report;
+mod uploads;
 mod variables;
 mod wait;
 
+pub use accounting::{Accounting, ConversationUse, QuotaWindow, TurnSpending, microusd};
 pub use activity::{Activity, Busy};
 pub use apply::apply;
 pub use autocommit::{
@@ -91,9 +93,8 @@ pub use completion::{
     Answers, AttemptEnd, Check, CheckStage, Claim, Completion, GateResult, ObjectivesSeen, Owed,
     Refusal, ScriptResult, ScriptVerdict,
 };
-pub use completion_feedback::standing_in_the_way;
+pub use completion_feedback::completion_feedback;
 pub use context::Context;
-pub use copies::{Copied, Copies, CopyFailures};
 pub use denials::{DENIALS_MAX, Denial, Permitted, remedies};
 pub use effect::{Answer, Effect, Step};
 pub use epoch::Epoch;
@@ -102,19 +103,17 @@ pub use event::LoopEvent;
 pub use evidence::Evidence;
 pub use exit::{Exit, Leftover};
 pub use handoff::{LastSeen, WorkTree, checkpoint, checkpoint_now, handoff_due};
-pub use hooking::{Frames, HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
+pub use hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart, PendingHooks};
 pub use id::{Generation, LoopId, ParseLoopIdError, Seq, SessionNo, Ticket};
 pub use incident::Incident;
-pub use input::{AgentEvent, Input, LoopCommand, TurnEnd, Urgency};
-pub use ladder::{Ladder, Rung};
+pub use input::{AgentInput, Input, LoopCommand, TurnEnd, Urgency};
 pub use launch::{Change, Launch, Override, PromptSource, Resumption, Runner};
-pub use ledger::{ConversationUse, Ledger, QuotaWindow, TurnSpending, microusd};
 pub use limits::Limits;
 pub use loop_state::LoopState;
 pub use objectives::Objectives;
 pub use operator::{
-    AnsweredBy, Choice, EditedPrompt, MESSAGES_MAX, Operator, OperatorEvent, OperatorRequest,
-    PUT_OFF_ITERATIONS, Question, QuestionKind, RollingBack, Words,
+    AnsweredBy, Choice, EditedPrompt, MESSAGES_MAX, Operator, OperatorEvent, OperatorMessage,
+    OperatorRequest, PUT_OFF_ITERATIONS, Question, QuestionKind, RollingBack,
 };
 pub use outcome::{
     ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop, Timeout,
@@ -134,6 +133,7 @@ pub use session::{
 pub use state::{InvalidState, State};
 pub use stats::LoopStats;
 pub use step::step;
+pub use stop_signal::{Escalation, StopSignal};
 pub use summary::{
     CommitSummary, CompletionSummary, ConditionSummary, ContextSummary, GateSummary, GitSummary,
     OutcomeSummary, ProgressSummary, RebootSummary, SessionSummary, Status, WaitSummary,
@@ -142,5 +142,6 @@ pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
 pub use turn_report::{LimitedAttempt, TurnReport};
+pub use uploads::{UploadFailures, UploadedBackup, Uploads};
 pub use variables::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 pub use wait::{Wait, WaitReason};

@@ -30,30 +30,6 @@ impl LoopState {
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Error | Self::Stopped)
     }
-
-    /// Returns whether the loop works.
-    #[must_use]
-    pub fn is_active(self) -> bool {
-        matches!(self, Self::Running | Self::Rebooting)
-    }
-
-    /// Returns whether a loop in this state may be started.
-    #[must_use]
-    pub fn can_start(self) -> bool {
-        matches!(self, Self::Idle | Self::Stopped | Self::Error)
-    }
-
-    /// Returns whether a loop in this state may be paused.
-    #[must_use]
-    pub fn can_pause(self) -> bool {
-        self == Self::Running
-    }
-
-    /// Returns whether a loop in this state may be resumed.
-    #[must_use]
-    pub fn can_resume(self) -> bool {
-        self == Self::Paused
-    }
 }
 
 impl fmt::Display for LoopState {

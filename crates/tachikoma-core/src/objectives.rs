@@ -7,7 +7,7 @@ use crate::markdown::Fences;
 /// Objectives of each kind that are kept by name; a hand-off has no room for more, and the rest is counted.
 const NAMED_MAX: usize = 20;
 
-/// Lines that look like boxes and are none, of which somebody is told.
+/// Maximum number of malformed check boxes that a warning lists.
 const ODD_MAX: usize = 3;
 
 /// What is kept of one objective's words.
@@ -39,7 +39,7 @@ impl Objectives {
     pub fn read(markdown: &str) -> Self {
         let mut objectives = Self::default();
         let mut fences = Fences::default();
-        // Whoever wrote the file, on whatever system: no box may be overlooked.
+        // All line endings and byte order marks are accepted, so that no box is overlooked.
         let text = markdown.strip_prefix('\u{feff}').unwrap_or(markdown);
         let mut lines = text.split(['\n', '\r']);
         while let Some(line) = lines.next() {
@@ -47,7 +47,7 @@ impl Objectives {
                 continue;
             }
             if let Some(behind) = line.trim_start().strip_prefix(COMMENT) {
-                // One without an end is none: no box may be overlooked for it.
+                // A comment without an end does not hide boxes.
                 let mut rest = lines.clone();
                 let ends = |line: &str| line.contains(COMMENT_END);
                 if ends(behind) || rest.any(ends) {
@@ -101,7 +101,7 @@ fn cut(words: &str) -> &str {
 enum Line<'a> {
     /// A box: whether it is ticked, and what it says.
     Box(bool, &'a str),
-    /// What somebody may have meant as one.
+    /// A line that may be meant as a box.
     Odd,
     /// Anything else.
     Text,
@@ -130,12 +130,12 @@ fn check_box(line: &str) -> Line<'_> {
         ("x" | "X", _, None) => true,
         // What was dropped.
         ("-", _, _) => return Line::Text,
-        // Somebody's own mark is not a tick.
+        // An unknown mark is not a tick.
         (_, Some(other), None) if !other.is_alphanumeric() => false,
         (inside, _, _) if inside.chars().count() == 1 => return Line::Odd,
         _ => return Line::Text,
     };
-    // `[ ]word` is no box.
+    // `[ ]word` is not a box.
     match ends_a_mark(rest) {
         true => Line::Box(ticked, rest.trim()),
         false => Line::Odd,
@@ -154,7 +154,7 @@ fn after_marker(line: &str) -> Option<&str> {
         None => {
             let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
             let digits = line.len() - number.len();
-            // More is no number of a list: a year, or a year and a day.
+            // More digits are not the number of a list item, but a year or a date.
             if !(1..=9).contains(&digits) {
                 return None;
             }

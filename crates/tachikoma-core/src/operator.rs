@@ -1,5 +1,5 @@
-//! Between a loop and its operator: questions with a deadline and a default, what is to be told to the agent, and whether
-//! somebody is there to be asked.
+//! Between a loop and its operator: questions with a deadline and a default, messages to the agent, and attended
+//! mode.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::limits::Limits;
 use crate::time::Timestamp;
 use crate::wait::Wait;
 
-/// Words to the agent that may wait at a time: more of them are a prompt, and belong there.
+/// Maximum number of messages to the agent that may wait. More text belongs into the prompt.
 pub const MESSAGES_MAX: usize = 20;
 
-/// So many iterations a reboot is put off by a no; only a context that takes no prompt any more is sooner.
+/// Number of iterations for which a "no" postpones a reboot. A context that is full ends that earlier.
 pub const PUT_OFF_ITERATIONS: u32 = 5;
 
 /// How long a rollback of the work tree may take. The worker that does it has shorter timeouts for each part, so one that has not
@@ -43,7 +43,7 @@ pub enum Choice {
     Skip,
     /// Go on with a fresh session.
     Reboot,
-    /// Bring the work tree back to what it was before the iteration, and ask again.
+    /// Roll the work tree back to before the iteration, and ask again.
     Rollback,
     /// Go on with another prompt, for one iteration.
     Edit,
@@ -107,7 +107,7 @@ pub struct Question {
     pub asked_at: Timestamp,
     /// When the default holds; none = never.
     pub until: Option<Timestamp>,
-    /// What holds when nobody answers.
+    /// The answer that applies at the deadline.
     pub default: Choice,
     /// What can be answered.
     pub choices: Vec<Choice>,
@@ -133,7 +133,7 @@ impl Question {
 pub enum AnsweredBy {
     /// The operator.
     Operator,
-    /// Nobody, in time.
+    /// The default, at the deadline.
     Default,
 }
 
@@ -164,36 +164,38 @@ pub enum OperatorEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<EditedPrompt>,
     },
-    /// Somebody has begun to write the answer, or has left off: the question has another limit.
+    /// The operator began to write the answer, or stopped writing: the deadline changes.
     Held {
         /// Which one.
         id: u32,
-        /// When the default holds; none while somebody writes.
+        /// The deadline; `None` while the operator writes.
         until: Option<Timestamp>,
     },
-    /// The work tree was to be brought back.
+    /// A rollback of the work tree ended.
     RolledBack {
-        /// To what it was before this iteration.
+        /// The work tree is restored to its content before this iteration.
         iteration: u32,
-        /// Why it could not be.
+        /// Why it failed; `None` if it succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
-    /// Somebody is there to be asked, or is no longer.
+    /// Attended mode was turned on or off.
     Attended {
         /// Whether.
         on: bool,
     },
-    /// Words to the agent.
-    Told {
+    /// The operator has a message for the agent.
+    #[serde(rename = "told")]
+    MessageQueued {
         /// Their number, from 1.
         number: u32,
         /// They.
         text: String,
     },
-    /// The agent is told them, in the middle of its turn.
-    PassedOn {
-        /// Up to which number.
+    /// The agent got messages during its turn.
+    #[serde(rename = "passed_on")]
+    MessagesDelivered {
+        /// Number of the last of them.
         through: u32,
     },
     /// The configuration was read again; what changed holds from here on.
@@ -231,7 +233,7 @@ pub enum OperatorRequest {
         /// Whether it is being written, or no longer.
         writing: bool,
     },
-    /// To say whether somebody is there to be asked.
+    /// Turn attended mode on or off.
     Attend {
         /// Whether.
         on: bool,
@@ -254,19 +256,20 @@ pub enum OperatorRequest {
     StopAfterHooks,
 }
 
-/// Words to the agent that wait.
+/// A message to the agent that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Words {
+pub struct OperatorMessage {
     /// Their number.
     pub number: u32,
     /// They.
     pub text: String,
-    /// Whether the prompt of the attempt under way has them.
+    /// Whether the prompt of the attempt under way contains it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_prompt: bool,
-    /// Whether the agent was told in the middle of the attempt under way.
+    /// Whether the agent got it during the attempt under way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub passed_on: bool,
+    #[serde(rename = "passed_on")]
+    pub delivered: bool,
 }
 
 /// What is known of the operator.
@@ -277,23 +280,23 @@ pub struct Operator {
     /// The question that is open.
     #[serde(default)]
     pub question: Option<Question>,
-    /// The wait that follows a work tree that is being brought back, and the iteration before which it was so.
+    /// The rollback in progress.
     #[serde(default)]
     pub rolling_back: Option<RollingBack>,
-    /// The question that nobody has answered in time, for as long as the loop is paused because of it.
+    /// The question that was not answered in time, while the loop is paused because of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u32>,
-    /// The iteration that was brought back last.
+    /// The iteration that was rolled back last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<u32>,
     /// Whether the next iteration may begin.
     pub agreed: bool,
-    /// Whether it was asked since the last one: whoever goes on behind a pause then agrees.
+    /// Whether a question was asked since the last iteration. If so, resuming from a pause is a yes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put: bool,
-    /// Whether an iteration is over that was not asked about.
+    /// Whether an iteration is over that no question was about.
     pub behind: bool,
-    /// Whether somebody is there to be asked, where that was said since the loop was taken up.
+    /// Attended mode as set by a command; `None` = as configured.
     #[serde(default)]
     pub attended: Option<bool>,
     /// The iteration up to which a reboot is put off.
@@ -302,18 +305,20 @@ pub struct Operator {
     /// The prompt of the next iteration, or of the one under way.
     #[serde(default)]
     pub prompt: Option<EditedPrompt>,
-    /// The number of the latest words to the agent.
+    /// Number of the latest message to the agent.
     #[serde(default)]
-    pub told: u32,
-    /// Those that it has not been told for good.
+    #[serde(rename = "told")]
+    pub last_message: u32,
+    /// Messages that no successful iteration had in its prompt yet.
     #[serde(default)]
-    pub words: Vec<Words>,
+    #[serde(rename = "words")]
+    pub messages: Vec<OperatorMessage>,
 }
 
-/// A work tree that is being brought back.
+/// A rollback of the work tree in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollingBack {
-    /// To what it was before this iteration.
+    /// The work tree is restored to its content before this iteration.
     pub iteration: u32,
     /// The wait that follows.
     pub then: Option<Wait>,

@@ -93,7 +93,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Why the loop was told to stop while it worked.
+/// Why a stop was requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Stop {
@@ -286,7 +286,7 @@ impl fmt::Display for Failure {
 pub enum Problem {
     /// The model's service takes nothing more for a while: a usage limit, or too much to do. Waiting helps.
     Limited {
-        /// When it does again, if that was told.
+        /// When the limit ends; `None` if the service did not say.
         until: Option<Timestamp>,
     },
     /// The model's service cannot be reached or answers with HTTP 5xx: a network outage, or one of the service. Waiting helps.
@@ -391,7 +391,7 @@ pub enum Timeout {
     Silence,
     /// `tool_timeout`.
     Tool,
-    /// The agent closed its output and lives on: nothing can be heard of it any more.
+    /// The agent closed its output and still runs, so that no more events can arrive.
     StreamGone,
     /// `result_grace`: the agent lingers after its final result, which counts all the same.
     ResultGrace,
@@ -417,6 +417,6 @@ impl fmt::Display for Timeout {
 pub enum Spent {
     /// Nothing more goes into its context.
     Full,
-    /// It is not there any more.
+    /// The agent no longer knows the conversation.
     Lost,
 }

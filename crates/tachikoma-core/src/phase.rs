@@ -1,4 +1,4 @@
-//! Where a loop stands: the precise phases of the core and the public states they map onto.
+//! The phases of a loop, and the public states they map to.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::autocommit::Autocommit;
 use crate::completion::Check;
 use crate::hooking::HookPoint;
 use crate::id::{Generation, SessionNo};
-use crate::ladder::Ladder;
 use crate::loop_state::LoopState;
 use crate::outcome::{Outcome, Problem, Timeout};
 use crate::reboots::RebootReason;
 use crate::serde_skip::is_zero;
+use crate::stop_signal::Escalation;
 use crate::time::Timestamp;
 use crate::wait::{Wait, WaitReason};
 
@@ -34,19 +34,19 @@ pub enum Phase {
         /// How far it is.
         work: Box<Work>,
     },
-    /// Behind an iteration, or before the end.
+    /// A commit is made after an iteration, or before the end.
     #[serde(rename = "keeping")]
     Autocommitting {
         /// What of the work, and what follows.
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
-    /// Behind an iteration, whose work is committed.
+    /// Checks run after an iteration, after its commit.
     Checking {
         /// What is being found out, and what follows.
         check: Check,
     },
-    /// Hooks run that something is framed by.
+    /// Hooks run, and the loop waits for them.
     Hooking {
         /// Which ones, and what follows.
         hooking: Hooking,
@@ -132,7 +132,8 @@ pub struct Work {
     pub answering: bool,
     /// Until when a look at its processes has to be answered, if one is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub look: Option<Timestamp>,
+    #[serde(rename = "look")]
+    pub silence_check_until: Option<Timestamp>,
     /// When its processes were last seen at work since it was last heard of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
@@ -145,8 +146,9 @@ pub struct Work {
     pub result: Option<TurnResult>,
     /// Whether it is to be ended before its time.
     pub ending: Option<Ending>,
-    /// How far up the ladder it is.
-    pub ladder: Option<Ladder>,
+    /// The last signal that was sent to end it; `None` before the first.
+    #[serde(rename = "ladder")]
+    pub escalation: Option<Escalation>,
 }
 
 /// The final result of a turn, as the agent reported it.
@@ -215,7 +217,7 @@ impl Work {
             .into_iter()
             .chain(&mut self.launched)
             .chain(&mut self.stream_ended)
-            .chain(&mut self.look)
+            .chain(&mut self.silence_check_until)
             .chain(self.busy.as_mut().map(|busy| &mut busy.time))
             .chain(self.tools.values_mut().map(|tool| &mut tool.since))
             .chain(self.result.as_mut().map(|result| &mut result.time))
@@ -224,7 +226,11 @@ impl Work {
                     .as_mut()
                     .map(|ending| &mut ending.boundary_until),
             )
-            .chain(self.ladder.as_mut().map(|ladder| &mut ladder.until));
+            .chain(
+                self.escalation
+                    .as_mut()
+                    .map(|escalation| &mut escalation.until),
+            );
         for moment in moments {
             *moment = moment.after(duration);
         }
@@ -233,18 +239,18 @@ impl Work {
     /// Records a sign of activity of the agent. An investigation of its silence is no longer needed.
     pub(crate) fn heard(&mut self, time: Timestamp) {
         // Its answer to our interrupt is not a sign of activity.
-        if self.ladder.is_some() {
+        if self.escalation.is_some() {
             return;
         }
         self.spoke = true;
         self.active = time;
-        self.look = None;
+        self.silence_check_until = None;
         self.busy = None;
     }
 
     /// Notes that its processes are at work.
     pub(crate) fn seen(&mut self, activity: Activity, time: Timestamp) {
-        self.look = None;
+        self.silence_check_until = None;
         self.busy = Some(Busy { time, activity });
     }
 
@@ -258,13 +264,13 @@ impl Work {
             active: started,
             spoke: false,
             answering: false,
-            look: None,
+            silence_check_until: None,
             busy: None,
             stream_ended: None,
             tools: BTreeMap::new(),
             result: None,
             ending: None,
-            ladder: None,
+            escalation: None,
         }
     }
 
@@ -337,8 +343,9 @@ pub enum RebootStage {
     },
     /// A process is on its way out: that of the old session, or one that was to be the new session and is not.
     Closing {
-        /// How far up the ladder it is.
-        ladder: Ladder,
+        /// The last signal that was sent to end it; `None` before the first.
+        #[serde(rename = "ladder")]
+        escalation: Escalation,
         /// Why the reboot has failed, if it has.
         failed: Option<String>,
     },

@@ -1,6 +1,7 @@
 //! The rules of a loop as data, and the small pure questions that are asked of them. A question answers with a
 //! verdict and its reason, because the reason is what a person reads.
 
+pub mod backoff;
 pub mod budget;
 pub mod busy;
 pub mod completion;
@@ -9,7 +10,6 @@ pub mod custom;
 pub mod degradation;
 pub mod rate;
 pub mod reboot;
-pub mod restart;
 pub mod stop;
 pub mod timeout;
 
@@ -49,8 +49,8 @@ pub struct Policy {
     pub agent: AgentTraits,
     /// How long things may take.
     pub timeouts: Timeouts,
-    /// The graces of the stop ladder.
-    pub ladder: Graces,
+    /// How long an agent gets to end after each signal.
+    pub stop_timeouts: StopTimeouts,
     /// The wait after failures.
     pub backoff: Backoff,
     /// The wait for the model's service where it does not say how long.
@@ -71,7 +71,7 @@ pub struct Policy {
     pub persist_sessions: bool,
     /// Whether every iteration has a conversation of its own.
     pub fresh_each_iteration: bool,
-    /// Whether somebody is there to be asked before and after each iteration.
+    /// Attended mode: the operator is asked before and after each iteration.
     pub attended: bool,
     /// How long an answer is waited for; zero = no limit.
     pub question_timeout: Duration,
@@ -91,7 +91,7 @@ impl Default for Policy {
             completion: CompletionRules::default(),
             agent: AgentTraits::default(),
             timeouts: Timeouts::default(),
-            ladder: Graces::default(),
+            stop_timeouts: StopTimeouts::default(),
             backoff: Backoff::default(),
             limit_backoff: Backoff {
                 base: Duration::from_secs(30),
@@ -158,11 +158,11 @@ pub struct AgentTraits {
     pub event_stream: bool,
     /// Its process serves one turn after another: the end of a turn is its result, and not the end of the process.
     pub persistent: bool,
-    /// It can be told something in the middle of a turn.
+    /// It accepts messages during a turn.
     pub steerable: bool,
     /// It can be asked in the middle of a turn what its conversation has cost.
     pub tells_cost: bool,
-    /// So many tokens before the end of its window it takes no prompt any more.
+    /// It refuses prompts if fewer tokens than this are left in its window; `None` = it never refuses.
     pub refuses_before: Option<u64>,
 }
 
@@ -202,9 +202,9 @@ impl Default for Timeouts {
     }
 }
 
-/// How long each rung of the stop ladder is given.
+/// How long an agent gets to end after each signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Graces {
+pub struct StopTimeouts {
     /// After the interrupt: agents save their session on it.
     pub interrupt: Duration,
     /// After SIGTERM.
@@ -213,7 +213,7 @@ pub struct Graces {
     pub reap: Duration,
 }
 
-impl Default for Graces {
+impl Default for StopTimeouts {
     fn default() -> Self {
         Self {
             interrupt: Duration::from_secs(10),
@@ -265,9 +265,9 @@ pub struct RebootRules {
     pub redline_percent: f64,
     /// The fill from which the context is too full, in tokens; 0 = off. Of the two redlines the one that is reached first counts.
     pub redline_tokens: u64,
-    /// The fill at which the agent is told to come to an end, in percent.
+    /// The fill at which the agent is asked to finish, in percent.
     pub warning_percent: f64,
-    /// The fill from which nothing is prompted any more, in percent.
+    /// The fill from which no prompt is given, in percent.
     pub hard_limit_percent: f64,
     /// Tool calls that call for one while nothing is known about the context; 0 = off.
     pub tool_call_threshold: u32,
@@ -295,7 +295,7 @@ pub struct RebootRules {
     pub ask_hand_off: bool,
     /// For its answer.
     pub hand_off_timeout: Duration,
-    /// How long the operator is asked before a reboot, zero = no limit; none = nobody is asked.
+    /// How long the operator is asked before a reboot; zero = no limit, `None` = the operator is not asked.
     pub confirm: Option<Duration>,
     /// For all hooks before a reboot together; none = there are none.
     pub hooks_before: Option<Duration>,

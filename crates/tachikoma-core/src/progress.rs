@@ -58,9 +58,10 @@ pub struct Progress {
     pub evidence: Evidence,
     /// Whether it is over, and was not measured yet.
     pub due: bool,
-    /// Whether the work tree was looked at behind it.
-    pub looked: bool,
-    /// Whether something of it may have been missed: then nobody can say that nothing came of it.
+    /// Whether the work tree was surveyed after it.
+    #[serde(rename = "looked")]
+    pub surveyed: bool,
+    /// Whether changes may have been missed, so that the iteration is not counted as one without progress.
     pub unsure: bool,
     /// The latest scores, oldest first.
     pub recent: Vec<Score>,
@@ -84,8 +85,8 @@ impl Progress {
     #[must_use]
     pub fn measure(&self, iteration: u32, tests_passed: Option<bool>) -> Option<Measured> {
         let score = self.evidence.score();
-        // What was seen was done, whatever was missed.
-        let known = score > 0 || (self.looked && !self.unsure);
+        // Evidence counts, even if more was missed.
+        let known = score > 0 || (self.surveyed && !self.unsure);
         (self.due && known).then_some(Measured {
             iteration,
             evidence: self.evidence,
@@ -96,19 +97,19 @@ impl Progress {
 
     pub(crate) fn attempt_started(&mut self, attempt: u32) {
         self.due = false;
-        self.looked = false;
+        self.surveyed = false;
         if attempt == 1 {
             self.evidence = Evidence::default();
             self.unsure = false;
         }
     }
 
-    /// An attempt is over. One that nobody saw through counts for nothing; what it did, the next one has done.
+    /// An attempt is over. The changes of an attempt that was cut count for the next one.
     pub(crate) fn attempt_ended(&mut self, seen_through: bool) {
         self.due = seen_through;
     }
 
-    /// Nobody knows what was done since the last look.
+    /// Changes since the last survey may have been missed.
     pub(crate) fn missed(&mut self) {
         self.unsure = true;
         self.untested = true;
@@ -118,7 +119,7 @@ impl Progress {
         let evidence = &mut self.evidence;
         evidence.files = evidence.files.saturating_add(kept.changed);
         evidence.lines = evidence.lines.saturating_add(kept.lines);
-        // A commit of what was left before is no doing of this iteration.
+        // A commit of earlier changes is not progress of this iteration.
         evidence.commits |= kept.head_moved || (kept.commit.is_some() && kept.changed > 0);
         self.untested |= kept.changed > 0 || kept.head_moved;
         for name in &kept.files {
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(known.measure(1, None), None, "it is not over");
         known.attempt_ended(true);
         assert_eq!(known.measure(1, None), None, "nobody looked");
-        known.looked = true;
+        known.surveyed = true;
         assert_eq!(known.measure(1, None).unwrap().score, 0);
         known.missed();
         assert_eq!(known.measure(1, None), None, "something was missed");
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(known.measure(4, None), None, "once is enough");
         known.attempt_started(1);
         known.attempt_ended(true);
-        known.looked = true;
+        known.surveyed = true;
         assert_eq!(
             known.measure(5, None).unwrap().evidence,
             Evidence::default()

@@ -1,28 +1,32 @@
-//! What an agent is told before the words of the user, whether its conversation goes on or begins: what happened to its work
-//! since, and cannot be seen in the files.
+//! The prompt preamble: text before the user's prompt. It reports what the agent cannot see in the files, such as messages of the
+//! operator, an attempt that was cut, a rollback, or a commit that failed.
 
 use crate::state::State;
 
-/// Of why a commit was refused: a hook may print all of a log, and the end of it says what is wrong.
+/// Maximum size of the error of a failed commit. The end of a hook's output says what is wrong.
 const REFUSED_BYTES_MAX: usize = 2000;
 
-/// Returns what comes before everything else in the next prompt; nothing, as a rule.
+/// Decides the prompt preamble, the text before the prompt: empty unless there is something to report.
 #[must_use]
 pub fn prompt_preamble(state: &State) -> String {
     let mut text = String::new();
-    let from_operator = state.operator.words.iter().filter(|words| words.in_prompt);
+    let from_operator = state
+        .operator
+        .messages
+        .iter()
+        .filter(|words| words.in_prompt);
     for words in from_operator {
         text.push_str(&format!("The operator says:\n\n{}\n\n", words.text));
     }
     // What was brought back is not as the attempt left it.
-    if state.after_cut && state.kept.untold.is_none() {
+    if state.after_cut && state.kept.work_tree_note.is_none() {
         text.push_str(&format!(
             "An earlier attempt at this iteration was cut short; this is attempt {}. What it changed is still in the files and may be \
              incomplete. Look at the files before you go on, and do not repeat what is done.\n\n",
             state.attempt
         ));
     }
-    if let Some(what) = &state.kept.untold {
+    if let Some(what) = &state.kept.work_tree_note {
         text.push_str(what);
         text.push_str(" Look at the files before you go on: they are not as you left them.\n\n");
     }
@@ -66,7 +70,7 @@ mod tests {
         state.after_cut = true;
         state.attempt = 2;
         assert!(prompt_preamble(&state).contains("cut short; this is attempt 2."));
-        state.kept.untold = Some("The operator has brought back.".to_owned());
+        state.kept.work_tree_note = Some("The operator has brought back.".to_owned());
         assert!(prompt_preamble(&state).starts_with("The operator has brought back. Look"));
     }
 }

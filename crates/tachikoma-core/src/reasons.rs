@@ -1,4 +1,4 @@
-//! What a decision was made from, in words and numbers: for those who ask later why.
+//! Reasons of decisions in words, with the measured values and the settings. `step` records them, and `explain` and `replay` print them.
 
 use std::time::Duration;
 
@@ -6,9 +6,10 @@ use crate::completion::{Claim, GateResult};
 use crate::context::Context;
 use crate::number_format::{Grouped, Nth, Percent, Span};
 use crate::outcome::Outcome;
+use crate::phase::{Cause, Ending};
 use crate::policy::context::{Level, hard_limit_percent, is_token_redline, level, redline_percent};
 use crate::policy::stop::Condition;
-use crate::policy::{Policy, RebootRules};
+use crate::policy::{Policy, RebootRules, backoff, stop};
 use crate::reboots::{RebootBook, RebootReason};
 use crate::session::Session;
 use crate::state::State;
@@ -63,24 +64,6 @@ fn off(rules: &RebootRules) -> &'static str {
     }
 }
 
-/// Returns the setting that a reboot goes back to.
-pub(crate) fn reboot_key(reason: &RebootReason) -> Option<&'static str> {
-    Some(match reason {
-        RebootReason::Redline {
-            tokens: Some(_), ..
-        } => "reboot.context_redline_tokens",
-        RebootReason::Redline { tokens: None, .. } => "context_redline_percent",
-        RebootReason::Degradation { .. } => "reboot.triggers.on_degradation",
-        RebootReason::IterationLimit { .. } => "reboot.triggers.after_iterations",
-        RebootReason::DurationLimit { .. } => "reboot.triggers.after_duration",
-        RebootReason::PatternMatch { .. } => "reboot.triggers.on_patterns",
-        RebootReason::ToolCalls { .. } => "context.tool_call_threshold",
-        RebootReason::Refused | RebootReason::ErrorRecovery { .. } | RebootReason::Manual => {
-            return None;
-        }
-    })
-}
-
 /// Says why a reboot is wanted, with what was measured.
 pub(crate) fn reboot(policy: &Policy, state: &State, reason: &RebootReason) -> String {
     let rules = &policy.reboot;
@@ -101,11 +84,11 @@ pub(crate) fn reboot(policy: &Policy, state: &State, reason: &RebootReason) -> S
             let limit = rules.tool_call_threshold;
             format!("{reason} (context.tool_call_threshold = {limit})")
         }
-        RebootReason::Refused
-        | RebootReason::Degradation { .. }
-        | RebootReason::PatternMatch { .. }
-        | RebootReason::ErrorRecovery { .. }
-        | RebootReason::Manual => reason.to_string(),
+        RebootReason::Degradation { .. } => format!("{reason} (reboot.triggers.on_degradation)"),
+        RebootReason::PatternMatch { .. } => format!("{reason} (reboot.triggers.on_patterns)"),
+        RebootReason::Refused | RebootReason::ErrorRecovery { .. } | RebootReason::Manual => {
+            reason.to_string()
+        }
     }
 }
 
@@ -137,41 +120,121 @@ pub(crate) fn rate(rules: &RebootRules, book: &RebootBook, now: Timestamp) -> St
     parts.join("; ")
 }
 
-/// Returns the setting that a wait goes back to.
-pub(crate) fn wait_key(wait: &Wait) -> Option<&'static str> {
-    match wait.reason {
-        WaitReason::Delay => Some("iteration_delay"),
-        WaitReason::RebootWindow => Some("reboot.min_reboot_interval"),
-        WaitReason::Backoff
-        | WaitReason::UsageLimit
-        | WaitReason::Outage
-        | WaitReason::Operator => None,
+/// Says that a reboot is due, and whether the rate limits allow it.
+pub(crate) fn reboot_wanted(
+    policy: &Policy,
+    state: &State,
+    reason: &RebootReason,
+    not_before: Option<Timestamp>,
+    now: Timestamp,
+) -> String {
+    let why = reboot(policy, state, reason);
+    let rate = rate(&policy.reboot, &state.reboots, now);
+    match not_before {
+        Some(until) => {
+            let span = Span(until.since(now));
+            format!("a reboot is wanted and pending for {span}: {why}; {rate}")
+        }
+        None => format!("a reboot is wanted and may happen: {why}; {rate}"),
     }
 }
 
-/// Says why the loop waits, and how long after the attempt was over.
-pub(crate) fn wait(policy: &Policy, state: &State, wait: &Wait, over: Timestamp) -> String {
-    let span = Span(wait.until.since(over));
+/// Says why the session goes on without a reboot.
+pub(crate) fn session_goes_on(policy: &Policy, state: &State, now: Timestamp) -> String {
+    let (rules, session) = (&policy.reboot, &state.session);
+    if !rules.enabled || rules.max_reboots == Some(0) {
+        return format!("no reboot: {}", off(rules));
+    }
+    let mut parts = vec![match &session.context {
+        Some(context) => reading(policy, session, context),
+        None if rules.tool_call_threshold > 0 && rules.manages_context() => format!(
+            "context not known, {} tool calls of {} (context.tool_call_threshold)",
+            session.tool_calls, rules.tool_call_threshold
+        ),
+        None => "context not known".to_owned(),
+    }];
+    if let Some(most) = rules.after_iterations {
+        let had = session.iterations;
+        parts.push(format!(
+            "{had} of {most} iterations in this session (reboot.triggers.after_iterations)"
+        ));
+    }
+    if let (Some(most), Some(started)) = (rules.after_duration, session.started) {
+        let (age, most) = (Span(now.since(started)), Span(most));
+        parts.push(format!(
+            "{age} old of {most} (reboot.triggers.after_duration)"
+        ));
+    }
+    if rules.on_degradation {
+        parts.push("not worse than before".to_owned());
+    }
+    format!("the session goes on: {}", parts.join("; "))
+}
+
+/// Says why a turn is ended before its time, as far as its cause says.
+pub(crate) fn turn_ended(cause: Cause) -> String {
+    match cause {
+        Cause::HandOver => "the turn is ended for a reboot".to_owned(),
+        Cause::Skip => "the turn is ended: the operator skips it".to_owned(),
+        Cause::Interrupt => "the turn is ended: a stop, or a pause at once".to_owned(),
+        Cause::Timeout { timeout } => format!("the turn is ended: {timeout}"),
+    }
+}
+
+/// Says the same with what was measured.
+pub(crate) fn ending(policy: &Policy, state: &State, ending: Ending, now: Timestamp) -> String {
+    let mut words = turn_ended(ending.cause);
+    match (ending.cause, &state.session.context, state.work()) {
+        (Cause::HandOver, Some(context), _) => {
+            let reading = reading(policy, &state.session, context);
+            words = format!("{words}: {reading}");
+        }
+        (Cause::Interrupt, _, _) => {
+            if let Some(stop) = &state.stop {
+                words = format!("the turn is ended: {}", Outcome::from(stop.clone()));
+            }
+        }
+        (Cause::Timeout { .. }, _, Some(work)) => {
+            let ago = Span(now.since(work.active));
+            words = format!("{words}; last activity {ago} ago");
+        }
+        _ => {}
+    }
+    if ending.boundary_until > now {
+        words.push_str(
+            "; a tool call or an answer in flight may end first (session.graceful_timeout)",
+        );
+    }
+    words
+}
+
+/// Says why the agent is asked to finish.
+pub(crate) fn wrap_up(policy: &Policy, context: &Context) -> String {
+    let (fill, warning) = (fill(context), policy.reboot.warning_percent);
+    format!("the agent is asked to finish: {fill}, context.warning_percent = {warning}")
+}
+
+/// Says why the loop waits.
+pub(crate) fn wait(policy: &Policy, state: &State, wait: Wait, now: Timestamp) -> String {
+    let span = Span(wait.until.since(now));
+    let nth = Nth(state.limit_streak);
     match wait.reason {
-        WaitReason::Delay => format!("waited {span}: iteration_delay"),
+        WaitReason::Delay => format!("waits: iteration_delay is {}", Span(policy.iteration_delay)),
         WaitReason::Backoff => {
-            let failures = state.failure_streak;
-            let nth = Nth(failures);
-            let cap = Span(policy.backoff.cap);
-            format!("backoff {span}: {nth} failure in a row, doubled each time up to {cap}")
+            let delay = Span(backoff::delay(policy.backoff, state.failure_streak));
+            let (nth, cap) = (Nth(state.failure_streak), Span(policy.backoff.cap));
+            format!("backoff {delay}: {nth} failure in a row, doubled each time up to {cap}")
         }
         WaitReason::UsageLimit => {
-            let nth = Nth(state.limit_streak);
-            format!("waited {span} for the model's service: {nth} limit in a row")
+            format!("waits {span} for the model's service: {nth} limit in a row")
         }
         WaitReason::Outage => {
-            let nth = Nth(state.limit_streak);
-            format!("waited {span}: the model's service could not be reached, {nth} time in a row")
+            format!("waits {span}: the model's service could not be reached, {nth} time in a row")
         }
-        WaitReason::Operator => "waited for the operator".to_owned(),
+        WaitReason::Operator => "waits for the operator".to_owned(),
         WaitReason::RebootWindow => {
-            let why = rate(&policy.reboot, &state.reboots, state.time);
-            format!("waited {span} for the reboot, with no room for another prompt: {why}")
+            let why = rate(&policy.reboot, &state.reboots, now);
+            format!("waits {span} for the reboot, with no room for another prompt: {why}")
         }
     }
 }
@@ -186,19 +249,6 @@ pub(crate) fn limited(attempt: &LimitedAttempt) -> String {
     format!(
         "the model's service {what} ({nth} time in a row): {reason}; no failure, and the iteration is repeated"
     )
-}
-
-/// Returns the setting that an end goes back to.
-pub(crate) fn end_key(outcome: &Outcome) -> Option<&'static str> {
-    match outcome {
-        Outcome::LimitReached { .. } => Some("max_iterations"),
-        Outcome::Done
-        | Outcome::Condition { .. }
-        | Outcome::Budget { .. }
-        | Outcome::Operator
-        | Outcome::Signal { .. }
-        | Outcome::Error { .. } => None,
-    }
 }
 
 /// Returns the setting that a stop condition has.
@@ -220,6 +270,46 @@ pub(crate) fn conditions(conditions: &[Condition]) -> String {
     });
     let words: Vec<String> = words.collect();
     words.join("; ")
+}
+
+/// Says how near each stop condition is, and who claims completion.
+pub(crate) fn stop_conditions(policy: &Policy, state: &State, now: Timestamp) -> String {
+    let met = conditions(&stop::conditions(policy, state, now));
+    let known = &state.completion;
+    let refused = !known.refused.is_empty() && known.feedback_iteration == state.iteration;
+    match refused {
+        true => format!("{met}; the claim of completion was refused"),
+        false => format!("{met}; {}", claims(&known.claims)),
+    }
+}
+
+/// Says why gates run.
+pub(crate) fn gates_due(state: &State, claimed: bool) -> String {
+    match claimed {
+        true => claims(&state.completion.claims),
+        false if state.iteration == 0 => "all gates run once before the first iteration".to_owned(),
+        false => "they run after every successful iteration".to_owned(),
+    }
+}
+
+/// Says why a claim of completion is accepted.
+pub(crate) fn completion(policy: &Policy, state: &State) -> String {
+    let (rules, known) = (&policy.completion, &state.completion);
+    let mut parts = vec![claims(&known.claims)];
+    if rules.confirmations > 1 {
+        let needed = rules.confirmations;
+        parts.push(format!(
+            "{needed} times in a row (stop_conditions.confirmations)"
+        ));
+    }
+    if rules.objectives {
+        parts.push("all objectives are ticked".to_owned());
+    }
+    parts.push(match rules.gates.is_empty() {
+        true => "no gate is configured".to_owned(),
+        false => gates(&known.gates),
+    });
+    parts.join("; ")
 }
 
 /// Says who claims that the work is complete.

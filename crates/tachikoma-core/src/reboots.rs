@@ -1,4 +1,4 @@
-//! The books of the reboots: what the rate limits are asked from, and what a person wants to look up.
+//! The history of reboots, for the rate limits and for `history --reboots`.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub const PER_HOUR_MAX: u32 = 1000;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How reboots went so far. Three clocks, because a failure must not hide behind the interval between successes.
+/// Results of reboots so far. Attempts, successes and failures have separate times, because each has its own rate limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RebootBook {
@@ -176,7 +176,7 @@ pub enum RebootReason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tokens: Option<u64>,
     },
-    /// The agent refused a request because nothing more goes into its context, whatever its last reading was.
+    /// The agent refused a request because its context is full. Its last reading may have been lower.
     Refused,
     /// The agent got worse.
     Degradation {

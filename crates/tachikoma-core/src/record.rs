@@ -22,4 +22,8 @@ pub struct Record {
     /// the record does not come from `step`, and in journals of versions that did not record inputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<RecordedInput>,
+    /// Why the loop decided what follows from this record: the measured values and the settings, in words. Empty if nothing was decided
+    /// or the event says it, and in journals of versions that did not record reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::LoopEvent;
 use crate::exit::Leftover;
 use crate::id::{Generation, Ticket};
-use crate::input::{AgentEvent, Input, TurnEnd};
+use crate::input::{AgentInput, Input, TurnEnd};
 use crate::operator::{OperatorEvent, OperatorRequest};
 use crate::outcome::Failure;
 use crate::state::State;
@@ -55,7 +55,7 @@ impl RecordedInput {
             return Self::InEvents;
         }
         if let Input::Agent {
-            event: AgentEvent::TurnEnded(end),
+            event: AgentInput::TurnEnded(end),
             ..
         } = &mut input
         {
@@ -71,7 +71,7 @@ impl RecordedInput {
             Self::Given(input) => {
                 let mut input = (**input).clone();
                 if let Input::Agent {
-                    event: AgentEvent::TurnEnded(end),
+                    event: AgentInput::TurnEnded(end),
                     ..
                 } = &mut input
                 {
@@ -96,36 +96,22 @@ fn normalize(input: &mut Input, events: &[&LoopEvent]) {
                 Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
         }
         Input::Agent {
-            event: AgentEvent::TurnEnded(end),
+            event: AgentInput::TurnEnded(end),
             ..
         } => end.text = hand_off_text(events),
         Input::Agent {
-            event: AgentEvent::Exited { last_words, .. },
+            event: AgentInput::Exited { last_words, .. },
             ..
         } if !events.iter().any(|event| repeats_last_words(event)) => *last_words = None,
         Input::Agent {
-            event: AgentEvent::HandOffText { text },
+            event: AgentInput::HandOffText { text },
             ..
         } => {
             if let Some(LoopEvent::HandOffWritten { text: written, .. }) = events.first() {
                 text.clone_from(written);
             }
         }
-        Input::Start { .. }
-        | Input::Wake
-        | Input::Shutdown { .. }
-        | Input::Decline { .. }
-        | Input::Broken { .. }
-        | Input::Agent { .. }
-        | Input::HooksRan { .. }
-        | Input::SnapshotTaken { .. }
-        | Input::AutocommitFinished { .. }
-        | Input::ConditionsAnswered { .. }
-        | Input::GatesRan { .. }
-        | Input::RolledBack { .. }
-        | Input::Warning { .. }
-        | Input::Incident(_)
-        | Input::Repaired { .. } => {}
+        _ => {}
     }
 }
 
@@ -153,7 +139,7 @@ fn hand_off_text(events: &[&LoopEvent]) -> String {
     text.unwrap_or_default()
 }
 
-/// Returns the input whose whole content is in the events, if they are the usual ones for such an input.
+/// Returns the input, if its whole content is in the events.
 #[expect(clippy::too_many_lines, reason = "one arm for each event")]
 fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
     let first = *events.iter().find(|event| !is_prelude(event))?;
@@ -168,32 +154,32 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             launch: launch.clone(),
             runner: runner.clone(),
         }),
-        LoopEvent::AgentLaunched { pid } => agent(AgentEvent::Launched { pid: *pid }),
-        LoopEvent::SessionNamed { agent_id } => agent(AgentEvent::SessionNamed {
+        LoopEvent::AgentLaunched { pid } => agent(AgentInput::Launched { pid: *pid }),
+        LoopEvent::SessionNamed { agent_id } => agent(AgentInput::SessionNamed {
             agent_id: agent_id.clone(),
         }),
-        LoopEvent::OutputSeen => agent(AgentEvent::Output),
+        LoopEvent::OutputSeen => agent(AgentInput::Output),
         LoopEvent::ContextMeasured {
             context, answering, ..
-        } => agent(AgentEvent::ContextMeasured {
+        } => agent(AgentInput::ContextMeasured {
             context: *context,
             answering: *answering,
         }),
-        LoopEvent::ToolStarted { id, name, summary } => agent(AgentEvent::ToolStarted {
+        LoopEvent::ToolStarted { id, name, summary } => agent(AgentInput::ToolStarted {
             id: id.clone(),
             name: name.clone(),
             summary: summary.clone(),
         }),
-        LoopEvent::ToolEnded { id, error } => agent(AgentEvent::ToolEnded {
+        LoopEvent::ToolEnded { id, error } => agent(AgentInput::ToolEnded {
             id: id.clone(),
             error: error.clone(),
         }),
-        LoopEvent::ToolDenied(denial) => agent(AgentEvent::ToolDenied {
+        LoopEvent::ToolDenied(denial) => agent(AgentInput::ToolDenied {
             tool: denial.name.clone(),
             id: denial.id.clone(),
         }),
-        LoopEvent::FileTouched { path } => agent(AgentEvent::FileTouched { path: path.clone() }),
-        LoopEvent::TurnResulted(report) => agent(AgentEvent::TurnEnded(TurnEnd {
+        LoopEvent::FileTouched { path } => agent(AgentInput::FileTouched { path: path.clone() }),
+        LoopEvent::TurnResulted(report) => agent(AgentInput::TurnEnded(TurnEnd {
             success: report.success,
             reason: report.reason.clone(),
             problem: report.problem.clone(),
@@ -206,22 +192,22 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             tokens: report.tokens,
             spent: report.spent,
         })),
-        LoopEvent::CallEnded { tokens } => agent(AgentEvent::CallEnded { tokens: *tokens }),
-        LoopEvent::CostTold {
+        LoopEvent::CallEnded { tokens } => agent(AgentInput::CallEnded { tokens: *tokens }),
+        LoopEvent::CostReported {
             conversation_microusd,
-        } => agent(AgentEvent::Cost {
+        } => agent(AgentInput::Cost {
             conversation_microusd: *conversation_microusd,
         }),
-        LoopEvent::ConversationTakenUp(told) => agent(AgentEvent::ConversationResumed(*told)),
-        LoopEvent::QuotaTold(quota) => agent(AgentEvent::Quota(quota.clone())),
-        LoopEvent::StreamEnded => agent(AgentEvent::StreamEnded),
-        LoopEvent::AgentBusy { activity } => agent(AgentEvent::ProcessesSampled {
+        LoopEvent::ConversationResumed(told) => agent(AgentInput::ConversationResumed(*told)),
+        LoopEvent::QuotaReported(quota) => agent(AgentInput::Quota(quota.clone())),
+        LoopEvent::StreamEnded => agent(AgentInput::StreamEnded),
+        LoopEvent::AgentBusy { activity } => agent(AgentInput::ProcessesSampled {
             activity: Some(*activity),
         }),
         LoopEvent::HandOffWritten { text, .. } => {
-            agent(AgentEvent::HandOffText { text: text.clone() })
+            agent(AgentInput::HandOffText { text: text.clone() })
         }
-        LoopEvent::AgentExited { exit } => agent(AgentEvent::Exited {
+        LoopEvent::AgentExited { exit } => agent(AgentInput::Exited {
             exit: *exit,
             claimed: false,
             stop_pattern: stop_pattern(events),
@@ -229,7 +215,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             last_words: None,
             problem: None,
         }),
-        LoopEvent::IterationCompleted { report, .. } => agent(AgentEvent::Exited {
+        LoopEvent::IterationCompleted { report, .. } => agent(AgentInput::Exited {
             exit: report.exit?,
             claimed: report.claimed,
             stop_pattern: stop_pattern(events),
@@ -248,13 +234,13 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
                 } => (*exit, last_words.clone(), problem.clone()),
                 Failure::NotLaunched { reason } => {
                     let reason = reason.clone();
-                    return agent(AgentEvent::NotLaunched { reason });
+                    return agent(AgentInput::NotLaunched { reason });
                 }
                 Failure::TimedOut { .. } | Failure::GuardLost | Failure::Unkillable { .. } => {
                     return None;
                 }
             };
-            agent(AgentEvent::Exited {
+            agent(AgentInput::Exited {
                 exit,
                 claimed: false,
                 stop_pattern: stop_pattern(events),
@@ -321,16 +307,18 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
             ..
         }) => Some(Input::OperatorRequest {
             ticket,
-            wish: OperatorRequest::Reload {
+            request: OperatorRequest::Reload {
                 launch: launch.clone(),
                 later: later.clone(),
                 limits: *limits,
             },
         }),
-        LoopEvent::Operator(OperatorEvent::Told { text, .. }) => Some(Input::OperatorRequest {
-            ticket,
-            wish: OperatorRequest::Tell { text: text.clone() },
-        }),
+        LoopEvent::Operator(OperatorEvent::MessageQueued { text, .. }) => {
+            Some(Input::OperatorRequest {
+                ticket,
+                request: OperatorRequest::Tell { text: text.clone() },
+            })
+        }
         LoopEvent::Warned { warning } => Some(Input::Warning {
             warning: warning.clone(),
         }),

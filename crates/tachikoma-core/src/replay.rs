@@ -15,7 +15,7 @@ use crate::apply::apply;
 use crate::effect::{Effect, Step};
 use crate::event::LoopEvent;
 use crate::id::{LoopId, Seq};
-use crate::input::{AgentEvent, Input};
+use crate::input::{AgentInput, Input};
 use crate::launch::{Launch, Runner};
 use crate::outcome::Outcome;
 use crate::phase::{Cause, Phase};
@@ -104,7 +104,7 @@ pub struct Replayed {
     pub unexplained: u64,
     /// The first of them.
     pub first_unexplained: Option<Seq>,
-    /// Records whose inputs were not recorded, because an earlier version wrote them.
+    /// Records without inputs, written by an earlier version.
     pub without_inputs: u64,
     /// Records that are lost.
     pub lost: u64,
@@ -178,9 +178,8 @@ impl Model {
     }
 
     fn note(&mut self, records: &[Record]) -> Vec<Decision> {
-        let (policy, state) = (&self.rules.policy, &self.state);
         let decided = records.iter();
-        let decided = decided.filter_map(|record| self.reader.read(policy, state, record));
+        let decided = decided.filter_map(|record| self.reader.read(&self.state, record));
         decided.collect()
     }
 
@@ -219,7 +218,7 @@ pub struct Replay<'a> {
     /// The outcome that the replay decided on at the difference, before its last commit and hooks.
     outcome: Option<Outcome>,
     goes_on: bool,
-    /// The records of the step whose end is not known yet.
+    /// The records of the current step so far.
     step: Vec<Record>,
     /// The first record of a step that has fewer records than the rules lead to: the runner died in it, unless it went on.
     cut: Option<Seq>,
@@ -341,7 +340,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Replays the step whose records are complete now.
+    /// Replays the step after its last record.
     fn finish_step(&mut self) {
         let records = std::mem::take(&mut self.step);
         let Some(first) = records.first() else { return };
@@ -454,8 +453,8 @@ impl<'a> Replay<'a> {
     fn known_patterns(&self, mut input: Input) -> Input {
         if let Input::Agent { event, .. } = &mut input {
             let pattern = match event {
-                AgentEvent::TurnEnded(end) => &mut end.stop_pattern,
-                AgentEvent::Exited { stop_pattern, .. } => stop_pattern,
+                AgentInput::TurnEnded(end) => &mut end.stop_pattern,
+                AgentInput::Exited { stop_pattern, .. } => stop_pattern,
                 _ => return input,
             };
             let known = self.replayed.rules.stop_patterns.as_ref();

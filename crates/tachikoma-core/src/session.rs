@@ -17,10 +17,10 @@ const FILES_MAX: usize = 200;
 /// Iterations that a judgement about the quality of a session looks back on.
 const SAMPLES_MAX: usize = 12;
 
-/// Different calls of one iteration that are told apart; more variety than this is no repetition.
+/// Maximum number of different calls of one iteration that are counted. Beyond that, repeats are not counted.
 const CALLS_MAX: usize = 32;
 
-/// Whoever fails quicker than this has not worked on anything: the conversation itself may be what fails.
+/// An iteration that fails faster did not work on anything, so that the conversation itself may be broken.
 const FAST_FAILURE_MS: u64 = 10_000;
 
 /// A note is a line or a paragraph; longer texts belong into files, which outlive every session.
@@ -38,7 +38,7 @@ pub struct Session {
     pub started: Option<Timestamp>,
     /// How many iterations it has finished.
     pub iterations: u32,
-    /// Whether one of them went well: then it knows where the work stands, and needs no hand-off any more.
+    /// Whether one of them succeeded: then the session knows the work and needs no hand-off.
     pub oriented: bool,
     /// The latest reading of its context; unknown until the first.
     pub context: Option<Context>,
@@ -48,9 +48,9 @@ pub struct Session {
     pub redline_tokens: Option<u64>,
     /// The reading that the latest iteration began with.
     pub context_before: Option<Context>,
-    /// How its hand-off stands.
+    /// Whether it wrote its hand-off.
     pub hand_off: HandOff,
-    /// Whether it was told that its context fills up.
+    /// Whether it was warned that its context fills up.
     pub advised: bool,
     /// Iterations in a row that failed at once.
     pub fast_failures: u32,
@@ -74,7 +74,7 @@ pub struct Session {
     pub files_unnamed: u32,
 }
 
-/// How the hand-off of a session stands.
+/// Whether a session wrote its hand-off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandOff {
@@ -130,7 +130,7 @@ pub struct FailedCall {
 pub struct Checkpoint {
     /// Its own words, where it was asked and answered.
     pub words: Option<String>,
-    /// The session whose words they are.
+    /// The session that wrote them.
     pub words_of: SessionNo,
     /// Why it was given up.
     pub reason: String,
@@ -237,7 +237,7 @@ impl Session {
     pub(crate) fn end_iteration(&mut self) {
         let tally = std::mem::take(&mut self.tally);
         self.iterations = self.iterations.saturating_add(1);
-        // An iteration whose calls were all denied says nothing about the quality of the session.
+        // If all calls were denied, the iteration says nothing about the quality of the session.
         if tally.calls == 0 && tally.denied > 0 {
             return;
         }

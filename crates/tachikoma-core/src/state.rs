@@ -5,26 +5,26 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::accounting::Accounting;
 use crate::autocommit::{Autocommit, TrackedWork};
 use crate::completion::{Check, Completion};
-use crate::copies::Copies;
 use crate::denials::Denial;
 use crate::epoch::Epoch;
-use crate::hooking::Frames;
+use crate::hooking::PendingHooks;
 use crate::id::{Generation, LoopId, Seq};
 use crate::launch::{Launch, Runner};
-use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::loop_state::LoopState;
 use crate::operator::{Choice, Operator, Question, RollingBack};
 use crate::outcome::{Failure, Outcome, Stop};
-use crate::phase::{Hooking, Phase, Reboot, RebootStage};
+use crate::phase::{Hooking, Phase, Reboot, RebootStage, Work};
 use crate::progress::Progress;
 use crate::reboots::{RebootBook, RebootReason};
 use crate::serde_skip::is_zero;
 use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
 use crate::stats::LoopStats;
 use crate::time::Timestamp;
+use crate::uploads::Uploads;
 
 /// Notes of the agent that are taken in one iteration.
 pub const ITERATION_NOTES_MAX: usize = 20;
@@ -36,22 +36,22 @@ pub struct State {
     pub loop_id: LoopId,
     /// The last record that is part of this state.
     pub seq: Seq,
-    /// The life of the loop that it is part of.
-    #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
-    pub life: Epoch,
-    /// When it was decided: the last activity.
+    /// The epoch of the loop.
+    #[serde(rename = "life", default, skip_serializing_if = "Epoch::is_unknown")]
+    pub epoch: Epoch,
+    /// Time of the last record.
     pub time: Timestamp,
     /// When the loop was first started.
     pub started_at: Option<Timestamp>,
-    /// What the latest run was told to do.
+    /// What the latest run has to do.
     pub launch: Launch,
-    /// Who runs it, or ran it last.
+    /// The process that runs the loop, or ran it last; `None` before the first start and after the end.
     pub runner: Option<Runner>,
-    /// Where it stands.
+    /// The current phase.
     pub phase: Phase,
     /// The iteration last started; 0 before the first.
     pub iteration: u32,
-    /// The attempt at it.
+    /// The attempt at it, from 1.
     pub attempt: u32,
     /// How many attempts at it were cut because what the agent works in was lost.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -72,17 +72,17 @@ pub struct State {
     /// The moment before which that may not happen.
     #[serde(default)]
     pub reboot_not_before: Option<Timestamp>,
-    /// Whether the loop ends at the next opportunity, and by whose wish.
+    /// The requested stop; `None` if none is requested.
     pub stop: Option<Stop>,
-    /// Whether nothing is waited for before it does.
+    /// Whether the stop waits for nothing, not even a commit.
     #[serde(default)]
     pub stop_urgent: bool,
     /// Whether it is claimed, in the iteration last started, that the work is complete, and not refused.
     pub claimed: bool,
-    /// What is known of whether it is.
+    /// Claims and checks of completion.
     #[serde(default)]
     pub completion: Completion,
-    /// What is known of whether the work comes forward.
+    /// Progress of the work.
     #[serde(default)]
     pub progress: Progress,
     /// Failed iterations in a row.
@@ -114,16 +114,17 @@ pub struct State {
     /// What the agent and the operator noted for the sessions to come, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
-    /// What was spent.
+    /// Cost, tokens and time so far.
     #[serde(default)]
-    pub ledger: Ledger,
+    #[serde(rename = "ledger")]
+    pub accounting: Accounting,
     /// What is known of the operator.
     #[serde(default)]
     pub operator: Operator,
-    /// How the copies of backups fare.
-    #[serde(default, skip_serializing_if = "Copies::is_empty")]
-    pub copies: Copies,
-    /// The stop conditions that the latest run was told.
+    /// Uploads of backups.
+    #[serde(rename = "copies", default, skip_serializing_if = "Uploads::is_empty")]
+    pub uploads: Uploads,
+    /// The stop conditions of the latest run.
     #[serde(default)]
     pub limits: Limits,
     /// The pattern of `stop_on_patterns` that the agent's latest words match.
@@ -135,9 +136,10 @@ pub struct State {
     /// How often calls beyond those were denied.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_denials: u32,
-    /// What hooks have still to hear of.
+    /// Hooks that are due before the next iteration.
     #[serde(default)]
-    pub frames: Frames,
+    #[serde(rename = "frames")]
+    pub pending_hooks: PendingHooks,
     /// What hooks and the operator wrote down for later.
     pub custom: BTreeMap<String, serde_json::Value>,
 }
@@ -160,13 +162,13 @@ impl fmt::Display for InvalidState {
 impl std::error::Error for InvalidState {}
 
 impl State {
-    /// Returns the state of a loop that nobody has started.
+    /// Returns the state of a loop that was not started yet.
     #[must_use]
     pub fn new(loop_id: LoopId) -> Self {
         Self {
             loop_id,
             seq: Seq(0),
-            life: Epoch::default(),
+            epoch: Epoch::default(),
             time: Timestamp::default(),
             started_at: None,
             launch: Launch::default(),
@@ -198,14 +200,14 @@ impl State {
             checkpoint: Checkpoint::default(),
             kept: TrackedWork::default(),
             notes: Vec::new(),
-            ledger: Ledger::default(),
+            accounting: Accounting::default(),
             operator: Operator::default(),
-            copies: Copies::default(),
+            uploads: Uploads::default(),
             limits: Limits::default(),
             stop_pattern: None,
             denials: Vec::new(),
             other_denials: 0,
-            frames: Frames::default(),
+            pending_hooks: PendingHooks::default(),
             custom: BTreeMap::new(),
         }
     }
@@ -273,7 +275,16 @@ impl State {
         }
     }
 
-    /// Returns what is being found out at the moment.
+    /// Returns the iteration under way.
+    #[must_use]
+    pub fn work(&self) -> Option<&Work> {
+        match &self.phase {
+            Phase::Working { work } => Some(work),
+            _ => None,
+        }
+    }
+
+    /// Returns the check in progress.
     #[must_use]
     pub fn check(&self) -> Option<&Check> {
         match &self.phase {
@@ -291,7 +302,7 @@ impl State {
         }
     }
 
-    /// Returns what is being kept at the moment.
+    /// Returns the autocommit in progress.
     #[must_use]
     pub fn autocommit(&self) -> Option<&Autocommit> {
         match &self.phase {
@@ -315,7 +326,7 @@ impl State {
     /// Returns whether the loop itself may have changed the work tree since it was last looked at: its runner died in the
     /// middle of something.
     #[must_use]
-    pub fn owes_a_look(&self) -> bool {
+    pub fn needs_survey(&self) -> bool {
         let in_between = match &self.phase {
             Phase::Autocommitting { .. } | Phase::Rebooting { .. } => true,
             // A runner found this phase in the journal, and its start hooks still run.
@@ -324,7 +335,10 @@ impl State {
             }),
             _ => false,
         };
-        in_between || self.operator.rolling_back.is_some() || self.kept.unseen || self.kept.checked
+        in_between
+            || self.operator.rolling_back.is_some()
+            || self.kept.unsurveyed
+            || self.kept.checked
     }
 
     /// Returns whether there may be work that is not committed: some is known of, gates have run, or an earlier run left a look
@@ -340,7 +354,7 @@ impl State {
         question.filter(|_| self.phase.awaits_operator())
     }
 
-    /// Returns the question that an answer is one to, or why it is none.
+    /// Returns the question that an answer belongs to, or why the answer is not accepted.
     ///
     /// # Errors
     /// Nothing is asked, or something else.

@@ -22,7 +22,7 @@ pub struct LoopStats {
     pub interrupted: u32,
     /// Reboots that were completed.
     pub reboots: u32,
-    /// Time spent in iterations, whatever their outcome.
+    /// Time spent in iterations of any outcome.
     pub execution_ms: u64,
     /// What the agent's turns cost, as far as it says, in millionths of a dollar.
     #[serde(default)]
@@ -30,7 +30,7 @@ pub struct LoopStats {
     /// Tokens that the model read or wrote for the agent's turns, those from its cache included, as far as it says.
     #[serde(default)]
     pub tokens: u64,
-    /// Whether the agent works on a subscription: then nobody pays that cost, which is what it would be at the service's prices.
+    /// Whether the agent works on a subscription. Then the cost is not billed: it is the price that the service would charge.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_subscription: bool,
     /// Failing gate or test runs in a row.

@@ -5,7 +5,7 @@
 //! [`next_deadline`](crate::next_deadline) and send [`Input::Wake`].
 #![warn(clippy::wildcard_enum_match_arm)]
 
-mod agent_event;
+mod agent_input;
 mod autocommit;
 mod check;
 mod command;
@@ -13,6 +13,7 @@ mod ending;
 mod handoff;
 mod hooks;
 mod operator;
+mod order;
 mod reading;
 mod reboot;
 mod settle;
@@ -37,8 +38,9 @@ use crate::recorded_input::{ExpectedNumbers, RecordedInput};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::wait::WaitReason;
+use order::Stage;
 
-/// Takes one input in. Cannot fail: whatever is wrong with the input is itself a fact.
+/// Takes one input in. Cannot fail: an invalid input is recorded, refused or ignored.
 pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) -> Step {
     let now = now.max(state.time);
     let before = ExpectedNumbers::of(state);
@@ -47,6 +49,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         policy,
         state,
         now,
+        reasons: Vec::new(),
         step: Step::default(),
     };
     match input {
@@ -84,7 +87,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             tell,
             operator,
         } => turn.note(ticket, &text, tell, operator),
-        Input::OperatorRequest { ticket, wish } => turn.operator(ticket, wish),
+        Input::OperatorRequest { ticket, request } => turn.operator(ticket, request),
         Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
         Input::CustomSet { ticket, key, value } => turn.set(ticket, key, value),
         Input::Warning { warning } => turn.record(LoopEvent::Warned { warning }),
@@ -108,6 +111,8 @@ struct Stepper<'a> {
     policy: &'a Policy,
     state: &'a mut State,
     now: Timestamp,
+    /// Reasons of decisions that the next record states.
+    reasons: Vec<String>,
     step: Step,
 }
 
@@ -120,9 +125,15 @@ impl Stepper<'_> {
             loop_id: self.state.loop_id,
             event,
             input: None,
+            reasons: std::mem::take(&mut self.reasons),
         };
         apply(self.state, &record);
         self.step.records.push(record);
+    }
+
+    /// Adds a reason to the next record.
+    fn because(&mut self, reason: String) {
+        self.reasons.push(reason);
     }
 
     fn emit(&mut self, effect: Effect) {
@@ -130,17 +141,7 @@ impl Stepper<'_> {
     }
 
     fn work(&self) -> Option<&Work> {
-        match &self.state.phase {
-            Phase::Working { work } => Some(work),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => None,
-        }
+        self.state.work()
     }
 
     fn set(&mut self, ticket: Ticket, key: String, value: serde_json::Value) {
@@ -152,10 +153,7 @@ impl Stepper<'_> {
                 }
                 Answer::Accepted { note }
             }
-            Err(refusal) => Answer::Refused {
-                current: self.state.public(),
-                reason: refusal.to_string(),
-            },
+            Err(refusal) => self.refused(&refusal.to_string()),
         };
         self.emit(Effect::Reply { ticket, answer });
     }
@@ -187,7 +185,7 @@ impl Stepper<'_> {
                 if wait.reason == WaitReason::Operator {
                     self.operator_overdue();
                 } else {
-                    self.proceed(None);
+                    self.advance(Stage::IterationEndHooks, None);
                 }
             }
             Phase::Working { work } => {
@@ -197,13 +195,13 @@ impl Stepper<'_> {
             Phase::Autocommitting {
                 autocommit:
                     Autocommit {
-                        closing: Some(ladder),
+                        closing: Some(escalation),
                         ..
                     },
             } => {
-                let ladder = *ladder;
-                if ladder.until <= self.now {
-                    self.closing_overdue(ladder);
+                let escalation = *escalation;
+                if escalation.until <= self.now {
+                    self.closing_overdue(escalation);
                 }
             }
             Phase::Autocommitting { autocommit }

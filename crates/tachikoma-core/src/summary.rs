@@ -6,11 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::autocommit::AutocommitPurpose;
 use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
-use crate::copies::Copies;
 use crate::id::{LoopId, SessionNo};
 use crate::launch::Runner;
 use crate::loop_state::LoopState;
-use crate::operator::{Question, Words};
+use crate::operator::{OperatorMessage, Question};
 use crate::outcome::Outcome;
 use crate::phase::Phase;
 use crate::policy::stop::{Condition, conditions_for};
@@ -20,6 +19,7 @@ use crate::state::State;
 use crate::stats::LoopStats;
 use crate::tests_report::TestsReport;
 use crate::time::Timestamp;
+use crate::uploads::Uploads;
 
 /// The object that `status --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,18 +49,19 @@ pub struct Status {
     /// What the operator is asked.
     #[serde(default)]
     pub question: Option<Question>,
-    /// What the next run asks, of a loop that nobody runs.
+    /// The open question of a loop without a runner; the next run asks it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question_left: Option<Question>,
-    /// The question that nobody has answered in time, and because of which the loop is paused.
+    /// The question that was not answered in time, while the loop is paused because of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u32>,
-    /// Whether somebody is there to be asked before and after each iteration; none where nobody knows.
+    /// Whether attended mode is on; `None` if it is not known.
     #[serde(default)]
     pub attended: Option<bool>,
-    /// Words to the agent that it has not been told for good.
+    /// Messages to the agent that no successful iteration had in its prompt yet.
     #[serde(default)]
-    pub told: Vec<Words>,
+    #[serde(rename = "told")]
+    pub messages: Vec<OperatorMessage>,
     /// The reboot that is wanted and has not begun.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
@@ -73,9 +74,9 @@ pub struct Status {
     /// What is known of the work in the repository; none where nothing was kept.
     #[serde(default)]
     pub git: Option<GitSummary>,
-    /// How the copies of backups fare; none where none was tried.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copies: Option<Copies>,
+    /// Uploads of backups; `None` if none was tried.
+    #[serde(rename = "copies", default, skip_serializing_if = "Option::is_none")]
+    pub uploads: Option<Uploads>,
     /// What is known of whether the work is complete; none where nothing is.
     #[serde(default)]
     pub completion: Option<CompletionSummary>,
@@ -189,7 +190,7 @@ pub struct GitSummary {
     pub commits: u32,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
-    /// Files that the loop changed and does not commit, because somebody else had changed them before.
+    /// Files that the loop changed and does not commit, because the user had changed them before.
     #[serde(default)]
     pub withheld: u32,
     /// Files that the latest attempt changed, once that is known.
@@ -207,7 +208,7 @@ pub struct CompletionSummary {
     pub claimed: bool,
     /// Claims in a row against which nothing spoke.
     pub confirmed: u32,
-    /// Why the latest claim was not believed; empty again when an iteration that was told of it went well.
+    /// Why the latest claim was refused; empty after the next successful iteration.
     pub refused: Vec<String>,
     /// How the gates went when they last ran.
     pub gates: Vec<GateSummary>,
@@ -276,7 +277,7 @@ pub struct OutcomeSummary {
 
 impl Status {
     /// Sums a state up. `live` says whether a runner holds the loop; without one a loop that has not ended is
-    /// idle, whatever its last runner was doing when it died.
+    /// idle, in any phase of its last runner.
     #[must_use]
     pub fn of(state: &State, live: bool) -> Self {
         Self::at(state, live, state.time)
@@ -311,7 +312,7 @@ impl Status {
             question_left: state.question().filter(|_| !live).cloned(),
             unanswered: (state.operator.unanswered).filter(|_| state.public() == LoopState::Paused),
             attended: attended(state),
-            told: state.operator.words.clone(),
+            messages: state.operator.messages.clone(),
             reboot: state.pending_reboot().map(|reason| RebootSummary {
                 reason: reason.to_string(),
                 not_before: state.reboot_not_before,
@@ -323,7 +324,7 @@ impl Status {
             reboot_failed: reboot_failed(state),
             stop_conditions: conditions(state, if live { now } else { state.time }),
             git: git(state, live),
-            copies: Some(state.copies.clone()).filter(|copies| !copies.is_empty()),
+            uploads: Some(state.uploads.clone()).filter(|uploads| !uploads.is_empty()),
             completion: completion(state, live),
             progress: progress(state),
             tests: state.progress.tests.clone(),
@@ -379,7 +380,7 @@ fn conditions(state: &State, now: Timestamp) -> Vec<ConditionSummary> {
         percent: condition.percent,
         met: condition.met,
         words: condition.words,
-        // Nothing goes on any more.
+        // An ended loop has no forecast.
         gone_at: condition.gone_at.filter(|_| !ended),
     };
     conditions.into_iter().map(summary).collect()

@@ -1,8 +1,7 @@
-//! How a server is kept alive: the pure part of the supervisor of `opencode serve`.
+//! The pure part of the supervisor of `opencode serve`.
 //!
-//! As with the loop, [`step`] is a function from event ([`ServerInput`]) to facts ([`ServerRecord`]) and wishes
-//! ([`ServerEffect`]); facts are journalled before wishes are carried out, and deadlines are state. What to do about a dead
-//! server is one question, [`verdict`], which answers with its reason.
+//! As for the loop, [`step`] turns an input ([`ServerInput`]) into records ([`ServerRecord`]) and effects ([`ServerEffect`]). Records are
+//! written before effects are performed, and deadlines are state. [`verdict`] decides what to do after a server has ended.
 
 mod apply;
 mod effect;

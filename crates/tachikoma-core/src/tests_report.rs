@@ -1,4 +1,4 @@
-//! A run of the tests in a few words: what is recorded of it, and told to the agent.
+//! Summary of a test run, for the journal and for the agent's next prompt.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::serde_skip::is_zero;
 use crate::tests_seen::{Standing, TestsSeen, Verdict};
 
-/// Names of each kind in a report. Whoever wants more of them runs the tests.
+/// Maximum number of names of each kind in a report.
 pub const NAMED_MAX: usize = 20;
 
 /// What a run of the tests came to.
@@ -77,7 +77,7 @@ impl TestsReport {
         let newly_passing = books.newly_passing(&run);
         let mended = books.failing();
         books.apply(&run);
-        // What did not run this time is no news of this run.
+        // Tests that did not run are not part of this report.
         let named = |standing| {
             names(
                 books

@@ -19,7 +19,7 @@ pub use result::{ParseTestIdError, TestId, Verdict};
 /// Tests that are remembered. As many make 0.7 MB of each snapshot, which is written at the end of every iteration.
 pub const TESTS_KEPT_MAX: usize = 20_000;
 
-/// Names that are remembered: those of tests that failed. With more, nobody reads names.
+/// Maximum number of failed tests that are remembered by name.
 pub const NAMES_KEPT_MAX: usize = 500;
 
 /// Names are kept up to this length; what a test is known by is the hash of all of it.
@@ -38,7 +38,7 @@ pub enum Rest {
 /// One run of the tests, as its difference to what was known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestRun {
-    /// Whether what is tested changed since the run before. A flip without a change is no mending.
+    /// Whether the tested code changed since the run before. A test that passes without a change was not fixed.
     pub changed: bool,
     /// What holds of tests that are not named here.
     pub rest: Rest,
@@ -48,7 +48,7 @@ pub struct TestRun {
     /// Tests that were not part of the run although the rest was.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_run: BTreeSet<TestId>,
-    /// Names of tests that failed or are flaky and whose names are not known yet.
+    /// Tests that failed or are flaky and have no known names yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<TestId, String>,
 }
@@ -259,8 +259,8 @@ impl TestsSeen {
         failing.map(|(id, _)| *id).collect()
     }
 
-    /// Tests that pass in `run` and failed when they last ran, or are new: progress. The first run is where one starts
-    /// from and has none; when the books are full nobody can say what is new.
+    /// Tests that pass in `run` and failed when they last ran, or are new: progress. The first run is the baseline
+    /// and has none. When the table is full, new results are not known.
     #[must_use]
     pub fn newly_passing(&self, run: &TestRun) -> usize {
         let new_counts = self.runs > 0 && self.tests.len() < TESTS_KEPT_MAX;

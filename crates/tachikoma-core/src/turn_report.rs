@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::input::TurnEnd;
 use crate::outcome::{Problem, Spent};
 use crate::serde_skip::is_zero;
 use crate::time::Timestamp;
@@ -34,6 +35,21 @@ pub struct TurnReport {
     pub spent: Option<Spent>,
 }
 
+impl From<&TurnEnd> for TurnReport {
+    fn from(end: &TurnEnd) -> Self {
+        Self {
+            success: end.success,
+            reason: end.reason.clone(),
+            problem: end.problem.clone(),
+            claimed: end.claimed,
+            pattern: end.pattern.clone(),
+            cost_microusd: end.cost_microusd,
+            tokens: end.tokens,
+            spent: end.spent,
+        }
+    }
+}
+
 /// An attempt that a limit of the model's service ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitedAttempt {
@@ -43,7 +59,7 @@ pub struct LimitedAttempt {
     pub attempt: u32,
     /// What the agent said.
     pub reason: String,
-    /// When the limit is lifted, if that was told.
+    /// When the limit ends; `None` if the service did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// Limits in a row, this one included.

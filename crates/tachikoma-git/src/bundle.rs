@@ -1,5 +1,5 @@
-//! The work of a loop in one file: its branch, its work tree and its snapshots, as a bundle that git itself reads. A backup that goes
-//! elsewhere has it, since there the repository may not be.
+//! Bundles: the branch, the work tree and the snapshots of a loop in one file that git can read. A backup that is uploaded
+//! contains a bundle, because the repository may not exist where the backup is restored.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use super::change_owner::ChangeOwner;
 use super::head::verify;
 use super::loop_files::{BUNDLE_REFS, is_under_way};
 use super::program::{CancelToken, Git, GitError};
-use super::repository::{Found, Repository};
+use super::repository::{Lookup, Repository};
 use super::snapshots;
 use super::worktree_tree::Bounds;
 use tachikoma_core::error_chain as chain;
@@ -31,54 +31,54 @@ pub use copied::{copied_ref, look};
 pub use unpack::MARK;
 pub use unpack::{InTheWay, Merge, Unpacked, unpack};
 
-/// The reference that HEAD of a backup gets where it is brought to.
+/// Returns the reference that HEAD of a backup gets in the repository into which it is restored.
 #[must_use]
 pub fn restored_head(loop_id: LoopId) -> String {
     format!("{}/{RESTORED}", snapshots::below(loop_id))
 }
 
-/// Where a fetched bundle's HEAD is kept, below the references of the loop.
+/// Name of that reference, below the references of the loop.
 const RESTORED: &str = "restored-head";
 
-/// Packing a repository of that size takes half a minute on a slow machine.
+/// Packing a repository of the maximum size takes half a minute on a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How often it is tried while commits are made, or iterations begin: they take longer than a look.
+/// Attempts while commits are made or iterations begin. Both take longer than one attempt.
 const ATTEMPTS: u32 = 3;
 
-/// The loop, and the work tree with its work.
+/// The loop and the work tree to pack.
 #[derive(Clone, Debug)]
 pub struct BundleSource {
     /// The working directory of the loop.
     pub working_dir: PathBuf,
     /// The loop.
     pub loop_id: LoopId,
-    /// Where git is looked for.
+    /// The `PATH` in which git is searched.
     pub search_path: Option<OsString>,
-    /// Variables that git does not get.
+    /// Environment variables that are removed for git.
     pub hidden: Vec<OsString>,
-    /// What of the work tree is left alone.
+    /// Files of the work tree that are left out.
     pub bounds: Bounds,
 }
 
-/// What came of making a bundle.
+/// Result of packing a bundle.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bundled {
-    /// There is no repository, or nothing in it.
+    /// There is no repository, or it is empty.
     Nothing,
-    /// It is there.
+    /// The bundle exists.
     At {
         /// The file.
         path: PathBuf,
-        /// Why the work tree as it is is not in it, if it is not: only what was committed, and what was there before iterations.
+        /// Why uncommitted changes are not in the bundle; `None` if they are.
         without_tree: Option<String>,
     },
-    /// There is a repository, and no bundle of it, for a reason.
+    /// There is a repository, but it could not be packed; holds the reason.
     Without(String),
 }
 
 impl Bundled {
-    /// Returns where the bundle is, if there is one.
+    /// Returns the path of the bundle, if there is one.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         match self {
@@ -87,7 +87,7 @@ impl Bundled {
         }
     }
 
-    /// Returns what is not in a backup with it, and why.
+    /// Returns what a backup with this bundle does not contain, and why.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
         match self {
@@ -101,7 +101,7 @@ impl Bundled {
     }
 }
 
-/// Removes what makers left that died: no other is at it for that long.
+/// Removes unfinished bundles of processes that died. A running one is not older than the timeout.
 fn remove_remains(loop_dir: &Path) {
     for entry in std::fs::read_dir(loop_dir).into_iter().flatten().flatten() {
         let modified = entry.metadata().and_then(|there| there.modified());
@@ -113,38 +113,38 @@ fn remove_remains(loop_dir: &Path) {
     }
 }
 
-/// What a bundle holds.
+/// Contents of a bundle.
 struct Held {
-    /// Whether the work tree as it is is in it.
+    /// Whether the uncommitted changes are in it.
     tree: bool,
     /// The branch that HEAD points to.
     branch: Option<String>,
     head: Option<String>,
-    /// All of it: a commit, and what it is called, in a line.
+    /// One line for each reference: the commit and the name.
     listed: Vec<String>,
 }
 
 impl Held {
-    /// Whether all of it is in a bundle that has these.
+    /// Returns whether a bundle with these heads contains everything.
     fn is_all_in(&self, heads: &str) -> bool {
         let heads: BTreeSet<&str> = heads.lines().collect();
         self.listed.iter().all(|line| heads.contains(line.as_str()))
     }
 
-    /// What is written down of it, and of the bundle that has it.
+    /// Returns the text that is stored to recognize an unchanged bundle.
     fn remembered(&self, sum: &str) -> String {
         format!("{sum}\n{}\n", self.listed.join("\n"))
     }
 }
 
-/// What a file is known by again.
+/// Returns the checksum of a file.
 fn sum_of(path: &Path) -> io::Result<String> {
     digest_of(&mut File::open(path)?).map(|digest| digest.hex)
 }
 
 impl BundleSource {
-    /// Makes a bundle of the repository and its work tree as they are, unless one is there that has all of it. `whose` is what changed
-    /// since the loop last looked. Blocks, for a while that is bounded.
+    /// Packs the repository and its work tree, unless an existing bundle has all of it. `owner` tells who made the changes since
+    /// the last survey. Blocks for a bounded time.
     #[must_use]
     pub fn bundle(
         &self,
@@ -155,9 +155,9 @@ impl BundleSource {
         let cancel = cancel.within(TIMEOUT);
         let found = Repository::find(&self.working_dir, self.search_path.as_deref(), &cancel);
         let repository = match found {
-            Found::Repository(repository) => repository.of_loop(self.loop_id, self.hidden.clone()),
-            Found::NoRepository => return Bundled::Nothing,
-            Found::Unusable { reason } => return Bundled::Without(reason),
+            Lookup::Repository(repository) => repository.of_loop(self.loop_id, self.hidden.clone()),
+            Lookup::NoRepository => return Bundled::Nothing,
+            Lookup::Unusable { reason } => return Bundled::Without(reason),
         };
         self.pack(&repository, loop_dir, owner, &cancel)
             .unwrap_or_else(|error| Bundled::Without(chain(&error)))
@@ -172,13 +172,13 @@ impl BundleSource {
     ) -> Result<Bundled, GitError> {
         let git = &repository.git;
         let without = |reason: &str| Ok(Bundled::Without(reason.to_owned()));
-        let shallow = git.order(&["rev-parse", "--is-shallow-repository"]);
-        if shallow.ask_line(cancel)? == "true" {
+        let shallow = git.command(&["rev-parse", "--is-shallow-repository"]);
+        if shallow.stdout_line(cancel)? == "true" {
             return without(
                 "the repository is a shallow clone; `git fetch --unshallow` makes it whole",
             );
         }
-        let partial = git.order(&["config", "--get", "extensions.partialClone"]);
+        let partial = git.command(&["config", "--get", "extensions.partialClone"]);
         if partial.run(cancel)?.code == Some(0) {
             return without(
                 "the repository is a partial clone, which does not have all that a bundle needs",
@@ -204,8 +204,8 @@ impl BundleSource {
         without("commits are made faster than they can be packed")
     }
 
-    /// Makes a bundle of what was seen, unless one is there that has it, whole. Returns none where that has moved on in between: git leaves
-    /// such references out, and says nothing.
+    /// Packs what was listed, unless an existing bundle has all of it. Returns `None` if references changed meanwhile: git leaves
+    /// such references out without an error.
     fn pack_held(
         &self,
         git: &Git,
@@ -229,14 +229,14 @@ impl BundleSource {
             if bytes > BYTES_MAX {
                 return Ok(Some(too_large(bytes)));
             }
-            let heads = git.order(&["bundle", "list-heads"]).word(&made);
-            let heads = heads.ask(cancel)?;
+            let heads = git.command(&["bundle", "list-heads"]).arg(&made);
+            let heads = heads.stdout(cancel)?;
             if !held.is_all_in(&String::from_utf8_lossy(&heads)) {
                 return Ok(None);
             }
             let sum = sum_of(&made).map_err(GitError::io("read", &made))?;
             std::fs::rename(&made, &path).map_err(GitError::io("replace", &path))?;
-            // Without it the next one is made anew.
+            // If this fails, the next bundle is packed again.
             let _ =
                 atomic_file::write_whole(&refs, held.remembered(&sum).as_bytes(), Durability::Lazy);
             Ok(Some(Bundled::At { path, without_tree }))
@@ -252,7 +252,7 @@ impl BundleSource {
         repository.top.canonicalize().ok() == self.working_dir.canonicalize().ok()
     }
 
-    /// Makes a bundle, for the owner alone, and has it on the disk. Returns its size.
+    /// Writes and syncs a bundle that only the owner can read. Returns its size in bytes.
     fn pack_into(
         &self,
         path: &Path,
@@ -264,19 +264,19 @@ impl BundleSource {
         let exclude = format!("--exclude={}", restored_head(self.loop_id));
         let exclude_tree = format!("--exclude={}", copied_ref(self.loop_id));
         let glob = format!("--glob={below}");
-        let mut order = git.order(&["bundle", "create", "-q"]).word(path);
+        let mut command = git.command(&["bundle", "create", "-q"]).arg(path);
         if held.head.is_some() {
-            order = order.word("HEAD");
+            command = command.arg("HEAD");
         }
         if let Some(branch) = held.branch.as_ref().filter(|_| held.head.is_some()) {
-            order = order.word(branch);
+            command = command.arg(branch);
         }
         if !held.tree {
-            order = order.word(&exclude_tree);
+            command = command.arg(&exclude_tree);
         }
-        let order = order.word(&exclude).word(&glob).limit(Some(TIMEOUT));
-        let order = order.env("GIT_NO_LAZY_FETCH", "1").ends_with_us();
-        order.ask(cancel)?;
+        let command = command.arg(&exclude).arg(&glob).timeout(Some(TIMEOUT));
+        let command = command.env("GIT_NO_LAZY_FETCH", "1").ends_with_caller();
+        command.stdout(cancel)?;
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(path, private).map_err(GitError::io("protect", path))?;
         let synced = File::open(path).and_then(|file| {
@@ -287,16 +287,16 @@ impl BundleSource {
     }
 
     fn held(&self, git: &Git, tree: bool, cancel: &CancelToken) -> Result<Held, GitError> {
-        let branch = git.order(&["symbolic-ref", "--quiet", "HEAD"]);
+        let branch = git.command(&["symbolic-ref", "--quiet", "HEAD"]);
         let branch = branch.run(cancel)?;
         let branch = (branch.code == Some(0)).then(|| {
-            let name = String::from_utf8_lossy(&branch.bytes);
+            let name = String::from_utf8_lossy(&branch.stdout);
             name.trim_end().to_owned()
         });
         let head = verify(git, "HEAD", cancel)?;
         let below = snapshots::below(self.loop_id);
-        let listed = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-        let listed = listed.word(&below).ask(cancel)?;
+        let listed = git.command(&["for-each-ref", "--format=%(objectname) %(refname)"]);
+        let listed = listed.arg(&below).stdout(cancel)?;
         let listed = String::from_utf8_lossy(&listed);
         // References to earlier restorations and to other work trees are not part of the work.
         let restored = format!(" {}", restored_head(self.loop_id));
@@ -324,11 +324,11 @@ fn too_large(bytes: u64) -> Bundled {
     ))
 }
 
-/// What all objects of a repository have on disk, in bytes: a bundle has hardly more.
+/// Returns the size of all objects of a repository, in bytes. A bundle is hardly larger.
 fn object_bytes(git: &Git, cancel: &CancelToken) -> Result<u64, GitError> {
-    let answer = git.order(&["count-objects", "-v"]).ask(cancel)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let kibibytes = answer.lines().filter_map(|line| {
+    let output = git.command(&["count-objects", "-v"]).stdout(cancel)?;
+    let output = String::from_utf8_lossy(&output);
+    let kibibytes = output.lines().filter_map(|line| {
         let (name, value) = line.split_once(": ")?;
         let counts = matches!(name, "size" | "size-pack");
         value.parse::<u64>().ok().filter(|_| counts)

@@ -1,6 +1,6 @@
 //! The owner of a change: the loop, or another process. Changes of other processes are never committed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -9,15 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tachikoma_core::Timestamp;
 
 use super::differences::{Change, Dirty};
-use super::fingerprint::{Dir, What};
-use super::path::RepoPath;
+use super::path::{RepoPath, ancestors};
 use super::work_record::WorkRecord;
 use tachikoma_runtime::clock;
 
-/// More files than anybody changes by hand; what was put away before is then not known again.
+/// Limit for remembered contents. The oldest are forgotten.
 const ASIDE_MAX: usize = 10_000;
 
-/// The object of a file without content, in both kinds of repository: it says nothing about where a file came from.
+/// The object ids of an empty file. Empty files are not recognized by their content.
 const EMPTY_FILES: [&str; 2] = [
     "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391",
     "473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813",
@@ -26,7 +25,7 @@ const EMPTY_FILES: [&str; 2] = [
 /// The owner of the changes that a survey finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeOwner {
-    /// The loop's: an iteration or something else of it ran since the last survey.
+    /// The loop made them: an iteration, or another process of the loop, ran since the last survey.
     Loop,
     /// The user or another process made them.
     Others,
@@ -36,12 +35,12 @@ pub enum ChangeOwner {
     LoopSince(SystemTime),
 }
 
-/// Within that time of its last record a runner is dead with all that it had started, where its guard could not note when.
+/// A dead runner's processes are gone within this time after its last record, if the guard did not record when.
 const DEATH_GRACE: Duration = Duration::from_secs(5);
 
 impl ChangeOwner {
-    /// Returns whose the changes are that nobody has looked at: `owed` is whether the loop may have made some of them, `died`
-    /// when its runner was dead, where that is known, and `last` the time of its last record.
+    /// Returns the owner of the changes since the last survey. `owed` tells whether the loop may have made some of them, `died`
+    /// when its runner died, if known, and `last` is the time of its last record.
     #[must_use]
     pub fn since_last_survey(owed: bool, died: Option<SystemTime>, last: Timestamp) -> Self {
         if !owed {
@@ -52,17 +51,20 @@ impl ChangeOwner {
     }
 }
 
-/// What the survey before knew, which tells what came since from what was there and left out.
+/// What the last survey knew. It tells files that were created since from files that existed and were ignored.
 pub enum Before {
-    /// All that is watched; what is new came since.
-    Watched,
-    /// All that was there, before everything became known anew.
-    Known { root: Dir, since: Option<i64> },
-    /// Nothing but when it was.
+    /// The rules about ignored files are the same: every new file was created since.
+    SameRules,
+    /// The rules changed. `hidden` are the files and directories that were not examined before.
+    OtherRules {
+        hidden: HashSet<RepoPath>,
+        since: Option<i64>,
+    },
+    /// The rules of the last survey are unknown. Holds when it began, in nanoseconds of the clock for file times.
     Unknown { since: Option<i64> },
 }
 
-/// What happened since the survey before, and when this one began, by the clock that stamps files.
+/// The owner of the changes, what the last survey knew, and when this survey began, in nanoseconds of the clock for file times.
 pub struct Since {
     pub owner: ChangeOwner,
     pub before: Before,
@@ -70,40 +72,32 @@ pub struct Since {
 }
 
 impl Before {
-    /// Whether a file that came into the tree was in the work tree all along, and left out.
+    /// Returns whether a file existed at the last survey and was ignored.
     fn had(&self, path: &RepoPath, top: &Path) -> bool {
         match self {
-            Self::Watched => false,
-            Self::Known { root, since } => match root.outermost(path.bytes()) {
-                // What was ignored under its own name was there.
-                Some((What::Ignored(_) | What::Protected(_) | What::Left, true)) => true,
-                Some((
-                    What::Ignored(_) | What::Protected(_) | What::Left | What::Nested,
-                    false,
-                )) => !is_born_since(&top.join(path.as_path()), *since),
-                Some((
-                    What::File(_) | What::Dir(_) | What::Submodule(_) | What::Nested | What::Odd(_),
-                    _,
-                ))
-                | None => false,
-            },
+            Self::SameRules => false,
+            Self::OtherRules { hidden, since } => {
+                hidden.contains(path)
+                    || ancestors(path.bytes()).any(|above| hidden.contains(above))
+                        && !is_born_since(&top.join(path.as_path()), *since)
+            }
             Self::Unknown { since } => !is_born_since(&top.join(path.as_path()), *since),
         }
     }
 }
 
-/// Whether a file was made since a survey began. If that is unknown, it was not, and the file is left alone.
+/// Returns whether a file was created after a survey began. False if that is unknown.
 fn is_born_since(path: &Path, since: Option<i64>) -> bool {
     let since = since.and_then(|nanos| u64::try_from(nanos).ok());
     let born = fs::symlink_metadata(path).and_then(|there| there.created());
     match (since, born) {
-        // Stamps are up to a tick behind, and no agent begins that soon.
+        // File times are up to ten milliseconds late, and no agent starts that soon.
         (Some(since), Ok(born)) => born >= UNIX_EPOCH + Duration::from_nanos(since),
         (None, _) | (_, Err(_)) => false,
     }
 }
 
-/// Whether a file was last changed, or removed, by a moment. Of one that is gone the directory tells.
+/// Returns whether a file was last changed at or before a time. For a removed file the directory's time counts.
 pub fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
     let there = path
         .ancestors()
@@ -116,9 +110,8 @@ pub fn is_changed_by(path: &Path, moment: SystemTime) -> bool {
     changed.is_some_and(|changed| changed <= moment)
 }
 
-/// Every uncommitted file is the loop's or somebody else's: those that changed, and those that became uncommitted because
-/// the work tree stands on another commit.
-/// Returns those that the loop changed and that are not its own.
+/// Assigns every uncommitted file to the loop or to others: files that changed, and files that became uncommitted because HEAD
+/// moved. Returns the files that the loop changed and that belong to others.
 pub fn attribute(
     work: &mut WorkRecord,
     top: &Path,
@@ -135,7 +128,7 @@ pub fn attribute(
         .collect();
     let surfaced = |path: &RepoPath, change: &Change| {
         let moved = |object: &str| went.contains_key(object);
-        change.came() && !change.after.object().is_some_and(moved) && since.before.had(path, top)
+        change.is_new() && !change.after.object().is_some_and(moved) && since.before.had(path, top)
     };
     let mut not_ours = Vec::new();
     for path in dirty.keys() {
@@ -147,7 +140,7 @@ pub fn attribute(
         let is_loops = match since.owner {
             ChangeOwner::Loop => true,
             ChangeOwner::Others => false,
-            // What another commit uncovers has no stamp.
+            // Files that are uncommitted because HEAD moved have no time.
             ChangeOwner::LoopUntil(death) => {
                 change.is_some() && is_changed_by(&top.join(path.as_path()), death)
             }
@@ -181,8 +174,8 @@ pub fn attribute(
     not_ours
 }
 
-/// Somebody else's files stay so until a commit has them, or until somebody else puts them back. The loop may put them
-/// away, and bring them back later.
+/// Keeps files of others until they are committed or others revert them. The loop may revert or move them, and bring them back
+/// later.
 fn follow_theirs(
     work: &mut WorkRecord,
     owner: ChangeOwner,
@@ -212,10 +205,10 @@ fn follow_theirs(
             return true;
         }
         let stays = if was_resting {
-            // Unless a commit has now what was put away.
+            // Unless a commit contains the remembered content.
             !after.is_some_and(|after| is_aside(aside, path, after))
         } else {
-            // What is clean without having changed is in a commit.
+            // A clean file that did not change was committed.
             owner != ChangeOwner::Others && change.is_some()
         };
         if stays {
@@ -227,13 +220,14 @@ fn follow_theirs(
     });
 }
 
-/// Whether a file is again what it was in somebody else's hands, under its name or a new one.
+/// Returns whether a file has a remembered content of others again, at the same path or a new one.
 fn is_back(work: &WorkRecord, path: &RepoPath, change: &Change) -> bool {
     let Some(after) = change.after.object() else {
         return false;
     };
     let moved = || work.aside.iter().any(|(_, object)| object == after);
-    is_aside(&work.aside, path, after) || change.came() && !EMPTY_FILES.contains(&after) && moved()
+    is_aside(&work.aside, path, after)
+        || change.is_new() && !EMPTY_FILES.contains(&after) && moved()
 }
 
 fn is_aside(aside: &BTreeSet<(RepoPath, String)>, path: &RepoPath, object: &str) -> bool {

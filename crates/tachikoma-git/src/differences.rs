@@ -1,4 +1,4 @@
-//! What differs between two trees, and what follows from it for what is uncommitted.
+//! Differences between two trees, and the uncommitted files that follow from them.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::index::LoopIndex;
 use super::path::RepoPath;
 use super::program::{CancelToken, GitError};
 
-/// The tree of a branch without commits, in both kinds of repository; git knows them without having them.
+/// Object ids of the empty tree for SHA-1 and SHA-256. Git knows them without storing them.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 const EMPTY_TREE_256: &str = "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321";
 
-/// Returns the empty tree of the repository that has another tree.
+/// Returns the empty tree of the repository that contains `tree`.
 pub fn empty_tree(tree: &str) -> &'static str {
     if tree.len() == EMPTY_TREE.len() {
         EMPTY_TREE
@@ -19,10 +19,10 @@ pub fn empty_tree(tree: &str) -> &'static str {
     }
 }
 
-/// What a tree has under a name.
+/// Mode and object of a path in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// 0 if it has nothing.
+    /// 0 if the tree does not have the path.
     mode: u32,
     object: Box<str>,
 }
@@ -47,14 +47,14 @@ pub struct Change {
 impl Change {
     /// Reads `:old-mode new-mode old-object new-object status`.
     fn parse(head: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(head)
+        let mut args = std::str::from_utf8(head)
             .ok()?
             .strip_prefix(':')?
             .split(' ');
-        let mut mode = || u32::from_str_radix(words.next()?, 8).ok();
+        let mut mode = || u32::from_str_radix(args.next()?, 8).ok();
         let (before, after) = (mode()?, mode()?);
         let mut side = |mode| {
-            let object = words.next()?.into();
+            let object = args.next()?.into();
             Some(Side { mode, object })
         };
         Some(Self {
@@ -63,37 +63,37 @@ impl Change {
         })
     }
 
-    /// Whether it is a file that was not in the first.
-    pub fn came(&self) -> bool {
+    /// Returns whether the first tree does not have the file.
+    pub fn is_new(&self) -> bool {
         self.before.is_nothing()
     }
 }
 
-/// What differs from the commit that the work tree stands on, and what that commit has of it.
+/// Files that differ from HEAD, each with its version in HEAD.
 pub type Dirty = BTreeMap<RepoPath, Side>;
 
 /// The differences of two trees.
 #[derive(Debug, Default)]
 pub struct Differences {
-    /// The files that differ, those aside that are never kept.
+    /// The files that differ, without those that are never in commits.
     pub files: BTreeMap<RepoPath, Change>,
     /// Whether nothing differs at all.
     pub none: bool,
 }
 
 impl Differences {
-    /// Takes the first tree for that of the commit, and the second for the work tree.
+    /// Returns the uncommitted files, if the first tree is that of HEAD and the second is the work tree.
     pub fn uncommitted(self) -> Dirty {
         let files = self.files.into_iter();
         files.map(|(path, change)| (path, change.before)).collect()
     }
 }
 
-/// What is uncommitted after a change follows from what was before, as long as the work tree stands on the same commit.
+/// Updates the uncommitted files after changes, if HEAD is the same.
 pub fn follow(dirty: &Dirty, changed: &BTreeMap<RepoPath, Change>) -> Dirty {
     let mut now = dirty.clone();
     for (path, change) in changed {
-        // Who was not uncommitted was what the commit has.
+        // A file that was not uncommitted was equal to HEAD.
         let committed = dirty.get(path).unwrap_or(&change.before);
         if *committed == change.after {
             now.remove(path);
@@ -111,7 +111,7 @@ pub fn differences(
     to: &str,
     cancel: &CancelToken,
 ) -> Result<Differences, GitError> {
-    let words = [
+    let args = [
         "diff-tree",
         "-r",
         "-z",
@@ -121,18 +121,18 @@ pub fn differences(
         from,
         to,
     ];
-    let answer = loop_index.repository.git.order(&words).ask(cancel)?;
+    let output = loop_index.repository.git.command(&args).stdout(cancel)?;
     let mut differences = Differences {
-        none: answer.is_empty(),
+        none: output.is_empty(),
         ..Differences::default()
     };
-    let mut parts = answer.split(|byte| *byte == 0);
-    while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
-        let change = Change::parse(head).ok_or_else(|| GitError::Odd {
-            what: "diff-tree",
-            answer: String::from_utf8_lossy(head).into_owned(),
+    let mut split_nul = output.split(|byte| *byte == 0);
+    while let (Some(head), Some(path)) = (split_nul.next(), split_nul.next()) {
+        let change = Change::parse(head).ok_or_else(|| GitError::UnexpectedOutput {
+            command: "diff-tree",
+            output: String::from_utf8_lossy(head).into_owned(),
         })?;
-        if !loop_index.leaves_out(path) {
+        if !loop_index.is_left_out(path) {
             differences.files.insert(RepoPath::new(path), change);
         }
     }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn what_git_says_of_a_file_is_read_or_refused() {
         let read = Change::parse(b":000000 100644 0000 abcd A").unwrap();
-        assert!(read.came());
+        assert!(read.is_new());
         assert_eq!(read.after.object(), Some("abcd"));
         assert!(Change::parse(b":000000 100644 0000").is_none());
         assert!(Change::parse(b"100644 100644 0 1 M").is_none());

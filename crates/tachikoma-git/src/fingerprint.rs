@@ -1,295 +1,488 @@
-//! All that is known about a work tree: each name in each directory that is not left out, and by what it is known again.
+//! Cheap change detection: the metadata of every watched file and the names in every watched directory.
+//!
+//! [`Fingerprint::scan`] records a directory tree. [`Fingerprint::check`] compares the record with the tree and starts no
+//! process. It may report a file that did not change. It never misses a change: while the times of a file are too
+//! recent to be trusted, its content is compared.
 
-use rustix::fs::FileType;
-use std::ffi::CStr;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
-/// A directory and what is in it.
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
+use rustix::io::Errno;
+use tachikoma_runtime::clock;
+
+use super::head::submodule_stamp;
+use super::path::{RepoPath, at};
+use super::program::CancelToken;
+use super::stamp::{changed_at, stamp};
+
+/// The kernel updates file times every ten milliseconds at most. A file that is older than this gets another time when it
+/// changes again. The value leaves room for a busy machine.
+const RACY_NANOS: i64 = 50_000_000;
+
+/// The same for a file system that stores whole seconds, or every other second.
+const RACY_COARSE_NANOS: i64 = 2_100_000_000;
+
+/// A larger file counts as changed while its times are too recent; it is not read.
+const HASHED_BYTES_MAX: u64 = 32 << 20;
+
+/// Bytes per read.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Starting a second thread takes as long as checking a hundred files.
+const TWO_THREADS_MIN_FILES: usize = 1000;
+
+/// The recorded state of a directory tree.
 #[derive(Debug, Default)]
-pub struct Dir {
-    /// Its own signature when it was listed last; 0 if it never was.
-    pub signature: u64,
-    /// Whether names may have come since within the same tick of the clock.
-    pub racy: bool,
-    /// The names, each ended by a NUL.
-    names: Vec<u8>,
-    /// In order of their names.
-    entries: Vec<Entry>,
+pub struct Fingerprint {
+    directories: Vec<Directory>,
+    /// Nested repositories and submodules, with a stamp of the commit that each has checked out.
+    repositories: Vec<(RepoPath, u64)>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    start: u32,
-    end: u32,
-    what: What,
+struct Directory {
+    /// From the top; empty for the top itself.
+    path: Box<[u8]>,
+    /// Stamp of the directory itself; `None` if the next check must report changed names.
+    stamp: Option<u64>,
+    /// Whether names can still change without another stamp.
+    racy: bool,
+    /// Hash of all names in it and their types.
+    listing: u64,
+    /// The watched files and symbolic links in it.
+    files: Vec<(CString, FileMark)>,
 }
 
-/// What a name stands for.
-#[derive(Debug)]
-pub enum What {
-    /// A file or a symbolic link that is watched.
-    File(Mark),
-    /// A directory that is watched.
-    Dir(Box<Dir>),
-    /// A submodule, with a mark of what it stands on.
-    Submodule(u64),
-    /// A repository of somebody's own.
-    Nested,
-    /// Ignored by a rule, as the kind of thing that it was.
-    Ignored(FileType),
-    /// A pipe, a socket or a device.
-    Odd(FileType),
-    /// Never kept, as its user wants it; its signature tells when there is something to say. 0 before the first look.
-    Protected(u64),
-    /// Nobody looks there: the loop's own, or assumed to be unchanged.
-    Left,
-}
-
-/// By what a file is known again.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
-    /// 0 if it was not looked at yet.
-    pub signature: u64,
-    pub content: Content,
+struct FileMark {
+    stamp: u64,
+    content: Content,
 }
 
-impl Mark {
-    pub const UNSEEN: Self = Self {
-        signature: 0,
-        content: Content::Settled,
-    };
-}
-
-/// Whether the signature says enough about the content.
+/// Whether the stamp alone identifies the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// It does.
+enum Content {
     Settled,
-    /// The file was changed so lately that it may change again without a trace; this is a hash of what it has.
+    /// The file changed so recently that it can change again without another stamp. Holds the hash of its content.
     Racy(u64),
-    /// The same, but nobody knows what it has.
+    /// The same, and the content was not read.
     Unknown,
 }
 
-/// A directory in another.
+/// A watched file that may have changed.
 #[derive(Debug)]
-pub struct Below<'a> {
-    pub name: &'a CStr,
-    pub dir: &'a mut Dir,
-    /// Whether it turned out to be none any more.
-    pub gone: bool,
+pub struct ChangedFile {
+    pub path: RepoPath,
+    /// In bytes.
+    pub size: u64,
 }
 
-impl Dir {
-    /// Returns what a name stands for.
-    pub fn get(&self, name: &[u8]) -> Option<&What> {
-        let at = self.position(name).ok()?;
-        Some(&self.entries[at].what)
-    }
+/// Result of [`Fingerprint::check`].
+#[derive(Debug, Default)]
+pub struct Check {
+    /// Files with other metadata or content.
+    pub changed: Vec<ChangedFile>,
+    /// Whether files were added, removed or replaced by something else, or a nested repository changed. The tree must then
+    /// be scanned again.
+    pub rescan: bool,
+}
 
-    fn position(&self, name: &[u8]) -> Result<usize, usize> {
-        self.entries
-            .binary_search_by(|entry| name_in(&self.names, entry).cmp(name))
-    }
+/// Result of [`Fingerprint::scan`].
+#[derive(Debug, Default)]
+pub struct Scan {
+    pub fingerprint: Fingerprint,
+    /// Files that the scan before did not have, or had with other metadata or content.
+    pub changed: Vec<ChangedFile>,
+    /// Files that the scan before had and that are not there now.
+    pub gone: Vec<RepoPath>,
+}
 
-    /// Sets what a name stands for. A name that does not fit is no name of a file.
-    pub fn set(&mut self, name: &[u8], what: What) {
-        match self.position(name) {
-            Ok(at) => self.entries[at].what = what,
-            Err(at) => {
-                let range = |names: &Vec<u8>| u32::try_from(names.len()).ok();
-                let Some(start) = range(&self.names) else {
-                    return;
-                };
-                self.names.extend_from_slice(name);
-                let Some(end) = range(&self.names) else {
-                    self.names.truncate(start as usize);
-                    return;
-                };
-                self.names.push(0);
-                self.entries.insert(at, Entry { start, end, what });
+impl Fingerprint {
+    /// Records the tree below `top`. `skip` names files and directories that are not watched. Changes are those since
+    /// `before`.
+    ///
+    /// # Errors
+    /// The top cannot be opened.
+    pub fn scan(
+        top: &Path,
+        before: Self,
+        skip: &dyn Fn(&[u8]) -> bool,
+        cancel: &CancelToken,
+    ) -> io::Result<Scan> {
+        let top_fd = rustix::fs::open(top, directory_flags(), Mode::empty())?;
+        let observer = Observer::new();
+        let mut known = before.into_marks();
+        let mut scan = Scan::default();
+        let mut pending: Vec<Vec<u8>> = vec![Vec::new()];
+        while let Some(path) = pending.pop() {
+            if cancel.is_canceled() {
+                break;
             }
-        }
-    }
-
-    /// Returns the directory of a path, making those on the way; none if one of them is something else.
-    pub fn dir_of(&mut self, dir: &[u8]) -> Option<&mut Self> {
-        if dir.is_empty() {
-            return Some(self);
-        }
-        let mut current = self;
-        for name in dir.split(|byte| *byte == b'/') {
-            // A directory that is ignored may have files that are not.
-            if matches!(
-                current.get(name),
-                None | Some(What::Ignored(FileType::Directory))
-            ) {
-                current.set(name, What::Dir(Box::default()));
-            }
-            let at = current.position(name).ok()?;
-            match &mut current.entries[at].what {
-                What::Dir(below) => current = below,
-                _ => return None,
-            }
-        }
-        Some(current)
-    }
-
-    /// Returns what a path stands for.
-    pub fn at(&self, path: &[u8]) -> Option<&What> {
-        let (dir, name) = split(path);
-        let mut current = self;
-        for part in dir
-            .split(|byte| *byte == b'/')
-            .filter(|part| !part.is_empty())
-        {
-            match current.get(part)? {
-                What::Dir(below) => current = below,
-                _ => return None,
-            }
-        }
-        current.get(name)
-    }
-
-    /// Returns what a path stands for, or the directory above it that nobody looked into; and whether it is the path itself.
-    pub fn outermost(&self, path: &[u8]) -> Option<(&What, bool)> {
-        let mut current = self;
-        let mut parts = path.split(|byte| *byte == b'/').peekable();
-        while let Some(part) = parts.next() {
-            let what = current.get(part)?;
-            match what {
-                What::Dir(below) if parts.peek().is_some() => current = below,
-                _ => return Some((what, parts.peek().is_none())),
-            }
-        }
-        None
-    }
-
-    /// Sets what a path stands for, unless something on the way to it is no directory.
-    pub fn put(&mut self, path: &[u8], what: What) {
-        let (dir, name) = split(path);
-        if let Some(dir) = self.dir_of(dir) {
-            dir.set(name, what);
-        }
-    }
-
-    /// Forgets a path.
-    pub fn forget(&mut self, path: &[u8]) {
-        let (dir, name) = split(path);
-        if let Some(dir) = self.dir_of(dir) {
-            dir.retain(|known, _| known.to_bytes() != name);
-        }
-    }
-
-    /// Goes through all entries, and forgets those for which `keep` says no.
-    pub fn retain(&mut self, mut keep: impl FnMut(&CStr, &mut What) -> bool) {
-        let names = &self.names;
-        let before = self.entries.len();
-        self.entries.retain_mut(|entry| {
-            let with_nul = &names[entry.start as usize..=entry.end as usize];
-            // What cannot be a name cannot be looked at either.
-            CStr::from_bytes_with_nul(with_nul).is_ok_and(|name| keep(name, &mut entry.what))
-        });
-        if self.entries.len() < before {
-            self.compact();
-        }
-    }
-
-    /// The directories in it.
-    pub fn below(&mut self) -> Vec<Below<'_>> {
-        let names = &self.names;
-        let dirs = self.entries.iter_mut().filter_map(|entry| {
-            let with_nul = &names[entry.start as usize..=entry.end as usize];
-            match &mut entry.what {
-                What::Dir(dir) => Some(Below {
-                    name: CStr::from_bytes_with_nul(with_nul).ok()?,
-                    dir,
-                    gone: false,
-                }),
-                _ => None,
-            }
-        });
-        dirs.collect()
-    }
-
-    /// How many names there are in it and below.
-    pub fn weight(&self) -> usize {
-        let below = self.entries.iter().map(|entry| match &entry.what {
-            What::Dir(dir) => dir.weight(),
-            _ => 1,
-        });
-        below.sum()
-    }
-
-    /// The names in order.
-    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
-        self.entries.iter().map(|entry| name_in(&self.names, entry))
-    }
-
-    fn compact(&mut self) {
-        let mut names = Vec::with_capacity(self.names.len());
-        for entry in &mut self.entries {
-            let name = &self.names[entry.start as usize..=entry.end as usize];
-            let length = entry.end - entry.start;
-            // Shorter than what was there, so it fits.
-            entry.start = u32::try_from(names.len()).unwrap_or(u32::MAX);
-            entry.end = entry.start + length;
-            names.extend_from_slice(name);
-        }
-        self.names = names;
-    }
-
-    /// Calls `each` with the path of every watched file and submodule in it; `path` is that of the directory, with a slash.
-    pub fn watched(&self, path: &mut Vec<u8>, each: &mut impl FnMut(&[u8])) {
-        for entry in &self.entries {
-            let length = path.len();
-            path.extend_from_slice(name_in(&self.names, entry));
-            match &entry.what {
-                What::File(_) | What::Submodule(_) => each(path),
-                What::Dir(below) => {
-                    path.push(b'/');
-                    below.watched(path, each);
+            // A directory that was removed meanwhile changed the listing of its parent, so that the next check sees it.
+            let Ok(fd) = open_directory(&top_fd, &path) else {
+                continue;
+            };
+            let (Ok(stat), Ok(names)) = (rustix::fs::fstat(&fd), names_in(&fd)) else {
+                continue;
+            };
+            let mut directory = Directory {
+                stamp: Some(stamp(&stat)),
+                racy: observer.is_racy(&stat),
+                listing: hash_of(&names),
+                files: Vec::new(),
+                path: path.into(),
+            };
+            for (name, kind) in names {
+                let path = directory.join(&name);
+                if name.to_bytes() == b".git" || skip(&path) {
+                    continue;
                 }
-                _ => {}
+                match kind {
+                    FileType::Directory if is_repository(&top_fd, &path) => {
+                        let stamp = submodule_stamp(&at(top, &path));
+                        let path = RepoPath::new(&path);
+                        scan.fingerprint.repositories.push((path, stamp));
+                    }
+                    FileType::Directory => pending.push(path),
+                    FileType::RegularFile | FileType::Symlink => {
+                        let path = RepoPath::new(&path);
+                        let Some(seen) = observer.observe(&fd, &name, known.remove(&path)) else {
+                            directory.stamp = None;
+                            continue;
+                        };
+                        if seen.changed {
+                            let size = seen.size;
+                            scan.changed.push(ChangedFile { path, size });
+                        }
+                        directory.files.push((name, seen.mark));
+                    }
+                    // Pipes, sockets and devices.
+                    _ => {}
+                }
             }
-            path.truncate(length);
+            scan.fingerprint.directories.push(directory);
+        }
+        scan.gone = known.into_keys().collect();
+        Ok(scan)
+    }
+
+    /// Compares the record with the tree below `top`, and updates the record of changed files.
+    ///
+    /// # Errors
+    /// The top cannot be opened.
+    pub fn check(&mut self, top: &Path, cancel: &CancelToken) -> io::Result<Check> {
+        let top_fd = rustix::fs::open(top, directory_flags(), Mode::empty())?;
+        let observer = Observer::new();
+        let check_all = |directories: &mut [Directory]| {
+            let mut check = Check::default();
+            for directory in directories {
+                if !cancel.is_canceled() {
+                    directory.check(&top_fd, &observer, &mut check);
+                }
+            }
+            check
+        };
+        let half = match self.files() >= TWO_THREADS_MIN_FILES {
+            true => self.directories.len() / 2,
+            false => 0,
+        };
+        let (first, second) = self.directories.split_at_mut(half);
+        let mut check = match first.is_empty() {
+            true => check_all(second),
+            // Nearly all of the time is spent in system calls, which a second processor can make.
+            false => std::thread::scope(|scope| {
+                let helper = scope.spawn(|| check_all(first));
+                let mut check = check_all(second);
+                match helper.join() {
+                    Ok(more) => {
+                        check.changed.extend(more.changed);
+                        check.rescan |= more.rescan;
+                    }
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+                check
+            }),
+        };
+        let moved =
+            |(path, stamp): &(RepoPath, u64)| *stamp != submodule_stamp(&top.join(path.as_path()));
+        check.rescan = check.rescan || self.repositories.iter().any(moved);
+        Ok(check)
+    }
+
+    /// Stops watching the files for which `keep` returns false. The next check asks for a scan of their directories.
+    pub fn retain(&mut self, keep: impl Fn(&[u8]) -> bool) {
+        for directory in &mut self.directories {
+            let files = std::mem::take(&mut directory.files);
+            let before = files.len();
+            directory.files = files
+                .into_iter()
+                .filter(|(name, _)| keep(&directory.join(name)))
+                .collect();
+            if directory.files.len() < before {
+                directory.stamp = None;
+            }
+        }
+    }
+
+    /// Returns whether a directory is a nested repository or a submodule.
+    pub fn is_repository(&self, path: &[u8]) -> bool {
+        self.repositories
+            .iter()
+            .any(|(known, _)| known.bytes() == path)
+    }
+
+    /// Returns the nested repositories and submodules.
+    pub fn repositories(&self) -> impl Iterator<Item = &RepoPath> {
+        self.repositories.iter().map(|(path, _)| path)
+    }
+
+    /// Counts the watched files.
+    pub fn files(&self) -> usize {
+        let directories = self.directories.iter();
+        directories.map(|directory| directory.files.len()).sum()
+    }
+
+    /// Counts the watched directories.
+    pub fn directories(&self) -> usize {
+        self.directories.len()
+    }
+
+    fn into_marks(self) -> HashMap<RepoPath, FileMark> {
+        let mut marks = HashMap::with_capacity(self.files());
+        for directory in self.directories {
+            for (name, mark) in &directory.files {
+                marks.insert(RepoPath::new(&directory.join(name)), *mark);
+            }
+        }
+        marks
+    }
+}
+
+impl Directory {
+    fn join(&self, name: &CStr) -> Vec<u8> {
+        let mut path = self.path.to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.to_bytes());
+        path
+    }
+
+    fn check(&mut self, top: &OwnedFd, observer: &Observer, check: &mut Check) {
+        let fd = match open_directory(top, &self.path) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                check.rescan = true;
+                return;
+            }
+            // It cannot be read now.
+            Err(_) => return,
+        };
+        let Ok(stat) = rustix::fs::fstat(&fd) else {
+            return;
+        };
+        let now = Some(stamp(&stat));
+        if self.racy || self.stamp != now {
+            let same = names_in(&fd).is_ok_and(|names| hash_of(&names) == self.listing);
+            if self.stamp.is_none() || !same {
+                self.stamp = None;
+                check.rescan = true;
+                return;
+            }
+            self.stamp = now;
+            self.racy = observer.is_racy(&stat);
+        }
+        for at in 0..self.files.len() {
+            let (name, mark) = &self.files[at];
+            let Some(seen) = observer.observe(&fd, name, Some(*mark)) else {
+                check.rescan = true;
+                continue;
+            };
+            if seen.changed {
+                check.changed.push(ChangedFile {
+                    path: RepoPath::new(&self.join(name)),
+                    size: seen.size,
+                });
+            }
+            self.files[at].1 = seen.mark;
         }
     }
 }
 
-fn name_in<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
-    &names[entry.start as usize..entry.end as usize]
+/// Compares files with their marks.
+struct Observer {
+    /// A file that changed at this time or later can change without another stamp; nanoseconds since 1970.
+    racy_since: i64,
+    /// The same for a file system that stores no fractions of a second.
+    racy_since_coarse: i64,
 }
 
-/// Splits a path into its directory and its name.
-pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (&[], path),
+struct Observed {
+    mark: FileMark,
+    changed: bool,
+    size: u64,
+}
+
+impl Observer {
+    fn new() -> Self {
+        let now = clock::file_time();
+        Self {
+            racy_since: now.saturating_sub(RACY_NANOS),
+            racy_since_coarse: now.saturating_sub(RACY_COARSE_NANOS),
+        }
     }
+
+    fn is_racy(&self, stat: &Stat) -> bool {
+        let (at, is_fine) = changed_at(stat);
+        let limit = match is_fine {
+            true => self.racy_since,
+            false => self.racy_since_coarse,
+        };
+        at >= limit
+    }
+
+    /// Compares a file with its last mark. `None` if it is not a file or a symbolic link now.
+    fn observe(&self, dir: &OwnedFd, name: &CStr, before: Option<FileMark>) -> Option<Observed> {
+        let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return None,
+            // It cannot be examined now.
+            Err(_) => {
+                return before.map(|mark| Observed {
+                    mark,
+                    changed: false,
+                    size: 0,
+                });
+            }
+        };
+        let stamp = stamp(&stat);
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let same = before.filter(|mark| mark.stamp == stamp);
+        if let Some(mark) = same.filter(|mark| mark.content == Content::Settled) {
+            let changed = false;
+            return Some(Observed {
+                mark,
+                changed,
+                size,
+            });
+        }
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::Symlink) {
+            return None;
+        }
+        let is_racy = self.is_racy(&stat);
+        let hash = match is_racy || same.is_some() {
+            true => content_hash(dir, name, kind, size),
+            false => None,
+        };
+        let changed = match (same.map(|mark| mark.content), hash) {
+            (Some(Content::Racy(before)), Some(now)) => before != now,
+            _ => true,
+        };
+        let content = match (is_racy, hash) {
+            (false, _) => Content::Settled,
+            (true, Some(hash)) => Content::Racy(hash),
+            (true, None) => Content::Unknown,
+        };
+        let mark = FileMark { stamp, content };
+        Some(Observed {
+            mark,
+            changed,
+            size,
+        })
+    }
+}
+
+/// Hashes the content of a file or the target of a link. `None` if it cannot be read or is too large.
+fn content_hash(dir: &OwnedFd, name: &CStr, kind: FileType, size: u64) -> Option<u64> {
+    if kind == FileType::Symlink {
+        let target = readlinkat(dir, name, Vec::new()).ok()?;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(target.to_bytes());
+        return Some(hasher.finish());
+    }
+    if size > HASHED_BYTES_MAX {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    hash_file(openat(dir, name, flags, Mode::empty()).ok()?.into())
+}
+
+/// Hashes the content of a file. `None` if it cannot be read or is too large.
+pub fn hash_file(mut file: File) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut left = HASHED_BYTES_MAX;
+    loop {
+        let read = file.read(&mut chunk).ok()?;
+        if read == 0 {
+            return Some(hasher.finish());
+        }
+        hasher.write(&chunk[..read]);
+        left = left.checked_sub(read as u64)?;
+    }
+}
+
+/// Returns whether a directory is the top of a repository.
+pub fn is_repository(fd: impl AsFd, dir: &[u8]) -> bool {
+    let mut link = dir.to_vec();
+    link.extend_from_slice(b"/.git");
+    match statat(&fd, link.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+            link.extend_from_slice(b"/HEAD");
+            statat(&fd, link.as_slice(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        }
+        Ok(_) => true,
+        Err(_) => false,
+    }
+}
+
+fn directory_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+fn open_directory(top: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let path = if path.is_empty() { b"." } else { path };
+    openat(top, path, directory_flags(), Mode::empty())
+}
+
+/// Lists a directory in the order of its names.
+fn names_in(fd: &OwnedFd) -> Result<Vec<(CString, FileType)>, Errno> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(fd)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            // Not every file system stores the type with the name.
+            FileType::Unknown => match statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                Err(_) => FileType::Unknown,
+            },
+            kind => kind,
+        };
+        names.push((name.to_owned(), kind));
+    }
+    names.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    Ok(names)
+}
+
+fn hash_of(names: &[(CString, FileType)]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (name, kind) in names {
+        hasher.write(name.to_bytes_with_nul());
+        kind.as_raw_mode().hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_found_where_they_were_put_and_gone_when_they_were_taken() {
-        let mut root = Dir::default();
-        let paths: [&[u8]; 5] = [b"b", b"a/z", b"a/y/x", b"c\n", b"a-b"];
-        for path in paths {
-            root.put(path, What::File(Mark::UNSEEN));
-        }
-        let all = |root: &Dir| {
-            let mut found = Vec::new();
-            root.watched(&mut Vec::new(), &mut |path| found.push(path.to_vec()));
-            found
-        };
-        assert_eq!(all(&root), [&b"a/y/x"[..], b"a/z", b"a-b", b"b", b"c\n"]);
-        root.retain(|name, _| name.to_bytes() != b"a-b");
-        root.put(b"b/below", What::Left);
-        assert!(root.at(b"b/below").is_none(), "a file has nothing below it");
-        assert!(matches!(root.at(b"c\n"), Some(What::File(_))));
-        assert!(root.at(b"a-b").is_none());
-        assert_eq!(all(&root), [&b"a/y/x"[..], b"a/z", b"b", b"c\n"]);
-    }
-}
+mod tests;

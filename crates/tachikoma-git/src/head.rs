@@ -1,71 +1,73 @@
-//! What a work tree stands on, read without a process where that can be done.
+//! Reads HEAD without a process where possible.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::program::{CancelToken, Git, GitError};
 use super::repository::Repository;
-use super::signature::{Digest, of_file};
+use super::stamp::stamp_of;
 
-/// `HEAD` and a branch are a line each.
+/// `HEAD` and a branch file contain one line.
 const LINE_BYTES_MAX: u64 = 4096;
 
-/// References may name others; git itself follows five.
+/// References can name other references. Git follows five.
 const HOPS_MAX: usize = 5;
 
-/// The name that stands for "look elsewhere" where references are kept in tables.
+/// Content of `HEAD` in a repository that stores references in tables.
 const IN_TABLES: &[u8] = b"refs/heads/.invalid";
 
-/// References of these belong to one work tree, all others to the repository.
+/// References below these belong to one work tree, all others to the repository.
 const OF_THE_WORK_TREE: [&[u8]; 3] = [b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/"];
 
-/// Returns the commit that a work tree stands on, none on a branch without commits. Git is asked where it cannot be read.
+/// Returns the commit of HEAD; `None` on a branch without commits. Runs git if the reference files cannot be read.
 pub fn commit(repository: &Repository, cancel: &CancelToken) -> Result<Option<String>, GitError> {
-    match Reading::new(&repository.git_dir, &repository.common_dir).commit {
+    match HeadReading::new(&repository.git_dir, &repository.common_dir).commit {
         Some(commit) => Ok(Some(commit)),
         None => verify(&repository.git, "HEAD^{commit}", cancel),
     }
 }
 
-/// Returns the name of an object, if there is one.
+/// Returns the id of an object, if it exists.
 pub fn verify(git: &Git, object: &str, cancel: &CancelToken) -> Result<Option<String>, GitError> {
-    let order = git.order(&["rev-parse", "--verify", "--quiet", object]);
-    let answer = order.run(cancel)?;
-    let text = String::from_utf8_lossy(&answer.bytes).trim_end().to_owned();
-    match answer.code {
+    let command = git.command(&["rev-parse", "--verify", "--quiet", object]);
+    let output = command.run(cancel)?;
+    let text = String::from_utf8_lossy(&output.stdout)
+        .trim_end()
+        .to_owned();
+    match output.code {
         Some(0) if is_object_name(text.as_bytes()) => Ok(Some(text)),
         Some(1) => Ok(None),
-        Some(_) | None => Err(order.failed(&answer)),
+        Some(_) | None => Err(command.failure(&output)),
     }
 }
 
-/// What `HEAD` looks like. While it looks the same, the work tree stands on the same commit.
-pub fn mark(git_dir: &Path, common_dir: &Path) -> u64 {
-    Reading::new(git_dir, common_dir).digest.finish()
+/// Returns a number made of `HEAD` and the references that it names. While it is the same, so is the commit.
+pub fn head_stamp(git_dir: &Path, common_dir: &Path) -> u64 {
+    HeadReading::new(git_dir, common_dir).hasher.finish()
 }
 
-struct Reading {
-    digest: Digest,
-    /// Known if it was where it is most of the time.
+struct HeadReading {
+    hasher: DefaultHasher,
+    /// `None` if it cannot be read without git.
     commit: Option<String>,
 }
 
-impl Reading {
+impl HeadReading {
     fn new(git_dir: &Path, common_dir: &Path) -> Self {
         let mut reading = Self {
-            digest: Digest::default(),
+            hasher: DefaultHasher::new(),
             commit: None,
         };
-        let mut place = git_dir.join("HEAD");
+        let mut file = git_dir.join("HEAD");
         for _ in 0..HOPS_MAX {
-            let Some(line) = line_of(&place) else {
-                // A branch that has no file of its own, or no commits.
-                reading.digest.add(0);
+            let Some(line) = line_of(&file) else {
+                // The branch has no commits, or is in a packed file.
                 break;
             };
-            reading.digest.add_bytes(&line);
+            line.hash(&mut reading.hasher);
             let Some(name) = line.strip_prefix(b"ref: ") else {
                 let known = is_object_name(&line).then(|| String::from_utf8(line).ok());
                 reading.commit = known.flatten();
@@ -76,18 +78,20 @@ impl Reading {
             }
             let own = OF_THE_WORK_TREE.iter().any(|own| name.starts_with(own));
             let dir = if own { git_dir } else { common_dir };
-            place = dir.join(std::ffi::OsStr::from_bytes(name));
+            file = dir.join(std::ffi::OsStr::from_bytes(name));
         }
-        for name in ["packed-refs", "reftable/tables.list"] {
-            reading.digest.add(of_file(&common_dir.join(name)));
+        for file in [
+            common_dir.join("packed-refs"),
+            common_dir.join("reftable/tables.list"),
+            git_dir.join("reftable/tables.list"),
+        ] {
+            stamp_of(&file).hash(&mut reading.hasher);
         }
-        let own_tables = git_dir.join("reftable/tables.list");
-        reading.digest.add(of_file(&own_tables));
         reading
     }
 }
 
-/// The first line of a file.
+/// Reads the first line of a file.
 fn line_of(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path).ok()?;
@@ -101,7 +105,7 @@ pub(crate) fn is_object_name(text: &[u8]) -> bool {
     matches!(text.len(), 40 | 64) && text.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// The directory of git's own files for the work tree in `dir`; none if there is no work tree.
+/// Returns the git directory of the work tree in `dir`; `None` if there is no work tree.
 pub fn git_dir_of(dir: &Path) -> Option<PathBuf> {
     let link = dir.join(".git");
     match std::fs::symlink_metadata(&link) {
@@ -115,7 +119,7 @@ pub fn git_dir_of(dir: &Path) -> Option<PathBuf> {
     }
 }
 
-/// What a submodule stands on; its directory is `dir`. What is no repository has a mark, too.
-pub fn mark_of_submodule(dir: &Path) -> u64 {
-    git_dir_of(dir).map_or(1, |git_dir| mark(&git_dir, &git_dir))
+/// Returns a number made of the commit that the submodule in `dir` has checked out; 0 if `dir` is not a repository.
+pub fn submodule_stamp(dir: &Path) -> u64 {
+    git_dir_of(dir).map_or(0, |git_dir| head_stamp(&git_dir, &git_dir))
 }

@@ -1,4 +1,4 @@
-//! The index of the loop's own: it holds the work tree as it was last surveyed, the user's index never does.
+//! The loop's index, which contains the work tree of the last survey. The user's index is never used for that.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,50 +8,49 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_fs::safe_read;
 
+use super::fingerprint::ChangedFile;
 use super::index_file::copy_index;
-use super::path::{RepoPath, ended_by_nul, is_ours, parts};
-use super::program::{CancelToken, GitError, Order};
+use super::path::{RepoPath, is_ignore_file, is_ours, join_nul, split_nul};
+use super::program::{CancelToken, GitCommand, GitError};
 use super::repository::{Repository, with_suffix};
 use super::runtime_files::RuntimeFiles;
-use super::walk_result::WalkResult;
 use tachikoma_config::Protected;
 
-/// Files that can be opened and that git cannot take in all the same, because a filter fails, are left out one by one; each
-/// costs a process, and that many are no accident.
+/// Limit for files that git cannot add although they can be opened, because a filter fails. Each costs a process.
 const UNREADABLE_MAX: usize = 64;
 
-/// Git's words around the name of a file that it cannot take in.
+/// Parts of git's error message for a file that it cannot add.
 const FATAL: &str = "fatal: ";
 const UNABLE: &str = "Unable to process path ";
 const FILTER: &str = ": clean filter '";
 
-/// Names that fit onto one command line with certainty.
-const NAMES_PER_ORDER: usize = 100;
+/// Number of paths that fit into one command line.
+const PATHS_PER_COMMAND: usize = 100;
 
-/// Before a path it changes nothing but how git reads it.
+/// Prefix that keeps git from interpreting a path as a pathspec.
 const HERE: &[u8] = b"./";
 
-/// How many lines git says about an entry, and the flag of one that is intended only.
+/// Format of `git ls-files --debug`: lines per entry, and the flag of `git add --intent-to-add`.
 const DEBUG_LINES: usize = 5;
 const INTENDED: u32 = 0x2000_0000;
 
-/// What is needed to look at a work tree and to keep it as a tree.
+/// The repository, the loop's index, and what is left out of it.
 #[derive(Debug)]
 pub struct LoopIndex {
     pub repository: Repository,
-    /// The index of the loop's own.
+    /// Path of the loop's index.
     pub index: PathBuf,
     pub protected: Protected,
-    /// New files above this are left out; 0 is for no limit.
+    /// Larger new files are left out; 0 = no limit.
     pub max_file_bytes: u64,
-    /// What else the loop writes here, if anything.
+    /// Files in the work tree that the loop writes; `None` if there are none.
     pub runtime_files: Option<RuntimeFiles>,
 }
 
-/// The kind of an entry that is a submodule.
+/// Mode of a submodule.
 pub const SUBMODULE: &[u8] = b"160000";
 
-/// The same of a directory in a tree.
+/// Mode of a directory in a tree.
 const DIRECTORY: &[u8] = b"040000";
 
 /// An entry of an index.
@@ -67,50 +66,46 @@ impl<'a> IndexEntry<'a> {
     /// Reads `H 100644 <object> 0<TAB>path`.
     fn parse(part: &'a [u8]) -> Option<Self> {
         let tab = part.iter().position(|byte| *byte == b'\t')?;
-        let mut words = part[..tab].split(|byte| *byte == b' ');
+        let mut args = part[..tab].split(|byte| *byte == b' ');
         Some(Self {
-            tag: *words.next()?.first()?,
-            mode: words.next()?,
-            object: words.next()?,
+            tag: *args.next()?.first()?,
+            mode: args.next()?,
+            object: args.next()?,
             path: &part[tab + 1..],
         })
     }
 
-    /// Whether it has no file because the work tree is to be sparse.
+    /// Returns whether it has no file because of a sparse checkout.
     pub fn is_sparse(&self) -> bool {
         self.tag.eq_ignore_ascii_case(&b'S')
     }
-
-    /// Whether the user told git to take it for unchanged.
-    pub fn is_assumed(&self) -> bool {
-        self.tag.is_ascii_lowercase()
-    }
 }
 
-pub fn entries(answer: &[u8]) -> impl Iterator<Item = IndexEntry<'_>> {
-    parts(answer).filter_map(IndexEntry::parse)
+pub fn entries(output: &[u8]) -> impl Iterator<Item = IndexEntry<'_>> {
+    split_nul(output).filter_map(IndexEntry::parse)
 }
 
 impl LoopIndex {
-    /// Whether a path is never kept.
-    pub fn leaves_out(&self, path: &[u8]) -> bool {
+    /// Returns whether a path is never in snapshots and commits.
+    pub fn is_left_out(&self, path: &[u8]) -> bool {
+        self.is_runtime_file(path) || self.protected.has(path)
+    }
+
+    /// Returns whether the loop itself writes a path.
+    pub fn is_runtime_file(&self, path: &[u8]) -> bool {
         let is_own = |own: &RuntimeFiles| own.has(&self.repository.top, path);
-        is_ours(path) || self.protected.has(path) || self.runtime_files.as_ref().is_some_and(is_own)
+        is_ours(path) || self.runtime_files.as_ref().is_some_and(is_own)
     }
 
-    fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
-        self.repository.git.order(words).index(&self.index)
+    fn command<'a>(&'a self, args: &[&'a str]) -> GitCommand<'a> {
+        self.repository.git.command(args).index(&self.index)
     }
 
-    /// Makes the index from the user's, if there is none yet. A lock that a dead runner's git has left is taken away: the
-    /// caller is the only one who works with it.
-    pub fn ensure_index(&self) -> Result<(), GitError> {
+    /// Copies the user's index. Removes the lock of a git process that died; no other process uses this index.
+    pub fn recreate_index(&self) -> Result<(), GitError> {
         remove(&with_suffix(&self.index, ".lock"))?;
-        match fs::symlink_metadata(&self.index) {
-            Ok(there) if there.is_file() => return Ok(()),
-            Ok(_) | Err(_) => self.drop_index()?,
-        }
-        // Without one the user has staged nothing yet, nor committed.
+        self.drop_index()?;
+        // Without an index the user has neither staged nor committed anything.
         if safe_read::open(&self.repository.index).is_err() {
             return Ok(());
         }
@@ -120,100 +115,79 @@ impl LoopIndex {
         fs::rename(&temporary, &self.index).map_err(GitError::io("replace", &self.index))
     }
 
-    /// Git makes the file anew each time, as readable as the user's files are. Where it stays so, its directory is for the owner alone.
+    /// Git creates the file with the permissions of the user's files. If this fails, the permissions of its directory still
+    /// protect it.
     pub fn keep_index_private(&self) {
         let _ = fs::set_permissions(&self.index, fs::Permissions::from_mode(0o600));
     }
 
-    /// Forgets the index.
+    /// Removes the index.
     pub fn drop_index(&self) -> Result<(), GitError> {
         remove(&self.index)
     }
 
-    /// The entries of the loop's own index.
+    /// Lists the entries of the loop's index.
     pub fn own_entries(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
-        self.order(&["ls-files", "-s", "-v", "-z"]).ask(cancel)
+        self.command(&["ls-files", "-s", "-v", "-z"]).stdout(cancel)
     }
 
-    /// The entries of the user's index.
-    pub fn users_entries(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
+    /// Lists untracked and ignored paths, in the format of `git status --porcelain=v1 -z`.
+    pub fn status(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
+        let args = [
+            "status",
+            "--porcelain=v1",
+            "-z",
+            "--untracked-files=all",
+            "--ignored=matching",
+            "--no-renames",
+            "--ignore-submodules=all",
+        ];
+        self.command(&args).stdout(cancel)
+    }
+
+    /// Lists the entries of the user's index.
+    pub fn user_entries(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
         let git = &self.repository.git;
-        let order = git.order(&["ls-files", "-s", "-v", "-z"]);
-        order.config("index.sparse=false").ask(cancel)
+        let command = git.command(&["ls-files", "-s", "-v", "-z"]);
+        command.config("index.sparse=false").stdout(cancel)
     }
 
-    /// Which of the paths are ignored. With `tracked` also those that are in the loop's own index.
+    /// Returns the paths that are ignored. With `tracked` also those that are in the loop's index.
     pub fn ignored<'a>(
         &self,
         paths: impl Iterator<Item = &'a [u8]>,
         tracked: bool,
         cancel: &CancelToken,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
-        let mut words = vec!["check-ignore", "-z", "--stdin"];
+        let mut args = vec!["check-ignore", "-z", "--stdin"];
         if tracked {
-            words.push("--no-index");
+            args.push("--no-index");
         }
-        ignored(&self.order(&words), paths, cancel)
+        ignored(&self.command(&args), paths, cancel)
     }
 
-    /// Takes paths out of the index.
-    pub fn take_out<'a>(
+    /// Removes paths from the index.
+    pub fn remove_entries<'a>(
         &self,
         paths: impl Iterator<Item = &'a [u8]>,
         cancel: &CancelToken,
     ) -> Result<(), GitError> {
-        let paths = ended_by_nul(paths);
+        let paths = join_nul(paths);
         if paths.is_empty() {
             return Ok(());
         }
-        let order = self.order(&["update-index", "--force-remove", "-z", "--stdin"]);
-        order.stdin(&paths).ask(cancel)?;
+        let command = self.command(&["update-index", "--force-remove", "-z", "--stdin"]);
+        command.stdin(&paths).stdout(cancel)?;
         Ok(())
     }
 
-    /// Puts entries of the user's index back that have no file because the work tree is to be sparse.
-    pub fn put_back(
+    /// Updates the index with changed files. Returns the files that were left out.
+    pub fn add_changes(
         &self,
-        sparse: &[IndexEntry<'_>],
-        cancel: &CancelToken,
-    ) -> Result<(), GitError> {
-        if sparse.is_empty() {
-            return Ok(());
-        }
-        let mut info = Vec::new();
-        for entry in sparse {
-            info.extend_from_slice(entry.mode);
-            info.push(b' ');
-            info.extend_from_slice(entry.object);
-            info.push(b'\t');
-            info.extend_from_slice(entry.path);
-            info.push(0);
-        }
-        let order = self.order(&["update-index", "-z", "--index-info"]);
-        order.stdin(&info).ask(cancel)?;
-        let paths = ended_by_nul(sparse.iter().map(|entry| entry.path));
-        let order = self.order(&["update-index", "--skip-worktree", "-z", "--stdin"]);
-        order.stdin(&paths).ask(cancel)?;
-        Ok(())
-    }
-
-    /// Takes marks off entries that keep git from looking at their files.
-    pub fn lift(&self, mark: &str, paths: &[&[u8]], cancel: &CancelToken) -> Result<(), GitError> {
-        let paths = ended_by_nul(paths.iter().copied());
-        if paths.is_empty() {
-            return Ok(());
-        }
-        let order = self.order(&["update-index", mark, "-z", "--stdin"]);
-        order.stdin(&paths).ask(cancel).map(drop)
-    }
-
-    /// Takes what a walk saw into the index; returns what somebody should know.
-    pub fn take_in(
-        &self,
-        seen: &WalkResult,
+        changes: &Changes,
         cancel: &CancelToken,
     ) -> Result<Vec<LeftOut>, GitError> {
-        let large: Vec<&RepoPath> = seen
+        let large: Vec<&RepoPath> = changes
             .changed
             .iter()
             .filter(|changed| self.max_file_bytes > 0 && changed.size > self.max_file_bytes)
@@ -225,24 +199,24 @@ impl LoopIndex {
             .filter(|path| !committed.contains(*path))
             .map(|path| LeftOut::Large(path.clone()))
             .collect();
-        let crowded = seen.crowded.iter().cloned().map(LeftOut::Crowded);
+        let over_budget = changes.over_budget.iter().cloned().map(LeftOut::OverBudget);
         let outside: BTreeSet<RepoPath> = left_out.iter().map(LeftOut::path).cloned().collect();
-        let gone = seen.gone.iter().chain(&outside).map(RepoPath::bytes);
-        self.take_out(gone, cancel)?;
-        let mut paths: Vec<&RepoPath> = seen
+        let gone = changes.gone.iter().chain(&outside).map(RepoPath::bytes);
+        self.remove_entries(gone, cancel)?;
+        let mut paths: Vec<&RepoPath> = changes
             .changed
             .iter()
             .map(|changed| &changed.path)
             .filter(|path| !outside.contains(*path))
             .collect();
-        left_out.extend(crowded);
+        left_out.extend(over_budget);
         let mut unreadable = 0;
         while !paths.is_empty() {
             let Some(unable) = self.add(&paths, cancel)? else {
                 break;
             };
             if unreadable == 0 {
-                // One is seldom alone: those that nobody can open need not be tried one by one.
+                // Usually there are more. Files that cannot be opened are found without git.
                 let top = &self.repository.top;
                 paths.retain(|path| {
                     let can = *path != &unable && can_be_opened(&top.join(path.as_path()));
@@ -256,9 +230,9 @@ impl LoopIndex {
             }
             unreadable += 1;
             if unreadable > UNREADABLE_MAX {
-                return Err(GitError::Odd {
-                    what: "update-index",
-                    answer: format!("it cannot take in {unable} and {UNREADABLE_MAX} more"),
+                return Err(GitError::UnexpectedOutput {
+                    command: "update-index",
+                    output: format!("it cannot take in {unable} and {UNREADABLE_MAX} more"),
                 });
             }
             left_out.push(LeftOut::Unreadable(unable));
@@ -266,10 +240,11 @@ impl LoopIndex {
         Ok(left_out)
     }
 
-    /// Adds or removes paths as they are in the work tree now; returns one that git cannot take in, in which case it took none.
+    /// Adds or removes paths as they are in the work tree. If git cannot add a path, it changes nothing, and that path is
+    /// returned.
     fn add(&self, paths: &[&RepoPath], cancel: &CancelToken) -> Result<Option<RepoPath>, GitError> {
-        let names = ended_by_nul(paths.iter().map(|path| path.bytes()));
-        let words = [
+        let names = join_nul(paths.iter().map(|path| path.bytes()));
+        let args = [
             "update-index",
             "--add",
             "--remove",
@@ -278,13 +253,13 @@ impl LoopIndex {
             "-z",
             "--stdin",
         ];
-        let order = self.order(&words).stdin(&names);
-        let answer = order.run(cancel)?;
-        if answer.code == Some(0) {
+        let command = self.command(&args).stdin(&names);
+        let output = command.run(cancel)?;
+        if output.code == Some(0) {
             return Ok(None);
         }
-        let named = answer
-            .words
+        let named = output
+            .stderr
             .rsplit_once(FATAL)
             .map_or("", |(_, named)| named);
         let is_it = |path: &&&RepoPath| {
@@ -296,47 +271,47 @@ impl LoopIndex {
         let unable = paths.iter().find(is_it);
         unable
             .map(|path| Some((*path).clone()))
-            .ok_or_else(|| order.failed(&answer))
+            .ok_or_else(|| command.failure(&output))
     }
 
-    /// Which of the paths are in the user's index without content, for `git add --intent-to-add` only.
-    pub fn only_intended<'a>(
+    /// Returns the paths that are in the user's index only because of `git add --intent-to-add`.
+    pub fn intent_to_add_only<'a>(
         &self,
         paths: &[&'a RepoPath],
         cancel: &CancelToken,
     ) -> Result<Vec<&'a RepoPath>, GitError> {
         let mut found = Vec::new();
-        for some in paths.chunks(NAMES_PER_ORDER) {
-            let words = ["--literal-pathspecs", "ls-files", "--debug", "-z", "--"];
-            let mut order = self.repository.git.order(&words);
+        for some in paths.chunks(PATHS_PER_COMMAND) {
+            let args = ["--literal-pathspecs", "ls-files", "--debug", "-z", "--"];
+            let mut command = self.repository.git.command(&args);
             for path in some {
-                order = order.word(path.as_path());
+                command = command.arg(path.as_path());
             }
-            let answer = order.ask(cancel)?;
-            let intended = intended(&answer);
+            let output = command.stdout(cancel)?;
+            let intended = intended(&output);
             found.extend(some.iter().filter(|path| intended.contains(path.bytes())));
         }
         Ok(found)
     }
 
-    /// Which of the paths are in the commit that the work tree stands on.
+    /// Returns the paths that are in HEAD.
     pub fn committed(
         &self,
         paths: &[&RepoPath],
         cancel: &CancelToken,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
         let mut found = BTreeSet::new();
-        for some in paths.chunks(NAMES_PER_ORDER) {
-            let words = ["--literal-pathspecs", "ls-tree", "-z", "HEAD", "--"];
-            let mut order = self.order(&words);
+        for some in paths.chunks(PATHS_PER_COMMAND) {
+            let args = ["--literal-pathspecs", "ls-tree", "-z", "HEAD", "--"];
+            let mut command = self.command(&args);
             for path in some {
-                order = order.word(path.as_path());
+                command = command.arg(path.as_path());
             }
-            let answer = order.run(cancel)?;
-            // On a branch without commits there is none to look into.
-            if answer.code == Some(0) {
-                // `100644 blob <object><TAB>path`; a directory of that name is something else.
-                let listed = parts(&answer.bytes).filter(|part| !part.starts_with(DIRECTORY));
+            let output = command.run(cancel)?;
+            // A branch without commits has no tree.
+            if output.code == Some(0) {
+                // `100644 blob <object><TAB>path`; directories do not count.
+                let listed = split_nul(&output.stdout).filter(|part| !part.starts_with(DIRECTORY));
                 let tab = |part: &&[u8]| part.iter().position(|byte| *byte == b'\t');
                 let paths = listed.filter_map(|part| Some(&part[tab(&part)? + 1..]));
                 found.extend(paths.map(RepoPath::new));
@@ -345,26 +320,26 @@ impl LoopIndex {
         Ok(found)
     }
 
-    /// Writes the index as a tree and returns its name.
+    /// Writes the index as a tree and returns its id.
     pub fn write_tree(&self, cancel: &CancelToken) -> Result<String, GitError> {
-        let tree = self.order(&["write-tree"]).ask_line(cancel)?;
+        let tree = self.command(&["write-tree"]).stdout_line(cancel)?;
         if super::head::is_object_name(tree.as_bytes()) {
             Ok(tree)
         } else {
-            Err(GitError::Odd {
-                what: "write-tree",
-                answer: tree,
+            Err(GitError::UnexpectedOutput {
+                command: "write-tree",
+                output: tree,
             })
         }
     }
 }
 
-/// Reads `path`, NUL, and five lines of which the last ends with the flags of the entry.
-fn intended(answer: &[u8]) -> BTreeSet<&[u8]> {
-    let mut parts = parts(answer);
-    let mut path = parts.next().unwrap_or_default();
+/// Parses `path`, NUL, and five lines, the last of which ends with the flags of the entry.
+fn intended(output: &[u8]) -> BTreeSet<&[u8]> {
+    let mut split_nul = split_nul(output);
+    let mut path = split_nul.next().unwrap_or_default();
     let mut found = BTreeSet::new();
-    for part in parts {
+    for part in split_nul {
         let mut lines = part.splitn(DEBUG_LINES + 1, |byte| *byte == b'\n');
         let flags = lines.nth(DEBUG_LINES - 1).unwrap_or_default();
         let flags = String::from_utf8_lossy(flags);
@@ -378,15 +353,15 @@ fn intended(answer: &[u8]) -> BTreeSet<&[u8]> {
     found
 }
 
-/// Asks `git check-ignore` which of the paths are ignored.
+/// Runs `git check-ignore`.
 pub fn ignored<'a>(
-    check: &Order<'_>,
+    check: &GitCommand<'_>,
     paths: impl Iterator<Item = &'a [u8]>,
     cancel: &CancelToken,
 ) -> Result<BTreeSet<RepoPath>, GitError> {
     let mut asked = Vec::new();
     for path in paths {
-        // It cannot be told to take names literally; behind a dot nothing has another meaning.
+        // The command has no option for literal paths, but a path with this prefix is never a pattern.
         asked.extend_from_slice(HERE);
         asked.extend_from_slice(path);
         asked.push(0);
@@ -394,43 +369,79 @@ pub fn ignored<'a>(
     if asked.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let order = check.clone().stdin(&asked);
-    let answer = order.run(cancel)?;
-    match answer.code {
-        // 1: none of them.
+    let command = check.clone().stdin(&asked);
+    let output = command.run(cancel)?;
+    match output.code {
+        // 1 = none of them is ignored.
         Some(0 | 1) => {
-            let paths = parts(&answer.bytes).filter_map(|path| path.strip_prefix(HERE));
+            let paths = split_nul(&output.stdout).filter_map(|path| path.strip_prefix(HERE));
             Ok(paths.map(RepoPath::new).collect())
         }
-        Some(_) | None => Err(order.failed(&answer)),
+        Some(_) | None => Err(command.failure(&output)),
     }
 }
 
-/// A file that changed and is not kept.
+/// Files that changed since the last survey.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Files and submodules that are there and may have changed.
+    pub changed: Vec<ChangedFile>,
+    /// Files and submodules that are gone.
+    pub gone: Vec<RepoPath>,
+    /// New files that exceed the budget.
+    pub over_budget: Vec<RepoPath>,
+    /// Protected files that are new or changed.
+    pub protected: Vec<RepoPath>,
+}
+
+impl Changes {
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.gone.is_empty()
+    }
+
+    pub fn include_ignore_file(&self) -> bool {
+        let changed = self.changed.iter().map(|file| &file.path);
+        let mut paths = changed.chain(&self.gone);
+        paths.any(|path| is_ignore_file(path.bytes()))
+    }
+
+    /// Moves the protected files out of the changed ones.
+    pub fn separate_protected(&mut self, loop_index: &LoopIndex) {
+        let files = std::mem::take(&mut self.changed);
+        let (protected, changed): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|file| loop_index.protected.has(file.path.bytes()));
+        self.changed = changed;
+        self.protected
+            .extend(protected.into_iter().map(|file| file.path));
+    }
+}
+
+/// A file that changed and is not in the index.
 #[derive(Debug)]
 pub enum LeftOut {
     Large(RepoPath),
     Unreadable(RepoPath),
-    /// There were too many new ones before it.
-    Crowded(RepoPath),
+    /// New files exceed their limit together.
+    OverBudget(RepoPath),
 }
 
 impl LeftOut {
     pub fn path(&self) -> &RepoPath {
         match self {
-            Self::Large(path) | Self::Unreadable(path) | Self::Crowded(path) => path,
+            Self::Large(path) | Self::Unreadable(path) | Self::OverBudget(path) => path,
         }
     }
 }
 
-/// Whether the content of a file can be read. What is gone or no plain file is git's to judge.
+/// Returns whether a file can be read. Other kinds of files count as readable; git handles them.
 fn can_be_opened(path: &Path) -> bool {
     let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
     let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     !is_file || !safe_read::open(path).is_err_and(denied)
 }
 
-/// Removes a file of ours that need not be there.
+/// Removes a file, if it exists.
 fn remove(path: &Path) -> Result<(), GitError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -8,12 +8,12 @@ use tachikoma_fs::{atomic_file, private, safe_read};
 
 use super::program::GitError;
 
-/// An index that goes when nobody needs it any more.
+/// An index file that is removed on drop.
 #[derive(Debug)]
 pub struct TemporaryIndex(pub PathBuf);
 
 impl TemporaryIndex {
-    /// Copies an index into the directory of a loop; without one it begins empty.
+    /// Copies an index into the directory of a loop. Without a base the index is empty.
     pub fn of(base: Option<&PathBuf>, loop_dir: &Path) -> Result<Self, GitError> {
         let index = Self(atomic_file::temporary(loop_dir));
         if let Some(base) = base {
@@ -23,8 +23,8 @@ impl TemporaryIndex {
     }
 }
 
-/// Copies an index to where nothing is, so that git trusts it as much: git looks into files that are as young as the index, and trusts
-/// its note of older ones. What is copied is one file, whoever replaces that meanwhile.
+/// Copies an index to a new file, with its modification time: git reads files that are not older than the index, and trusts the
+/// index for older ones. One version is copied, even if the file is replaced meanwhile.
 pub fn copy_index(base: &Path, to: &Path) -> Result<(), GitError> {
     let copy = || -> io::Result<()> {
         let mut from = safe_read::open(base)?;
@@ -41,7 +41,7 @@ impl Drop for TemporaryIndex {
     }
 }
 
-/// A directory outside of the work tree that goes with all that is in it.
+/// A directory outside of the work tree that is removed on drop.
 #[derive(Debug)]
 pub struct TemporaryDir(pub PathBuf);
 

@@ -1,28 +1,28 @@
-//! New files are made known to git before a commit can name them, and unknown again if it fails. No other entry of the user's
-//! index is touched: somebody else may have staged something meanwhile.
+//! `git add --intent-to-add` for new files before a commit, and its reversal if the commit fails. No other entry of the user's
+//! index is changed, because the user may have staged something meanwhile.
 
 use std::collections::{BTreeSet, HashSet};
 
 use super::differences::Side;
 use super::index::entries;
-use super::path::{RepoPath, ancestors, ended_by_nul};
+use super::path::{RepoPath, ancestors, join_nul};
 use super::program::{CancelToken, GitError};
-use super::user_index::{CommitError, locking, specs};
+use super::user_index::{CommitError, pathspecs, run_with_index_lock};
 use super::work_record::Displaced;
 use super::work_tracker::WorkTracker;
 
-/// Makes those of the files known that are not.
-pub fn intend(
+/// Adds those of the files that are not in the user's index.
+pub fn mark_intent_to_add(
     tracker: &mut WorkTracker,
     files: &[RepoPath],
     cancel: &CancelToken,
 ) -> Result<(), CommitError> {
-    let came = |path: &&RepoPath| tracker.dirty.get(*path).is_some_and(Side::is_nothing);
+    let came = |path: &&RepoPath| tracker.head.dirty.get(*path).is_some_and(Side::is_nothing);
     let mut new: Vec<RepoPath> = files.iter().filter(came).cloned().collect();
     if new.is_empty() {
         return Ok(());
     }
-    let users = tracker.loop_index.users_entries(cancel)?;
+    let users = tracker.loop_index.user_entries(cancel)?;
     let known: HashSet<&[u8]> = entries(&users).map(|entry| entry.path).collect();
     new.retain(|path| !known.contains(path.bytes()));
     if new.is_empty() {
@@ -33,8 +33,8 @@ pub fn intend(
     tracker.work.write(&tracker.work_path)?;
     let made = make_known(tracker, &new, cancel);
     if made.is_err() {
-        // It may have written the index before it was ended. If this fails, the next runner tries it.
-        let _ = take_back_intended(tracker, &CancelToken::new());
+        // Git may have written the index before it was killed. If this fails, the next runner tries again.
+        let _ = undo_intent_to_add(tracker, &CancelToken::new());
     }
     made
 }
@@ -45,19 +45,19 @@ fn make_known(
     cancel: &CancelToken,
 ) -> Result<(), CommitError> {
     let repository = &tracker.loop_index.repository;
-    let specs = specs(new);
-    let mut words = vec!["add", "--intent-to-add", "--pathspec-from-file=-"];
-    words.push("--pathspec-file-nul");
+    let pathspecs = pathspecs(new);
+    let mut args = vec!["add", "--intent-to-add", "--pathspec-from-file=-"];
+    args.push("--pathspec-file-nul");
     if repository.git_dir.join("info/sparse-checkout").exists() {
-        // Who asks for a sparse work tree and then writes outside of it means it.
-        words.push("--sparse");
+        // The loop wrote a file outside of the sparse checkout, so git must accept it.
+        args.push("--sparse");
     }
-    let order = repository.git.order(&words).stdin(&specs);
-    locking(tracker, &order.in_the_users_name(), cancel)
+    let command = repository.git.command(&args).stdin(&pathspecs);
+    run_with_index_lock(tracker, &command.as_user(), cancel)
 }
 
-/// Nothing is intended any more.
-pub fn forget_intended(tracker: &mut WorkTracker) -> Result<(), GitError> {
+/// Records that there are no such entries.
+pub fn clear_intent_to_add(tracker: &mut WorkTracker) -> Result<(), GitError> {
     if tracker.work.intended.is_empty() {
         return Ok(());
     }
@@ -66,8 +66,8 @@ pub fn forget_intended(tracker: &mut WorkTracker) -> Result<(), GitError> {
     tracker.work.write(&tracker.work_path)
 }
 
-/// Makes files unknown that a commit has left known which was not made. Those that it has after all are taken for what they are.
-pub fn take_back_intended(
+/// Removes the entries that a failed commit left in the user's index. Entries that were committed are updated.
+pub fn undo_intent_to_add(
     tracker: &mut WorkTracker,
     cancel: &CancelToken,
 ) -> Result<(), CommitError> {
@@ -75,7 +75,7 @@ pub fn take_back_intended(
         return Ok(());
     }
     let intended: Vec<&RepoPath> = tracker.work.intended.iter().collect();
-    let left = tracker.loop_index.only_intended(&intended, cancel)?;
+    let left = tracker.loop_index.intent_to_add_only(&intended, cancel)?;
     let committed = tracker.loop_index.committed(&left, cancel)?;
     let (there, unknown): (Vec<&RepoPath>, Vec<&RepoPath>) =
         left.into_iter().partition(|path| committed.contains(*path));
@@ -92,21 +92,21 @@ pub fn take_back_intended(
         }
     }
     for (word, paths) in [("--force-remove", unknown), ("--add", there)] {
-        let paths = ended_by_nul(paths.into_iter().map(RepoPath::bytes));
+        let paths = join_nul(paths.into_iter().map(RepoPath::bytes));
         if !paths.is_empty() {
-            let order = git.order(&["update-index", word, "-z", "--stdin"]);
-            locking(tracker, &order.stdin(&paths), cancel)?;
+            let command = git.command(&["update-index", word, "-z", "--stdin"]);
+            run_with_index_lock(tracker, &command.stdin(&paths), cancel)?;
         }
     }
     if !back.is_empty() {
-        let order = git.order(&["update-index", "-z", "--index-info"]);
-        locking(tracker, &order.stdin(&back), cancel)?;
+        let command = git.command(&["update-index", "-z", "--index-info"]);
+        run_with_index_lock(tracker, &command.stdin(&back), cancel)?;
     }
-    forget_intended(tracker)?;
+    clear_intent_to_add(tracker)?;
     Ok(())
 }
 
-/// Finds the entries of an index that files take the place of.
+/// Finds the entries of the index that files replace, because a directory became a file or the other way round.
 fn displaced(users: &[u8], new: &BTreeSet<RepoPath>) -> Vec<Displaced> {
     let above_new: HashSet<&[u8]> = new
         .iter()
@@ -125,7 +125,7 @@ fn displaced(users: &[u8], new: &BTreeSet<RepoPath>) -> Vec<Displaced> {
         .collect()
 }
 
-/// Whether one would have to be a directory for the other to be there.
+/// Returns whether one path is above the other.
 fn exclude_each_other(one: &RepoPath, other: &RepoPath) -> bool {
     let is_above = |above: &RepoPath, below: &RepoPath| {
         ancestors(below.bytes()).any(|dir| dir == above.bytes())

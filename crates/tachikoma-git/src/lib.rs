@@ -1,8 +1,8 @@
 //! The work tree: who changed what, snapshots, commits, rollback and bundles. Knows no loop state.
 //!
-//! `git` itself is the truth about what is ignored, filtered or odd, and is asked only when something changed: whether it
-//! did is found out in this process, by a walk over the work tree. The user's index is touched by `git commit` alone and by
-//! the `git add --intent-to-add` that it needs; everything else happens in an index of the loop's own.
+//! A fingerprint of the work tree tells without a process whether anything may have changed. If so, git decides what is ignored
+//! and what changed, with the loop's own index. The user's index is changed only by `git commit` and the `git add --intent-to-
+//! add` before it.
 
 pub mod bundle;
 mod change_owner;
@@ -13,9 +13,9 @@ mod head;
 mod index;
 mod index_file;
 mod intent;
+mod known_tree;
 mod lines;
 mod loop_files;
-mod loose_refs;
 mod open;
 mod path;
 mod plain_directory;
@@ -24,15 +24,12 @@ pub mod repository;
 pub mod rollback;
 pub mod rollback_backup;
 mod runtime_files;
-mod scan;
-mod signature;
 mod snapshot;
 pub mod snapshots;
+mod stamp;
 pub mod start;
 pub mod tracked;
 mod user_index;
-mod walk;
-mod walk_result;
 mod work_record;
 mod work_tracker;
 pub mod worktree;
@@ -48,9 +45,9 @@ pub use path::RepoPath;
 pub use path::is_ours;
 pub use plain_directory::{PlainDirectory, PlainDirectoryError};
 pub use program::{CancelToken, Git, GitError};
-pub use repository::{Found, Repository};
+pub use repository::{Lookup, Repository};
 pub use runtime_files::RuntimeFiles;
-pub use snapshot::{SNAPSHOTS_KEPT, Snapshot, forget_refs, settle_refs, snapshot};
+pub use snapshot::{SNAPSHOTS_KEPT, Snapshot, delete_refs, snapshot, write_pending_refs};
 pub use tachikoma_config::{Protected, ProtectedError};
 pub use tachikoma_fs::{printable, relative_to};
 pub use user_index::CommitError;

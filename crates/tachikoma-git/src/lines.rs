@@ -1,22 +1,22 @@
-//! How large a change is: lines added and removed.
+//! Counts the lines that were added and removed.
 
 use super::program::CancelToken;
 use super::work_tracker::WorkTracker;
 
-/// Changes of more files are counted by their files: beyond it nobody wrote all these lines.
+/// Larger changes are measured by their number of files only.
 const FILES_MAX: usize = 500;
 
-/// As long as names of as many files may be.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Enough for the paths of that many files.
+const STDOUT_BYTES_MAX: usize = 4 << 20;
 
-/// Counts the lines that were added to so many files, or removed from them, since the work tree was `before`; 0 where that
-/// cannot be said. Blocks.
+/// Counts the lines that were added to or removed from `files` files since the tree `before`; 0 if that cannot be determined.
+/// Blocks.
 #[must_use]
 pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &CancelToken) -> u32 {
     if before.is_empty() || files == 0 || files > FILES_MAX || before == tracker.work.tree {
         return 0;
     }
-    let words = [
+    let args = [
         "diff-tree",
         "-r",
         "-z",
@@ -28,22 +28,22 @@ pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &C
         before,
         &tracker.work.tree,
     ];
-    // A file that is larger is no text that somebody wrote.
-    let order = tracker.loop_index.repository.git.order(&words);
-    let order = order.config("core.bigFileThreshold=1m");
-    let answer = order.answer_max(ANSWER_BYTES_MAX).ask(cancel);
-    answer.map_or(0, |answer| sum(&answer))
+    // Larger files are not counted.
+    let command = tracker.loop_index.repository.git.command(&args);
+    let command = command.config("core.bigFileThreshold=1m");
+    let output = command.stdout_max(STDOUT_BYTES_MAX).stdout(cancel);
+    output.map_or(0, |output| sum(&output))
 }
 
-/// Sums up `added TAB removed TAB path NUL`, with `-` where that is not known.
-fn sum(answer: &[u8]) -> u32 {
+/// Sums up `added TAB removed TAB path NUL`, with `-` for binary files.
+fn sum(output: &[u8]) -> u32 {
     let number = |part: Option<&[u8]>| {
         let text = part.and_then(|part| std::str::from_utf8(part).ok());
         text.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0)
     };
-    answer.split(|byte| *byte == 0).fold(0, |all: u32, line| {
-        let mut parts = line.splitn(3, |byte| *byte == b'\t');
-        let (added, removed) = (number(parts.next()), number(parts.next()));
+    output.split(|byte| *byte == 0).fold(0, |all: u32, line| {
+        let mut split_nul = line.splitn(3, |byte| *byte == b'\t');
+        let (added, removed) = (number(split_nul.next()), number(split_nul.next()));
         all.saturating_add(added).saturating_add(removed)
     })
 }

@@ -2,31 +2,31 @@
 
 use tachikoma_store::backup::BUNDLE_NAME;
 
-/// The index of the loop's own, in the directory of the loop.
+/// The loop's index.
 pub const INDEX: &str = "git-index";
 
-/// What is remembered from one runner to the next.
+/// The record of the loop's work.
 pub const WORK: &str = "git-work.json";
 
-/// What was in the repository when it was made.
+/// Checksum and references of the last bundle.
 pub const BUNDLE_REFS: &str = "git-work.refs";
 
-/// Returns whether a file of that name in the directory of a loop is a keeper's.
+/// Returns whether this crate writes a file of that name into the directory of a loop.
 pub fn is_ours_in_loop(name: &str) -> bool {
-    // Git's lock on the index, and the index before it is whole.
+    // Includes git's lock, and the index before it is complete.
     let index = name.strip_prefix(INDEX);
     name == WORK
         || is_bundle(name)
         || index.is_some_and(|rest| matches!(rest, "" | ".lock" | ".new"))
 }
 
-/// Returns whether a file of that name in the directory of a loop is a bundle's.
+/// Returns whether a file of that name belongs to a bundle.
 pub fn is_bundle(name: &str) -> bool {
     name == BUNDLE_REFS || name == BUNDLE_NAME || is_under_way(name)
 }
 
-/// Whether a file of that name is a bundle that is being made, or git's lock beside it. Each maker has a name of its own, so that what one
-/// left that died is in nobody's way.
+/// Returns whether a file of that name is an unfinished bundle or git's lock for it. Each has a unique name, so that the file of
+/// a dead process is not in the way.
 pub fn is_under_way(name: &str) -> bool {
     let Some(rest) = name
         .strip_prefix(BUNDLE_NAME)

@@ -1,6 +1,5 @@
-//! Opens the tracker of a loop's work: reads what the last runner remembered, and surveys the work tree.
+//! Opens the tracker of a loop's work: reads the record of the last runner and surveys the work tree.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -8,66 +7,65 @@ use tachikoma_config::Protected;
 use tachikoma_core::LoopId;
 
 use super::change_owner::ChangeOwner;
-use super::differences::Dirty;
 use super::index::LoopIndex;
-use super::intent::take_back_intended;
+use super::intent::undo_intent_to_add;
 use super::loop_files::{INDEX, WORK};
 use super::program::{CancelToken, GitError};
-use super::repository::{Found, Repository};
+use super::repository::{Lookup, Repository};
 use super::runtime_files::RuntimeFiles;
 use super::work_record::{Remembered, WorkRecord};
-use super::work_tracker::{Survey, Watched, WorkTracker};
+use super::work_tracker::{Detector, HeadState, SnapshotRefs, Survey, Warnings, WorkTracker};
 
-/// What a keeper is told before it begins.
+/// Options of a tracker.
 #[derive(Clone, Debug)]
 pub struct TrackerOptions {
     /// The working directory of the loop.
     pub working_dir: PathBuf,
-    /// The directory of the loop's own files, absolute.
+    /// The directory of the loop's files, absolute.
     pub loop_dir: PathBuf,
     /// The loop.
     pub loop_id: LoopId,
-    /// The `PATH` in which git is looked for.
+    /// The `PATH` in which git is searched.
     pub search_path: Option<OsString>,
-    /// Variables that git does not get.
+    /// Environment variables that are removed for git.
     pub hidden: Vec<OsString>,
-    /// What is never kept.
+    /// Files that are never in snapshots and commits.
     pub protected: Protected,
-    /// New files above this are left out; 0 is for no limit.
+    /// Larger new files are left out; 0 = no limit.
     pub max_file_bytes: u64,
-    /// What else the loop writes.
+    /// Files that the loop writes.
     pub runtime_files: RuntimeFiles,
 }
 
-/// How a keeper began.
+/// Result of opening a tracker.
 #[derive(Debug)]
 pub enum Opened {
-    /// It is ready, and this is what it found.
+    /// The tracker is ready.
     Ready {
-        /// The keeper.
+        /// The tracker.
         tracker: Box<WorkTracker>,
         /// The opening survey.
         survey: Survey,
     },
     /// There is no repository.
     NoRepository,
-    /// There is one that cannot be used, or no `git`.
+    /// The repository cannot be used, or `git` is not installed.
     Unusable {
-        /// Why, in one line.
+        /// The cause, in one line.
         reason: String,
     },
 }
 
-/// Begins, with a survey of all that changed since the last one of this loop. Blocks.
+/// Opens a tracker, with a survey of the changes since the last survey of this loop. Blocks.
 #[must_use]
 pub fn open(options: TrackerOptions, owner: ChangeOwner, cancel: &CancelToken) -> Opened {
     let found = Repository::find(&options.working_dir, options.search_path.as_deref(), cancel);
     let repository = match found {
-        Found::Repository(repository) => {
+        Lookup::Repository(repository) => {
             repository.of_loop(options.loop_id, options.hidden.clone())
         }
-        Found::NoRepository => return Opened::NoRepository,
-        Found::Unusable { reason } => return Opened::Unusable { reason },
+        Lookup::NoRepository => return Opened::NoRepository,
+        Lookup::Unusable { reason } => return Opened::Unusable { reason },
     };
     match begin(repository, options, owner, cancel) {
         Ok((tracker, survey)) => Opened::Ready { tracker, survey },
@@ -88,13 +86,13 @@ pub fn begin(
     let mut warnings = Vec::new();
     let remembered = WorkRecord::read(&work_path);
     let why = match &remembered {
-        Remembered::Nothing if index.exists() => Some("it is gone"),
+        Remembered::Nothing if index.exists() => Some("it is missing"),
         Remembered::Work(_) | Remembered::Nothing => None,
         Remembered::Damaged(why) => Some(why.as_str()),
     };
     if let Some(why) = why {
         warnings.push(format!(
-            "what is known of uncommitted work cannot be read ({}: {why}); none of it is committed by the loop until it changes after a commit of yours",
+            "the record of uncommitted work cannot be read ({}: {why}); the loop commits none of the present changes, so commit or revert them yourself",
             work_path.display()
         ));
     }
@@ -102,7 +100,7 @@ pub fn begin(
         Remembered::Work(work) => (*work, false),
         Remembered::Nothing | Remembered::Damaged(_) => (WorkRecord::default(), true),
     };
-    let watched = Watched::new(&repository, cancel)?;
+    let detector = Detector::new(&repository, cancel)?;
     let mut tracker = Box::new(WorkTracker {
         loop_id: options.loop_id,
         loop_index: LoopIndex {
@@ -116,24 +114,13 @@ pub fn begin(
         work,
         fresh,
         surveyed: None,
-        judged: false,
-        known: None,
-        index_mark: None,
-        watched,
-        head: None,
-        equals_head: None,
-        dirty: Dirty::new(),
-        dirty_follows: false,
-        protected_changed: Vec::new(),
-        said: BTreeSet::new(),
-        unsaid: Vec::new(),
-        owed: BTreeSet::new(),
-        snapshot_checked: false,
-        referenced: None,
-        refs_are_files: false,
+        detector,
+        head: HeadState::default(),
+        warnings: Warnings::default(),
+        refs: SnapshotRefs::default(),
     });
-    // Another git may hold the lock; then the next runner, or the next commit that fails, does it.
-    let _ = take_back_intended(&mut tracker, cancel);
+    // Another git process may hold the lock. Then the next runner or the next failed commit tries again.
+    let _ = undo_intent_to_add(&mut tracker, cancel);
     let mut survey = tracker.survey(owner, cancel)?;
     survey.warnings.splice(0..0, warnings);
     Ok((tracker, survey))

@@ -1,4 +1,4 @@
-//! Names of files in a repository: bytes without a NUL, from its top, of which nobody promised that they are text.
+//! Paths in a repository: bytes without a NUL, relative to its top, not necessarily UTF-8.
 
 use std::borrow::Borrow;
 use std::ffi::OsStr;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tachikoma_fs::RALPH_DIR;
 
-/// Files that one warning names.
+/// Number of files that a warning names.
 const NAMED_MAX: usize = 5;
 
-/// The path of a file from the top of its repository.
+/// The path of a file, relative to the top of its repository.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct RepoPath(Box<[u8]>);
@@ -43,7 +43,7 @@ impl Borrow<[u8]> for RepoPath {
     }
 }
 
-/// One line of text, whatever is in the name.
+/// Prints one line without control characters.
 impl fmt::Display for RepoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&tachikoma_fs::printable(&String::from_utf8_lossy(&self.0)))
@@ -56,13 +56,13 @@ impl fmt::Debug for RepoPath {
     }
 }
 
-/// Whether a path belongs to a loop's own files, which are nobody's work, wherever in the repository they are.
+/// Returns whether a path is below a `.ralph` directory, anywhere in the repository.
 pub fn is_ours(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/')
         .any(|part| part == RALPH_DIR.as_bytes())
 }
 
-/// A path in JSON: text where it is text.
+/// A path in JSON: a string if it is UTF-8.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -90,14 +90,14 @@ impl From<Written> for RepoPath {
     }
 }
 
-/// Splits what git ends with NULs.
-pub fn parts(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
-    answer
+/// Splits output of git at each NUL.
+pub fn split_nul(output: &[u8]) -> impl Iterator<Item = &[u8]> {
+    output
         .split(|byte| *byte == 0)
         .filter(|part| !part.is_empty())
 }
 
-/// What lies behind a link is somewhere else.
+/// Returns whether a path exists and none of its directories is a symbolic link.
 pub fn is_there(top: &Path, path: &[u8]) -> bool {
     let is_dir = |above: &[u8]| {
         let there = std::fs::symlink_metadata(at(top, above));
@@ -116,8 +116,13 @@ pub fn at(top: &Path, path: &[u8]) -> PathBuf {
     top.join(OsStr::from_bytes(path))
 }
 
+/// Returns whether a file has rules about ignored files.
+pub fn is_ignore_file(path: &[u8]) -> bool {
+    path == b".gitignore" || path.ends_with(b"/.gitignore")
+}
+
 /// Joins paths for the input of a git command that takes `-z`.
-pub fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+pub fn join_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for path in paths {
         bytes.extend_from_slice(path);
@@ -126,7 +131,7 @@ pub fn ended_by_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     bytes
 }
 
-/// Names the first of many.
+/// Lists the first paths and counts the others.
 pub fn list(paths: &[&RepoPath]) -> String {
     let names: Vec<String> = paths
         .iter()

@@ -1,80 +1,68 @@
-//! A working directory without a repository: what changed in it, by its files alone.
+//! A working directory without a repository. Finds changes by the files alone.
 //!
-//! Nothing is ignored there but the loop's own files, and nothing is remembered from one runner to the next.
+//! Only the loop's own files are ignored, and nothing is stored for the next runner.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::hash::{DefaultHasher, Hasher as _};
-use std::io::{self, Read as _};
+use std::io;
 use std::mem;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags};
 
-use super::fingerprint::{Dir, What};
+use super::fingerprint::{Fingerprint, Scan, hash_file};
 use super::path::{RepoPath, is_ours};
 use super::program::CancelToken;
 use super::runtime_files::RuntimeFiles;
-use super::walk::{Walk, is_nested};
-use super::walk_result::NewFileBudget;
 
-/// Files and directories that are looked at. A look at as many takes half a second, twice in each iteration; more of them are
-/// no project but somebody's home.
+/// Limit for files and directories. Checking that many takes half a second, twice in each iteration. A project has fewer.
 #[cfg(not(test))]
 const ENTRIES_MAX: usize = 200_000;
 
-/// So that tests need not make them.
+/// Lower, so that tests create fewer.
 #[cfg(test)]
 const ENTRIES_MAX: usize = 200;
 
-/// Files that are written anew are compared by what they have, up to this. A larger one counts as changed.
-const HASHED_BYTES_MAX: u64 = 32 << 20;
-
-/// What one read takes.
-const CHUNK_BYTES: usize = 64 << 10;
-
-/// A working directory, as it was when it was last looked at.
+/// A working directory in the state of the last check.
 #[derive(Debug)]
 pub struct PlainDirectory {
     top: PathBuf,
-    /// What the loop itself writes, from the top.
+    /// Files that the loop writes.
     runtime_files: RuntimeFiles,
-    root: Dir,
-    entries: usize,
-    /// Hashes of what files had when they last changed: whoever writes the same again has changed nothing.
+    fingerprint: Fingerprint,
+    /// Hashes of files when they last changed. Writing the same content again is not a change.
     contents: HashMap<RepoPath, u64>,
 }
 
-/// Why nobody knows what changed.
+/// Why changes cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub enum PlainDirectoryError {
-    /// It cannot be looked at.
-    #[error("look at directory {}", path.display())]
+    /// The directory cannot be read.
+    #[error("read directory {}", path.display())]
     Io {
-        /// Which one.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// There is too much in it.
-    #[error("there are more than {ENTRIES_MAX} files in {}; a git repository says which of them matter", path.display())]
+    /// It has too many files.
+    #[error("there are more than {ENTRIES_MAX} files in {}; create a git repository with a .gitignore", path.display())]
     TooMany {
-        /// Which one.
+        /// The directory.
         path: PathBuf,
     },
-    /// Nobody waits for it any more.
-    #[error("the look at {} was called off", path.display())]
+    /// The check was canceled.
+    #[error("the scan of {} was canceled", path.display())]
     Canceled {
-        /// Which one.
+        /// The directory.
         path: PathBuf,
     },
 }
 
 impl PlainDirectory {
-    /// Looks at a directory for the first time. `own` is what the loop writes there. Blocks.
+    /// Records a directory. `own` are the files that the loop writes. Blocks.
     ///
     /// # Errors
-    /// It cannot be looked at, or has too much in it.
+    /// It cannot be read, or has too many files.
     pub fn open(
         top: &Path,
         own: &RuntimeFiles,
@@ -83,20 +71,19 @@ impl PlainDirectory {
         let mut plain = Self {
             top: top.to_owned(),
             runtime_files: own.clone(),
-            root: Dir::default(),
-            entries: 0,
+            fingerprint: Fingerprint::default(),
             contents: HashMap::new(),
         };
-        plain.walk(cancel)?;
+        plain.scan(cancel)?;
         Ok(plain)
     }
 
-    /// Returns the files that are other than when they were last looked at, that came or that went. Blocks.
+    /// Returns the files that were added, changed or removed since the last check. Blocks.
     ///
     /// # Errors
-    /// It cannot be looked at, or has too much in it.
+    /// It cannot be read, or has too many files.
     pub fn look(&mut self, cancel: &CancelToken) -> Result<Vec<RepoPath>, PlainDirectoryError> {
-        let (changed, gone) = self.walk(cancel)?;
+        let (changed, gone) = self.changes(cancel)?;
         for path in &gone {
             self.contents.remove(path);
         }
@@ -115,78 +102,51 @@ impl PlainDirectory {
         Ok(files)
     }
 
-    /// Returns what changed or came, and what went.
-    fn walk(
+    /// Returns the files that changed or are new, and those that are gone.
+    fn changes(
         &mut self,
         cancel: &CancelToken,
     ) -> Result<(Vec<RepoPath>, Vec<RepoPath>), PlainDirectoryError> {
-        let path = || self.top.clone();
-        let failed = |errno: rustix::io::Errno| PlainDirectoryError::Io {
-            path: path(),
-            source: errno.into(),
-        };
-        let mut walk = Walk::new(NewFileBudget::new(0), cancel);
-        walk.walk(&self.top, b"", &mut self.root).map_err(failed)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let top = rustix::fs::open(&self.top, flags, Mode::empty()).map_err(failed)?;
-        // Each round is a level deeper.
-        while !walk.seen.new.is_empty() {
-            for new in mem::take(&mut walk.seen.new) {
-                let name = new.path.bytes();
-                self.entries += 1;
-                let what = match new.kind {
-                    _ if is_ours(name) || self.runtime_files.has(&self.top, name) => What::Left,
-                    FileType::Directory if is_nested(&top, name) => What::Nested,
-                    FileType::Directory => {
-                        let mut dir = Box::<Dir>::default();
-                        // One that went in the meantime is found to be gone by the next walk.
-                        let _ = walk.walk(&self.top, name, &mut dir);
-                        What::Dir(dir)
-                    }
-                    FileType::RegularFile | FileType::Symlink => {
-                        match walk.first_look(&top, &new.path) {
-                            Some(mark) => What::File(mark),
-                            None => continue,
-                        }
-                    }
-                    kind => What::Odd(kind),
-                };
-                self.root.put(name, what);
-            }
-            if self.entries > ENTRIES_MAX {
-                return Err(PlainDirectoryError::TooMany { path: path() });
-            }
+        let check = self.fingerprint.check(&self.top, cancel);
+        let check = check.map_err(|error| self.failed(error))?;
+        let mut changed: Vec<RepoPath> = check.changed.into_iter().map(|file| file.path).collect();
+        let mut gone = Vec::new();
+        if check.rescan {
+            let scan = self.scan(cancel)?;
+            changed.extend(scan.changed.into_iter().map(|file| file.path));
+            gone = scan.gone;
         }
         if cancel.is_canceled() {
-            return Err(PlainDirectoryError::Canceled { path: path() });
+            let path = self.top.clone();
+            return Err(PlainDirectoryError::Canceled { path });
         }
-        let seen = walk.seen;
-        self.entries = self.entries.saturating_sub(seen.gone.len());
-        let changed = seen.changed.into_iter().map(|changed| changed.path);
-        Ok((changed.collect(), seen.gone))
+        Ok((changed, gone))
     }
 
-    /// A hash of what a file has, if it is a file of a size that can be read.
-    fn hash(&self, path: &RepoPath) -> Option<u64> {
-        let top = rustix::fs::open(&self.top, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = openat(top.ok()?, path.as_path(), flags, Mode::empty());
-        let file: File = opened.ok()?.into();
-        let mut file = file.take(HASHED_BYTES_MAX + 1);
-        let mut hasher = DefaultHasher::new();
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut read = 0;
-        loop {
-            let part = file.read(&mut chunk).ok()?;
-            if part == 0 {
-                return Some(hasher.finish());
-            }
-            read += part as u64;
-            if read > HASHED_BYTES_MAX {
-                return None;
-            }
-            hasher.write(&chunk[..part]);
+    /// Records the directory.
+    fn scan(&mut self, cancel: &CancelToken) -> Result<Scan, PlainDirectoryError> {
+        let skip = |path: &[u8]| is_ours(path) || self.runtime_files.has(&self.top, path);
+        let before = mem::take(&mut self.fingerprint);
+        let scan = Fingerprint::scan(&self.top, before, &skip, cancel);
+        let mut scan = scan.map_err(|error| self.failed(error))?;
+        self.fingerprint = mem::take(&mut scan.fingerprint);
+        if self.fingerprint.files() + self.fingerprint.directories() > ENTRIES_MAX {
+            let path = self.top.clone();
+            return Err(PlainDirectoryError::TooMany { path });
         }
+        Ok(scan)
+    }
+
+    fn failed(&self, source: io::Error) -> PlainDirectoryError {
+        let path = self.top.clone();
+        PlainDirectoryError::Io { path, source }
+    }
+
+    /// Hashes the content of a file. `None` if it is not a file, or too large to be read.
+    fn hash(&self, path: &RepoPath) -> Option<u64> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(self.top.join(path.as_path()), flags, Mode::empty());
+        hash_file(file.ok()?.into())
     }
 }
 
@@ -224,7 +184,7 @@ mod tests {
         assert_eq!(look(&mut plain), 0);
     }
 
-    /// A clock that stands still, and the same number of bytes.
+    /// Same size, within one tick of the clock.
     #[test]
     fn a_change_is_seen_however_soon_it_comes() {
         let scratch = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Runs of the `git` program: each bounded in time and output, in a process group of its own, and called off at a word.
+//! Runs the `git` program. Each run has a timeout and an output limit, has its own process group, and can be canceled.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,22 +15,22 @@ use tachikoma_fs::printable;
 use tachikoma_process::{Attended, INSIDE, MARKER, in_a_session_of_its_own, is_executable};
 use tachikoma_runtime::clock;
 
-mod live;
+mod running;
 
-/// Keeps git from fetching missing objects of a partial clone: that runs commands which the repository's configuration names.
+/// Keeps git from fetching missing objects of a partial clone. A fetch would run commands from the repository's configuration.
 const NO_LAZY_FETCH: (&str, &str) = ("GIT_NO_LAZY_FETCH", "1");
 
-/// A question to a large repository on a slow disk takes seconds. One that takes longer will not be answered.
-pub const ASK_TIMEOUT: Duration = Duration::from_secs(120);
+/// A query in a large repository on a slow disk takes seconds. A longer run is assumed to hang.
+pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What one answer may have: the names of a million files.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// Enough for the names of a million files.
+const STDOUT_BYTES_MAX: usize = 256 << 20;
 
-/// Of complaints the end is kept: it says why.
-const WORDS_BYTES_MAX: usize = 4096;
+/// The end of stderr is kept, because it states the cause.
+const STDERR_BYTES_MAX: usize = 4096;
 
-/// Variables that would lead to another repository than that of the directory, or give names another meaning.
-const LEADS_ELSEWHERE: [&str; 18] = [
+/// Environment variables that select another repository than that of the directory, or change the meaning of pathspecs.
+const REDIRECTING_VARIABLES: [&str; 18] = [
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
     "GIT_CONFIG",
@@ -51,109 +51,109 @@ const LEADS_ELSEWHERE: [&str; 18] = [
     "GIT_WORK_TREE",
 ];
 
-/// Ends the run of git that is under way, and those that would follow. Clones call off the same.
+/// Cancels the running git process and later ones. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken {
-    called_off: Arc<AtomicBool>,
-    /// Called off without a word from then on.
+    canceled: Arc<AtomicBool>,
+    /// Canceled automatically at this time; `None` = never.
     until: Option<Instant>,
 }
 
 impl CancelToken {
-    /// Makes one that nobody has used yet.
+    /// Returns a token that is not canceled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes one that a word to somebody else calls off too.
+    /// Returns a token that is also canceled when `canceled` becomes true.
     #[must_use]
-    pub fn with(called_off: Arc<AtomicBool>) -> Self {
+    pub fn with(canceled: Arc<AtomicBool>) -> Self {
         Self {
-            called_off,
+            canceled,
             until: None,
         }
     }
 
-    /// Calls off what is under way. Never waits.
-    pub fn call_off(&self) {
-        self.called_off.store(true, Ordering::Relaxed);
+    /// Cancels. Does not wait.
+    pub fn cancel(&self) {
+        self.canceled.store(true, Ordering::Relaxed);
     }
 
-    /// The same, which also calls itself off when a time is over.
+    /// Returns a clone that is also canceled after `time`.
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self {
-            called_off: Arc::clone(&self.called_off),
+            canceled: Arc::clone(&self.canceled),
             until: Some(clock::monotonic() + time),
         }
     }
 
-    /// Returns whether the time is over that it had.
+    /// Returns whether the time given to [`CancelToken::within`] is over.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         self.until.is_some_and(|until| clock::monotonic() >= until)
     }
 
-    /// Returns whether it was called off.
+    /// Returns whether it was canceled.
     #[must_use]
     pub fn is_canceled(&self) -> bool {
-        self.called_off.load(Ordering::Relaxed) || self.is_overdue()
+        self.canceled.load(Ordering::Relaxed) || self.is_overdue()
     }
 }
 
-/// Git has not done what it was asked.
+/// A failed git command.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("git cannot be started ({program})")]
     NotStarted {
-        /// What was to be started.
+        /// The program.
         program: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Nobody waits for it any more.
-    #[error("git {what} was called off")]
+    /// The command was canceled.
+    #[error("git {command} was canceled")]
     Canceled {
-        /// Which of its commands.
-        what: String,
+        /// The subcommand.
+        command: String,
     },
-    /// It took too long, and was ended.
-    #[error("git {what} did not end within {}", humantime::format_duration(*limit))]
+    /// The command exceeded its timeout and was killed.
+    #[error("git {command} did not end within {}", humantime::format_duration(*timeout))]
     TimedOut {
-        /// Which of its commands.
-        what: String,
-        /// How long it had.
-        limit: Duration,
+        /// The subcommand.
+        command: String,
+        /// The timeout.
+        timeout: Duration,
     },
-    /// It failed.
-    #[error("git {what} failed ({how}): {words}")]
+    /// The command failed.
+    #[error("git {command} failed ({status}): {stderr}")]
     Failed {
-        /// Which of its commands.
-        what: String,
-        /// How it ended.
-        how: String,
-        /// Its own words, the end of them.
-        words: String,
+        /// The subcommand.
+        command: String,
+        /// The exit status, as text.
+        status: String,
+        /// The end of stderr.
+        stderr: String,
     },
-    /// It said what nobody asked.
-    #[error("git {what} answered what cannot be understood: {answer}")]
-    Odd {
-        /// Which of its commands.
-        what: &'static str,
-        /// What it said.
-        answer: String,
+    /// The output of the command cannot be parsed.
+    #[error("git {command} printed unexpected output: {output}")]
+    UnexpectedOutput {
+        /// The subcommand.
+        command: &'static str,
+        /// The part that cannot be parsed.
+        output: String,
     },
-    /// A file that this needs could not be used.
+    /// A file could not be read or written.
     #[error("{action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -169,11 +169,11 @@ impl GitError {
         }
     }
 
-    /// Whether trying again at once would end the same way.
+    /// Returns whether another attempt would fail in the same way.
     pub fn is_final(&self) -> bool {
         match self {
             Self::NotStarted { .. } | Self::Canceled { .. } | Self::TimedOut { .. } => true,
-            Self::Failed { .. } | Self::Odd { .. } | Self::Io { .. } => false,
+            Self::Failed { .. } | Self::UnexpectedOutput { .. } | Self::Io { .. } => false,
         }
     }
 }
@@ -183,14 +183,14 @@ impl GitError {
 pub struct Git {
     program: OsString,
     dir: PathBuf,
-    /// By this its processes are known to be the loop's.
+    /// Value of the environment variable that identifies the processes of a loop.
     marker: Option<String>,
-    /// Variables that it does not get.
+    /// Environment variables that are removed.
     hidden: Vec<OsString>,
 }
 
 impl Git {
-    /// Names the program that a shell would find in `search_path`; without one, the system looks for it.
+    /// Uses the program that a shell would find in `search_path`; without one, that in the `PATH` of this process.
     #[must_use]
     pub fn new(dir: &Path, search_path: Option<&OsStr>) -> Self {
         let found = search_path.and_then(|path| {
@@ -206,7 +206,7 @@ impl Git {
         }
     }
 
-    /// Lets its processes be known as those of a loop, and hides variables from them.
+    /// Marks its processes as those of a loop, and removes variables from their environment.
     #[must_use]
     pub fn of_loop(mut self, loop_id: LoopId, hidden: Vec<OsString>) -> Self {
         self.marker = Some(loop_id.to_string());
@@ -214,19 +214,19 @@ impl Git {
         self
     }
 
-    /// The same program in another directory.
+    /// Returns the same program in another directory.
     #[must_use]
     pub fn in_dir(mut self, dir: &Path) -> Self {
         dir.clone_into(&mut self.dir);
         self
     }
 
-    /// Returns the program for whoever looks at our own output: with the terminal, and with the user's pager and colours.
+    /// Returns a command that writes to the terminal, with the user's pager and colors.
     #[must_use]
-    pub fn on_the_terminal(&self) -> Command {
+    pub fn terminal_command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir(&self.dir);
-        for name in LEADS_ELSEWHERE {
+        for name in REDIRECTING_VARIABLES {
             command.env_remove(name);
         }
         command.env_remove(PASSPHRASE_VARIABLE);
@@ -234,212 +234,210 @@ impl Git {
         command
     }
 
-    /// Begins an order: one of git's commands, with its words.
+    /// Builds a command from a subcommand and its arguments.
     #[must_use]
-    pub fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
-        Order {
+    pub fn command<'a>(&'a self, args: &[&'a str]) -> GitCommand<'a> {
+        GitCommand {
             git: self,
-            words: words.iter().map(|word| OsStr::new(*word)).collect(),
+            args: args.iter().map(|arg| OsStr::new(*arg)).collect(),
             config: Vec::new(),
             env: Vec::new(),
             stdin: &[],
-            limit: Some(ASK_TIMEOUT),
-            answer_max: ANSWER_BYTES_MAX,
-            users: false,
-            ends_with_us: false,
+            timeout: Some(COMMAND_TIMEOUT),
+            stdout_max: STDOUT_BYTES_MAX,
+            as_user: false,
+            ends_with_caller: false,
         }
     }
 }
 
-/// What git is to do.
+/// A git command to run.
 #[derive(Clone, Debug)]
-pub struct Order<'a> {
+pub struct GitCommand<'a> {
     git: &'a Git,
-    words: Vec<&'a OsStr>,
+    args: Vec<&'a OsStr>,
     config: Vec<&'a str>,
     env: Vec<(&'a str, &'a OsStr)>,
     stdin: &'a [u8],
-    limit: Option<Duration>,
-    answer_max: usize,
-    users: bool,
-    ends_with_us: bool,
+    timeout: Option<Duration>,
+    stdout_max: usize,
+    as_user: bool,
+    ends_with_caller: bool,
 }
 
-/// How git ended, and what it said.
+/// Result of a git command that ran to its end.
 #[derive(Debug)]
-pub struct Answer {
-    /// Its exit code; none if a signal ended it.
+pub struct Output {
+    /// The exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// How it ended, in words.
-    pub how: String,
-    /// What it answered.
-    pub bytes: Vec<u8>,
-    /// Whether it had more to say than anyone wants to know, and was not heard out.
-    pub cut: bool,
-    /// What it complained about, the end of it.
-    pub words: String,
+    /// The exit status, as text.
+    pub status: String,
+    /// What it wrote to stdout.
+    pub stdout: Vec<u8>,
+    /// Whether stdout exceeded its limit, so that git was killed.
+    pub truncated: bool,
+    /// The end of stderr.
+    pub stderr: String,
 }
 
-impl<'a> Order<'a> {
-    /// Adds a word that need not be text.
+impl<'a> GitCommand<'a> {
+    /// Adds an argument that need not be UTF-8.
     #[must_use]
-    pub fn word(mut self, word: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
-        self.words.push(word.as_ref());
+    pub fn arg(mut self, arg: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
+        self.args.push(arg.as_ref());
         self
     }
 
-    /// Sets one of git's own settings (`name=value`) for this order.
+    /// Sets a configuration value (`name=value`).
     #[must_use]
     pub fn config(mut self, setting: &'a str) -> Self {
         self.config.push(setting);
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &'a str, value: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
         self.env.push((name, value.as_ref()));
         self
     }
 
-    /// Lets it work on an index of the loop's own, which is as plain as it can be.
+    /// Uses a private index file instead of the user's, without optional extensions.
     #[must_use]
     pub fn index(self, path: &'a Path) -> Self {
         self.env("GIT_INDEX_FILE", path)
             .config("core.splitIndex=false")
             .config("core.untrackedCache=false")
             .config("index.sparse=false")
-            // Nobody reads its checksum.
+            // The checksum of the private index is never verified.
             .config("index.skipHash=true")
-            // Line ends are a matter of the user's commits.
+            // Warnings about line ends belong to the user's own commits.
             .config("core.safecrlf=false")
     }
 
-    /// Gives it something to read.
+    /// Sets the input.
     #[must_use]
     pub fn stdin(mut self, bytes: &'a [u8]) -> Self {
         self.stdin = bytes;
         self
     }
 
-    /// Sets how long it may take; none is for as long as it likes.
+    /// Sets the timeout; `None` = no timeout.
     #[must_use]
-    pub fn limit(mut self, limit: Option<Duration>) -> Self {
-        self.limit = limit;
+    pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// Sets how much of an answer is wanted. Who says more is ended, and what was said so far is the answer.
+    /// Sets the limit for stdout. A command that prints more is killed, and its output up to there is returned.
     #[must_use]
-    pub fn answer_max(mut self, bytes: usize) -> Self {
-        self.answer_max = bytes;
+    pub fn stdout_max(mut self, bytes: usize) -> Self {
+        self.stdout_max = bytes;
         self
     }
 
-    /// Makes it an order in the user's name: it locks, and the user's hooks are run, without a terminal to ask on.
+    /// Runs it like a command of the user: it takes locks and runs hooks. There is no terminal for questions.
     #[must_use]
-    pub fn in_the_users_name(mut self) -> Self {
-        self.users = true;
+    pub fn as_user(mut self) -> Self {
+        self.as_user = true;
         self
     }
 
-    /// Lets it end when the thread that runs it is gone: it must not go on changing what the user sees.
+    /// Kills it when the thread that runs it ends, so that it does not continue to change the work tree.
     #[must_use]
-    pub fn ends_with_us(mut self) -> Self {
-        self.ends_with_us = true;
+    pub fn ends_with_caller(mut self) -> Self {
+        self.ends_with_caller = true;
         self
     }
 
-    /// Runs it to its end, whatever that is. Blocks.
+    /// Runs the command to its end, successful or not. Blocks.
     ///
     /// # Errors
-    /// It cannot be started, takes too long or is called off.
-    pub fn run(&self, cancel: &CancelToken) -> Result<Answer, GitError> {
+    /// It cannot be started, exceeds its timeout or is canceled.
+    pub fn run(&self, cancel: &CancelToken) -> Result<Output, GitError> {
+        let command = || self.subcommand();
         if cancel.is_canceled() {
-            return Err(GitError::Canceled { what: self.what() });
+            return Err(GitError::Canceled { command: command() });
         }
-        let mut command = self.command();
-        let started = Attended::spawn(&mut command).map_err(|source| GitError::NotStarted {
-            program: self.git.program.to_string_lossy().into_owned(),
-            source,
-        })?;
+        let started =
+            Attended::spawn(&mut self.build()).map_err(|source| GitError::NotStarted {
+                program: self.git.program.to_string_lossy().into_owned(),
+                source,
+            })?;
         let begun = clock::monotonic();
-        let ended = live::Live::new(started, self.stdin, self.answer_max).end(self.limit, cancel);
-        let code = ended.as_ref().ok().and_then(|answer| answer.code);
-        tracing::debug!(command = self.what(), code, elapsed = ?begun.elapsed(), "git ended");
-        ended.map_err(|cut| match cut {
-            live::Cut::Canceled => GitError::Canceled { what: self.what() },
-            live::Cut::TimedOut => GitError::TimedOut {
-                what: self.what(),
-                limit: self.limit.unwrap_or_default(),
+        let running = running::RunningGit::new(started, self.stdin, self.stdout_max);
+        let ended = running.wait(self.timeout, cancel);
+        let code = ended.as_ref().ok().and_then(|output| output.code);
+        tracing::debug!(command = command(), code, elapsed = ?begun.elapsed(), "git ended");
+        ended.map_err(|stopped| match stopped {
+            running::Stopped::Canceled => GitError::Canceled { command: command() },
+            running::Stopped::TimedOut => GitError::TimedOut {
+                command: command(),
+                timeout: self.timeout.unwrap_or_default(),
             },
-            live::Cut::Broken(source) => GitError::Io {
-                action: "talk to",
+            running::Stopped::Broken(source) => GitError::Io {
+                action: "communicate with",
                 path: PathBuf::from("git"),
                 source,
             },
         })
     }
 
-    /// Runs it, and returns its answer; it must end well. Blocks.
+    /// Runs the command and returns its stdout. The command must succeed. Blocks.
     ///
     /// # Errors
-    /// It fails, cannot be started, takes too long or is called off.
-    pub fn ask(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
-        let answer = self.run(cancel)?;
-        if answer.code == Some(0) || answer.cut {
-            return Ok(answer.bytes);
+    /// It fails, cannot be started, exceeds its timeout or is canceled.
+    pub fn stdout(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
+        let output = self.run(cancel)?;
+        if output.code == Some(0) || output.truncated {
+            return Ok(output.stdout);
         }
-        Err(self.failed(&answer))
+        Err(self.failure(&output))
     }
 
-    /// Runs it, and returns its answer as one line of text.
+    /// Runs the command and returns its stdout as one line of text.
     ///
     /// # Errors
-    /// As [`Order::ask`].
-    pub fn ask_line(&self, cancel: &CancelToken) -> Result<String, GitError> {
-        let bytes = self.ask(cancel)?;
+    /// As [`GitCommand::stdout`].
+    pub fn stdout_line(&self, cancel: &CancelToken) -> Result<String, GitError> {
+        let bytes = self.stdout(cancel)?;
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
 
-    /// An answer as the failure that it is.
+    /// Returns the error for an unsuccessful run.
     #[must_use]
-    pub fn failed(&self, answer: &Answer) -> GitError {
+    pub fn failure(&self, output: &Output) -> GitError {
         GitError::Failed {
-            what: self.what(),
-            how: answer.how.clone(),
-            words: if answer.words.is_empty() {
-                "it gave no reason".to_owned()
-            } else {
-                answer.words.clone()
+            command: self.subcommand(),
+            status: output.status.clone(),
+            stderr: match output.stderr.is_empty() {
+                true => "no reason given".to_owned(),
+                false => output.stderr.clone(),
             },
         }
     }
 
-    /// Which of git's commands it is.
-    fn what(&self) -> String {
-        let word = self
-            .words
-            .iter()
-            .find(|word| !word.as_encoded_bytes().starts_with(b"-"));
-        let word = word.map(|word| word.to_string_lossy()).unwrap_or_default();
-        printable(&word).into_owned()
+    fn subcommand(&self) -> String {
+        let is_option = |arg: &&&OsStr| arg.as_encoded_bytes().starts_with(b"-");
+        let name = self.args.iter().find(|arg| !is_option(arg));
+        let name = name.map(|name| name.to_string_lossy()).unwrap_or_default();
+        printable(&name).into_owned()
     }
 
-    fn command(&self) -> Command {
+    fn build(&self) -> Command {
         let mut command = Command::new(&self.git.program);
-        // Nothing goes on in the background, and nothing that the repository's configuration names is run for a look.
+        // No background processes, and no program from the repository's configuration.
         command.args(["-c", "core.fsmonitor=false"]);
         command.args(["-c", "gc.auto=0", "-c", "maintenance.auto=false"]);
-        if !self.users {
+        if !self.as_user {
             command.args(["-c", "core.hooksPath=/dev/null"]);
         }
         for setting in &self.config {
             command.args(["-c", setting]);
         }
-        command.args(&self.words).current_dir(&self.git.dir);
-        for name in LEADS_ELSEWHERE {
+        command.args(&self.args).current_dir(&self.git.dir);
+        for name in REDIRECTING_VARIABLES {
             command.env_remove(name);
         }
         command.env_remove(PASSPHRASE_VARIABLE);
@@ -447,7 +445,7 @@ impl<'a> Order<'a> {
         if let Some(marker) = &self.git.marker {
             command.env(MARKER, marker);
         }
-        // What it runs, an agent may have written.
+        // Git may run hooks and filters that an agent has written.
         let inside = self.git.marker.as_deref().unwrap_or("git");
         command.env(INSIDE, inside);
         for name in &self.git.hidden {
@@ -455,23 +453,22 @@ impl<'a> Order<'a> {
         }
         command.env("GIT_TERMINAL_PROMPT", "0");
         command.env(NO_LAZY_FETCH.0, NO_LAZY_FETCH.1);
-        if self.users {
-            // Whoever has `-m` needs no editor; a hook that wants one anyway gets one that does nothing.
+        if self.as_user {
+            // The message is given by `-m`. A hook that starts an editor gets one that does nothing.
             command.env("GIT_EDITOR", ":").env("LANGUAGE", "C");
         } else {
-            // The agent may be at work in the same repository.
+            // The agent may use the same repository at the same time.
             command.env("GIT_OPTIONAL_LOCKS", "0").env("LC_ALL", "C");
         }
-        if self.users || self.ends_with_us {
+        if self.as_user || self.ends_with_caller {
             in_a_session_of_its_own(&mut command);
         } else {
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
         }
         command.envs(self.env.iter().copied());
-        let stdin = if self.stdin.is_empty() {
-            Stdio::null()
-        } else {
-            Stdio::piped()
+        let stdin = match self.stdin.is_empty() {
+            true => Stdio::null(),
+            false => Stdio::piped(),
         };
         command
             .stdin(stdin)
@@ -481,9 +478,9 @@ impl<'a> Order<'a> {
     }
 }
 
-/// The end of what was complained about, without what was cut in the middle of a line.
+/// Returns the end of stderr, from the start of a line.
 fn tail(bytes: &[u8]) -> String {
-    let start = bytes.len().saturating_sub(WORDS_BYTES_MAX);
+    let start = bytes.len().saturating_sub(STDERR_BYTES_MAX);
     let text = String::from_utf8_lossy(&bytes[start..]);
     let text = match (start, text.split_once('\n')) {
         (0, _) | (_, None) => text.trim(),

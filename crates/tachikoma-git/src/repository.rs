@@ -1,99 +1,98 @@
-//! Which repository a directory belongs to, and where its parts are.
+//! Finds the repository of a directory.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use super::program::{CancelToken, Git, GitError, Order};
+use super::program::{CancelToken, Git, GitCommand, GitError};
 
-/// How git begins when there is no repository; with anything else something is wrong with the one there is.
+/// Start of git's message if there is no repository. Other messages mean that the repository cannot be used.
 const NOT_A_REPOSITORY: &str = "fatal: not a git repository (or any";
 
 /// A repository with a work tree.
 #[derive(Clone, Debug)]
 pub struct Repository {
-    /// Git at the top of the work tree.
+    /// Runs git at the top of the work tree.
     pub git: Git,
     /// The top of the work tree.
     pub top: PathBuf,
-    /// The directory of this work tree's own things: `HEAD`, the index, what is under way.
+    /// The git directory of this work tree, with `HEAD` and the index.
     pub git_dir: PathBuf,
-    /// The directory of what all work trees of the repository share: branches, `info/exclude`.
+    /// The git directory that all work trees of the repository share, with branches and `info/exclude`.
     pub common_dir: PathBuf,
     /// The user's index.
     pub index: PathBuf,
 }
 
-/// What was found around a directory.
+/// Result of looking for a repository.
 #[derive(Debug)]
-pub enum Found {
-    /// A repository that can be worked with.
+pub enum Lookup {
+    /// A usable repository.
     Repository(Box<Repository>),
-    /// None, or one that has nothing to do with the directory because it ignores it.
+    /// There is no repository, or it ignores the directory.
     NoRepository,
-    /// One that cannot be used, or no `git` to use it.
+    /// The repository cannot be used, or `git` is not installed.
     Unusable {
-        /// Why, in one line.
+        /// The cause, in one line.
         reason: String,
     },
 }
 
-/// Returns whether asking `git` about a directory is worth a process: somewhere above it there is a `.git`, a directory or,
-/// in linked work trees, a file.
+/// Returns whether there is a `.git` in the directory or above it: a directory or, in linked work trees, a file. If not, git need
+/// not be started.
 #[must_use]
 pub fn may_be_in_a_repository(dir: &Path) -> bool {
     dir.ancestors().any(|above| above.join(".git").exists())
 }
 
 impl Repository {
-    /// Looks for the repository of a directory. Starts no process where there cannot be one. Blocks, for a while that is
-    /// bounded.
+    /// Looks for the repository of a directory. Starts no process if there is no `.git`. Blocks for a bounded time.
     #[must_use]
-    pub fn find(dir: &Path, search_path: Option<&OsStr>, cancel: &CancelToken) -> Found {
+    pub fn find(dir: &Path, search_path: Option<&OsStr>, cancel: &CancelToken) -> Lookup {
         if !may_be_in_a_repository(dir) {
-            return Found::NoRepository;
+            return Lookup::NoRepository;
         }
         match look(&Git::new(dir, search_path), dir, cancel) {
             Ok(found) => found,
-            Err(GitError::Failed { words, .. }) if words.starts_with(NOT_A_REPOSITORY) => {
-                Found::NoRepository
+            Err(GitError::Failed { stderr, .. }) if stderr.starts_with(NOT_A_REPOSITORY) => {
+                Lookup::NoRepository
             }
-            Err(GitError::Failed { words, .. }) => Found::Unusable {
-                reason: first_line(&words),
+            Err(GitError::Failed { stderr, .. }) => Lookup::Unusable {
+                reason: first_line(&stderr),
             },
-            Err(error) => Found::Unusable {
+            Err(error) => Lookup::Unusable {
                 reason: tachikoma_core::error_chain(&error),
             },
         }
     }
 
-    /// The same repository, with processes that are known to be a loop's.
+    /// Returns the same repository, with processes that are marked as a loop's.
     #[must_use]
     pub fn of_loop(mut self, loop_id: tachikoma_core::LoopId, hidden: Vec<OsString>) -> Self {
         self.git = self.git.of_loop(loop_id, hidden);
         self
     }
 
-    /// Where git keeps its lock on the user's index.
+    /// Returns the path of git's lock on the user's index.
     #[must_use]
     pub fn index_lock(&self) -> PathBuf {
         with_suffix(&self.index, ".lock")
     }
 }
 
-fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Found, GitError> {
+fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Lookup, GitError> {
     let places = match places_at_once(git, cancel)? {
         Some(places) => Some(places),
         None => places_one_by_one(git, cancel)?,
     };
     let Some([top, git_dir, common_dir]) = places else {
-        return Ok(Found::NoRepository);
+        return Ok(Lookup::NoRepository);
     };
     if !top.join(".git").exists() {
-        // Git found it by a setting; at the top of its work tree nobody would.
-        return Ok(Found::Unusable {
+        // Git found the work tree by a configuration value. At its top git would not find the repository.
+        return Ok(Lookup::Unusable {
             reason: format!(
-                "the repository {} lies apart from its work tree {}",
+                "the repository {} is not in its work tree {}",
                 git_dir.display(),
                 top.display()
             ),
@@ -101,9 +100,9 @@ fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Found, GitError> 
     }
     let git = git.clone().in_dir(&top);
     if is_ignored(&git, &top, dir, cancel)? {
-        return Ok(Found::NoRepository);
+        return Ok(Lookup::NoRepository);
     }
-    Ok(Found::Repository(Box::new(Repository {
+    Ok(Lookup::Repository(Box::new(Repository {
         index: git_dir.join("index"),
         git,
         top,
@@ -112,11 +111,11 @@ fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Found, GitError> 
     })))
 }
 
-/// Returns the top of the work tree, the git directory and the common directory, by one process. `None` if that is not possible: a
-/// path contains a line end, or the directory is not in a work tree.
+/// Returns the top of the work tree, the git directory and the common directory, with one process. `None` if a path contains a
+/// line end, or the directory is not in a work tree.
 fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
-    let answer = git
-        .order(&[
+    let output = git
+        .command(&[
             "rev-parse",
             "--path-format=absolute",
             "--is-inside-work-tree",
@@ -125,25 +124,25 @@ fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]
             "--git-common-dir",
         ])
         .run(cancel)?;
-    let lines: Vec<&[u8]> = answer.bytes.split(|byte| *byte == b'\n').collect();
+    let lines: Vec<&[u8]> = output.stdout.split(|byte| *byte == b'\n').collect();
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     Ok(match lines[..] {
-        [b"true", top, git_dir, common_dir, b""] if answer.code == Some(0) => {
+        [b"true", top, git_dir, common_dir, b""] if output.code == Some(0) => {
             Some([top, git_dir, common_dir].map(path))
         }
         _ => None,
     })
 }
 
-/// Returns the same by one process each; `None` if the directory is not in a work tree.
+/// Returns the same with one process each. `None` if the directory is not in a work tree.
 fn places_one_by_one(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
-    let inside = git.order(&["rev-parse", "--is-inside-work-tree"]);
-    if inside.ask_line(cancel)? != "true" {
+    let inside = git.command(&["rev-parse", "--is-inside-work-tree"]);
+    if inside.stdout_line(cancel)? != "true" {
         return Ok(None);
     }
     let place = |what| {
-        let order = git.order(&["rev-parse", "--path-format=absolute", what]);
-        path_of(&order, cancel)
+        let command = git.command(&["rev-parse", "--path-format=absolute", what]);
+        path_of(&command, cancel)
     };
     Ok(Some([
         place("--show-toplevel")?,
@@ -152,39 +151,39 @@ fn places_one_by_one(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf;
     ]))
 }
 
-/// Whether the repository ignores the directory, and so nothing in it is the repository's business.
+/// Returns whether the repository ignores the directory.
 fn is_ignored(git: &Git, top: &Path, dir: &Path, cancel: &CancelToken) -> Result<bool, GitError> {
     let dir = dir
         .canonicalize()
-        .map_err(GitError::io("look at directory", dir))?;
+        .map_err(GitError::io("read directory", dir))?;
     let top = top
         .canonicalize()
-        .map_err(GitError::io("look at directory", top))?;
+        .map_err(GitError::io("read directory", top))?;
     let below = match dir.strip_prefix(&top) {
         Ok(below) if !below.as_os_str().is_empty() => below,
         Ok(_) | Err(_) => return Ok(false),
     };
-    // It takes no `--literal-pathspecs`; behind a dot nothing is magic.
+    // The command has no `--literal-pathspecs`, but a path with this prefix is never a pattern.
     let below = Path::new(".").join(below);
-    let order = git.order(&["check-ignore", "--quiet", "--"]).word(&below);
-    let answer = order.run(cancel)?;
-    match answer.code {
+    let command = git.command(&["check-ignore", "--quiet", "--"]).arg(&below);
+    let output = command.run(cancel)?;
+    match output.code {
         Some(0) => Ok(true),
         Some(1) => Ok(false),
-        Some(_) | None => Err(order.failed(&answer)),
+        Some(_) | None => Err(command.failure(&output)),
     }
 }
 
-/// An answer that is a path, with whatever is in it but the last line end.
-fn path_of(order: &Order<'_>, cancel: &CancelToken) -> Result<PathBuf, GitError> {
-    let mut bytes = order.ask(cancel)?;
+/// Returns output that is one path. It may contain line ends.
+fn path_of(command: &GitCommand<'_>, cancel: &CancelToken) -> Result<PathBuf, GitError> {
+    let mut bytes = command.stdout(cancel)?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }
     if !bytes.starts_with(b"/") {
-        return Err(GitError::Odd {
-            what: "rev-parse",
-            answer: OsStr::from_bytes(&bytes).to_string_lossy().into_owned(),
+        return Err(GitError::UnexpectedOutput {
+            command: "rev-parse",
+            output: OsStr::from_bytes(&bytes).to_string_lossy().into_owned(),
         });
     }
     Ok(PathBuf::from(OsString::from_vec(bytes)))
@@ -196,8 +195,8 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Git's advice takes many lines; the first says what is wrong.
-fn first_line(words: &str) -> String {
-    let line = words.lines().next().unwrap_or_default();
+/// Returns the first line of git's message. The others are advice.
+fn first_line(stderr: &str) -> String {
+    let line = stderr.lines().next().unwrap_or_default();
     line.strip_prefix("fatal: ").unwrap_or(line).to_owned()
 }

@@ -1,5 +1,5 @@
-//! The way back: the work tree becomes what a snapshot has. HEAD, the user's index, stashes, protected, ignored and huge files and
-//! submodules stay as they are, and what cannot be done whole is undone.
+//! Rollback of the work tree to a snapshot. HEAD, the user's index, stashes, submodules, and protected, ignored and large files
+//! stay as they are. A rollback that fails is undone.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,78 +8,67 @@ use std::time::Duration;
 
 use tachikoma_core::LoopId;
 
-use super::index::{self, IndexEntry};
+use super::head::verify;
+use super::index::{self, IndexEntry, SUBMODULE};
 use super::index_file::{TemporaryDir, TemporaryIndex};
-use super::path::{RepoPath, ancestors, at, ended_by_nul, is_there, parts};
+use super::path::{RepoPath, ancestors, at, is_ignore_file, is_there, join_nul, split_nul};
 use super::program::{CancelToken, GitError};
 use super::repository::Repository;
 use super::rollback_backup::RollbackBackup;
-use super::snapshots::{self, Kept, Moment};
-use super::walk::is_rules;
+use super::snapshots::{self, KeptSnapshot, Moment};
 use super::worktree_tree::{self, Rules, WorktreeTree};
 
-/// Names in one message: the rest is counted.
+/// Number of files that a message names.
 pub const NAMED_MAX: usize = 10;
 
 /// Writing a large work tree to a slow disk takes minutes.
 const TURN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The mode of a submodule in a tree.
-const GITLINK: &[u8] = b"160000";
-
-/// Who makes commits that are on no branch.
-const IDENTITY: [(&str, &str); 4] = [
-    ("GIT_AUTHOR_NAME", "tachikoma"),
-    ("GIT_AUTHOR_EMAIL", "tachikoma@localhost"),
-    ("GIT_COMMITTER_NAME", "tachikoma"),
-    ("GIT_COMMITTER_EMAIL", "tachikoma@localhost"),
-];
-
-/// Why the work tree cannot be brought back. It is as it was.
+/// Why a rollback cannot be planned. The work tree is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    /// Git cannot do it.
+    /// Git failed.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// Something would have to be overwritten that is not kept anywhere.
+    /// Files are in the way that no commit or snapshot has.
     #[error("in the way, and not kept by git: {}", some(.0))]
     InTheWay(Vec<String>),
 }
 
-/// Why the work tree was not brought back.
+/// Why a rollback was not performed.
 #[derive(Debug, thiserror::Error)]
 pub enum PerformError {
-    /// What it is could not be set aside. It is as it was.
+    /// The files could not be backed up. The work tree is unchanged.
     #[error(transparent)]
     NotBegun(GitError),
-    /// It failed in the middle. It is as it was again.
+    /// It failed and was undone.
     #[error("{0}; the work tree is as it was")]
-    Undone(Halt),
-    /// It failed in the middle, and could not be undone.
+    Undone(RollbackFailure),
+    /// It failed and could not be undone.
     #[error(
         "{why}, and it could not be undone ({}): files of the work tree are of both",
         tachikoma_core::error_chain(back)
     )]
     Half {
-        /// Why it failed.
-        why: Halt,
-        /// Why it was not undone.
+        /// The cause.
+        why: RollbackFailure,
+        /// Why it could not be undone.
         back: Box<GitError>,
     },
 }
 
-/// What a rollback failed over.
+/// Cause of a failed rollback.
 #[derive(Debug, thiserror::Error)]
-pub enum Halt {
-    /// Git could not do it: a filter or the disk failed, or something has changed since it was planned.
+pub enum RollbackFailure {
+    /// Git failed: for example a filter, the disk, or a change since the plan.
     #[error("{}", tachikoma_core::error_chain(.0))]
     Git(#[from] GitError),
-    /// Git says that it is done, and the files are others.
+    /// Git succeeded, but the files differ from the snapshot.
     #[error("not as they should be: {}", some(.0))]
     Differs(Vec<String>),
 }
 
-/// Names the first of many.
+/// Lists the first names and counts the others.
 #[must_use]
 pub fn some(names: &[String]) -> String {
     let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>();
@@ -90,20 +79,20 @@ pub fn some(names: &[String]) -> String {
     }
 }
 
-/// A rollback that is worked out and can be done.
+/// A planned rollback.
 #[derive(Debug)]
 pub struct Rollback {
     present: WorktreeTree,
     loop_dir: PathBuf,
     target: String,
-    /// All that is to change.
+    /// All paths that change.
     paths: Vec<Vec<u8>>,
-    /// What differed from its entry in the index before anything was done: nobody could take it in.
+    /// Files that differed from the index before the rollback, because git could not add them.
     odd: BTreeSet<Vec<u8>>,
-    /// What is to go.
+    /// Files to remove.
     gone: Vec<Vec<u8>>,
-    /// What differs and stays as it is: protected, huge and formerly ignored files, submodules, and new ones that nobody has
-    /// room to keep.
+    /// Files that differ and stay as they are: protected, large and formerly ignored files, submodules, and new files over the
+    /// budget.
     pub left: Vec<String>,
 }
 
@@ -116,20 +105,20 @@ struct Difference<'a> {
 }
 
 impl Rollback {
-    /// Works out the way from the work tree as it is to the one that a snapshot has. Nothing that the user sees changes.
+    /// Plans the change from the present work tree to a snapshot. Changes nothing that the user sees.
     ///
     /// # Errors
-    /// Git cannot be asked, or something is in the way.
+    /// Git failed, or files are in the way.
     pub fn plan(
         repository: Repository,
         loop_dir: &Path,
         rules: &Rules,
-        snapshot: &Kept,
+        snapshot: &KeptSnapshot,
         cancel: &CancelToken,
     ) -> Result<Self, RollbackError> {
         let present =
             worktree_tree::worktree_tree(repository, loop_dir, rules, &snapshot.commit, cancel)?;
-        let order = present.order(&[
+        let command = present.command(&[
             "diff-tree",
             "-r",
             "-z",
@@ -138,9 +127,9 @@ impl Rollback {
             &present.tree,
             &snapshot.commit,
         ]);
-        let differences = order.ask(cancel)?;
-        let entries = present.order(&["ls-files", "-s", "-v", "-z"]);
-        let entries = entries.ask(cancel)?;
+        let differences = command.stdout(cancel)?;
+        let entries = present.command(&["ls-files", "-s", "-v", "-z"]);
+        let entries = entries.stdout(cancel)?;
         let sparse: BTreeSet<&[u8]> = index::entries(&entries)
             .filter(IndexEntry::is_sparse)
             .map(|entry| entry.path)
@@ -158,11 +147,11 @@ impl Rollback {
                     && rules.is_huge(&at(&present.repository.top, difference.path))
             };
             if sparse.contains(difference.path) {
-                // The user wants no file there.
+                // The path is outside of the sparse checkout.
                 continue;
             }
             if rules.is_off_limits(&present.repository.top, difference.path)
-                || difference.modes.contains(&GITLINK)
+                || difference.modes.contains(&SUBMODULE)
                 || ignored.contains(difference.path)
                 || huge()
             {
@@ -193,22 +182,22 @@ impl Rollback {
         Ok(rollback)
     }
 
-    /// Returns the trees: what the work tree is and what it will be.
+    /// Returns the present tree and the tree after the rollback.
     #[must_use]
     pub fn trees(&self) -> (&str, &str) {
         (&self.present.tree, &self.target)
     }
 
-    /// Returns whether the work tree is what it is to become.
+    /// Returns whether nothing changes.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.present.tree == self.target
     }
 
-    /// Keeps the work tree as it is under a name of its own, which is returned.
+    /// Stores the present work tree in a new reference, and returns its name.
     ///
     /// # Errors
-    /// Git cannot keep it.
+    /// Git failed.
     pub fn keep(
         &self,
         loop_id: LoopId,
@@ -216,31 +205,22 @@ impl Rollback {
         cancel: &CancelToken,
     ) -> Result<String, GitError> {
         let git = &self.present.repository.git;
-        let message = format!("tachikoma: {moment} of {loop_id}");
-        let mut words = vec!["commit-tree", &self.present.tree, "-m", &message];
-        // Before the first commit there is none.
-        let head = git.order(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
-        let head = head.ask_line(cancel);
-        if let Ok(head) = &head {
-            words.extend(["-p", head]);
-        }
-        let order = git.order(&words);
-        let order = IDENTITY
-            .iter()
-            .fold(order, |order, (name, value)| order.env(name, *value));
-        let commit = order.ask_line(cancel)?;
+        let message = format!("tachikoma: {moment} of {loop_id}\n");
+        let head = verify(git, "HEAD^{commit}", cancel)?;
+        let tree = &self.present.tree;
+        let commit = snapshots::commit_tree(git, tree, head.as_deref(), &message, cancel)?;
         let name = snapshots::name(loop_id, moment);
-        // Whatever has that name already is not replaced.
+        // An existing reference is not replaced.
         let none = "0".repeat(commit.len());
-        let order = git.order(&["update-ref", &name, &commit, &none]);
-        order.ask(cancel)?;
+        let command = git.command(&["update-ref", &name, &commit, &none]);
+        command.stdout(cancel)?;
         Ok(name)
     }
 
-    /// Brings the work tree back to a moment, and looks whether it is. What fails or is called off in the middle is undone.
+    /// Performs the rollback and verifies it. If it fails or is canceled, it is undone.
     ///
     /// # Errors
-    /// It could not be done.
+    /// The rollback failed.
     pub fn perform(self, to: Moment, cancel: &CancelToken) -> Result<(), PerformError> {
         let top = &self.present.repository.top;
         let paths = self.paths.iter().map(Vec::as_slice);
@@ -265,13 +245,13 @@ impl Rollback {
         }
     }
 
-    fn bring_back(&self, cancel: &CancelToken) -> Result<(), Halt> {
+    fn bring_back(&self, cancel: &CancelToken) -> Result<(), RollbackFailure> {
         self.turn(&[], cancel)?;
         let mut differs = self.present.differing(cancel)?;
         differs.retain(|path| !self.odd.contains(path));
         let top = &self.present.repository.top;
         let still_there = |path: &&Vec<u8>| {
-            // In the place of a directory there may be a file by now, and the other way round.
+            // A directory may have replaced the file, or the other way round.
             let there = std::fs::symlink_metadata(at(top, path));
             is_there(top, path) && there.is_ok_and(|there| !there.is_dir())
         };
@@ -280,23 +260,23 @@ impl Rollback {
             return Ok(());
         }
         let names = differs.iter().map(|path| RepoPath::new(path).to_string());
-        Err(Halt::Differs(names.collect()))
+        Err(RollbackFailure::Differs(names.collect()))
     }
 
-    /// A work tree that is to be sparse has files outside of it all the same, which git would take away.
+    /// Git must not remove files outside of a sparse checkout.
     fn turn(&self, how: &[&str], cancel: &CancelToken) -> Result<(), GitError> {
-        let mut words = vec!["read-tree", "-m", "-u", "--no-sparse-checkout"];
-        words.extend(how);
-        words.extend([self.present.tree.as_str(), &self.target]);
-        let order = self.present.order(&words).limit(Some(TURN_TIMEOUT));
-        // What is set aside has a second name, which is a change of the file to nobody else.
-        let order = order.config("core.trustctime=false").ends_with_us();
-        order.ask(cancel).map(drop)
+        let mut args = vec!["read-tree", "-m", "-u", "--no-sparse-checkout"];
+        args.extend(how);
+        args.extend([self.present.tree.as_str(), &self.target]);
+        let command = self.present.command(&args).timeout(Some(TURN_TIMEOUT));
+        // The backup is a hard link, which changes the ctime of the file.
+        let command = command.config("core.trustctime=false").ends_with_caller();
+        command.stdout(cancel).map(drop)
     }
 }
 
-/// Finds what is to go only because the rules about what is ignored were others at the time: it may have been there, and nobody
-/// looked.
+/// Finds the files that would be removed only because the snapshot was made with other ignore rules. They may have existed and
+/// been ignored.
 fn ignored_then(
     present: &WorktreeTree,
     loop_dir: &Path,
@@ -306,29 +286,33 @@ fn ignored_then(
 ) -> Result<BTreeSet<RepoPath>, GitError> {
     let came = differences.iter().filter(|came| came.status == b'D');
     let came: Vec<&[u8]> = came.map(|came| came.path).collect();
-    if came.is_empty() || !differences.iter().any(|changed| is_rules(changed.path)) {
+    if came.is_empty()
+        || !differences
+            .iter()
+            .any(|changed| is_ignore_file(changed.path))
+    {
         return Ok(BTreeSet::new());
     }
     let git = &present.repository.git;
     let index = TemporaryIndex::of(None, loop_dir)?;
-    let order = git.order(&["read-tree", then]).index(&index.0);
-    order.ask(cancel)?;
-    let listed = git.order(&["ls-files", "-z"]).index(&index.0);
-    let listed = listed.ask(cancel)?;
-    let rules = ended_by_nul(parts(&listed).filter(|path| is_rules(path)));
-    // A work tree with nothing but the rules of that time.
+    let command = git.command(&["read-tree", then]).index(&index.0);
+    command.stdout(cancel)?;
+    let listed = git.command(&["ls-files", "-z"]).index(&index.0);
+    let listed = listed.stdout(cancel)?;
+    let rules = join_nul(split_nul(&listed).filter(|path| is_ignore_file(path)));
+    // Create a work tree with only the ignore files of that time.
     let dir = TemporaryDir::new()?;
     if !rules.is_empty() {
-        let order = git.order(&["checkout-index", "-z", "--stdin"]);
-        let order = order.index(&index.0).env("GIT_WORK_TREE", &dir.0);
-        order.stdin(&rules).ask(cancel)?;
+        let command = git.command(&["checkout-index", "-z", "--stdin"]);
+        let command = command.index(&index.0).env("GIT_WORK_TREE", &dir.0);
+        command.stdin(&rules).stdout(cancel)?;
     }
-    let check = git.order(&["check-ignore", "-z", "--stdin"]);
+    let check = git.command(&["check-ignore", "-z", "--stdin"]);
     let check = check.env("GIT_WORK_TREE", &dir.0);
     index::ignored(&check, came.into_iter(), cancel)
 }
 
-/// Makes the tree that is wanted: the present one, but for the differences.
+/// Writes the tree of the work tree after the rollback.
 fn target(
     present: &WorktreeTree,
     loop_dir: &Path,
@@ -338,7 +322,7 @@ fn target(
     let index = TemporaryIndex::of(Some(&present.index.0), loop_dir)?;
     let git = &present.repository.git;
     let mut input = Vec::new();
-    // What goes first makes room for what comes.
+    // Removals first, because an added file may be below a removed one.
     let (gone, come): (Vec<_>, Vec<_>) = wanted.iter().partition(|wanted| wanted.status == b'D');
     for difference in gone.into_iter().chain(come) {
         input.extend_from_slice(difference.modes[1]);
@@ -348,19 +332,19 @@ fn target(
         input.extend_from_slice(difference.path);
         input.push(0);
     }
-    let order = git.order(&["update-index", "-z", "--index-info"]);
-    order.index(&index.0).stdin(&input).ask(cancel)?;
-    let order = git.order(&["write-tree"]).index(&index.0);
-    order.ask_line(cancel)
+    let command = git.command(&["update-index", "-z", "--index-info"]);
+    command.index(&index.0).stdin(&input).stdout(cancel)?;
+    let command = git.command(&["write-tree"]).index(&index.0);
+    command.stdout_line(cancel)
 }
 
 /// Reads `:old-mode new-mode old-object new-object status`, NUL, path, NUL.
-fn read(answer: &[u8]) -> Vec<Difference<'_>> {
-    let mut parts = parts(answer);
+fn read(output: &[u8]) -> Vec<Difference<'_>> {
+    let mut split_nul = split_nul(output);
     let mut found = Vec::new();
-    while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
-        let mut words = head.split(|byte| *byte == b' ');
-        let mut word = || words.next().unwrap_or_default();
+    while let (Some(head), Some(path)) = (split_nul.next(), split_nul.next()) {
+        let mut args = head.split(|byte| *byte == b' ');
+        let mut word = || args.next().unwrap_or_default();
         let (from, to, _, wanted, status) = (word(), word(), word(), word(), word());
         found.push(Difference {
             modes: [from.strip_prefix(b":").unwrap_or(from), to],
@@ -372,7 +356,7 @@ fn read(answer: &[u8]) -> Vec<Difference<'_>> {
     found
 }
 
-/// Finds what would have to make room and is in no tree: git itself thinks nothing of overwriting ignored files.
+/// Finds files that would be overwritten and are in no tree. Git overwrites ignored files without asking.
 fn in_the_way(top: &Path, wanted: &[Difference<'_>]) -> Vec<String> {
     let paths = |status: u8| {
         let of_status = move |wanted: &&Difference<'_>| wanted.status == status;
@@ -388,7 +372,7 @@ fn in_the_way(top: &Path, wanted: &[Difference<'_>]) -> Vec<String> {
             }
         }
         if std::fs::symlink_metadata(at(top, path)).is_ok() {
-            // What cannot be looked into cannot be removed either.
+            // A directory that cannot be read cannot be removed.
             if collect(top, path, &gone, &mut found).is_err() {
                 found.insert(path.to_vec());
             }
@@ -398,7 +382,7 @@ fn in_the_way(top: &Path, wanted: &[Difference<'_>]) -> Vec<String> {
     names.map(|name| name.to_string()).collect()
 }
 
-/// Collects all files at and below a path that do not go by themselves.
+/// Collects the files at and below a path that are not removed anyway.
 fn collect(
     top: &Path,
     path: &[u8],
@@ -406,7 +390,7 @@ fn collect(
     found: &mut BTreeSet<Vec<u8>>,
 ) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt as _;
-    // One too many is enough to refuse, and a directory may be large.
+    // One file is enough to refuse, and the directory may be large.
     if found.len() > 10 * NAMED_MAX {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Files of the work tree as they were before a rollback, byte for byte: with them what has begun is undone without any filter of the
-//! repository. They lie in the directory of the loop for as long as the rollback takes, and outlive whoever dies over it.
+//! Backup of the files that a rollback changes, byte for byte. It allows an undo without the repository's filters. It is in the
+//! directory of the loop until the rollback is complete, and survives a crash.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,53 +12,53 @@ use std::path::{Path, PathBuf};
 use tachikoma_fs::atomic_file::{self, Durability};
 use tachikoma_fs::{FsError, make_dir};
 
-use super::path::{ancestors, at, is_there, parts};
+use super::path::{ancestors, at, is_there, split_nul};
 use super::program::GitError;
 use super::snapshots::Moment;
 
-/// Where a rollback puts them, in the directory of its loop.
+/// Directory of the backup, in the directory of the loop.
 const FIRST: &str = "rolling-back";
 
-/// Where one puts them that makes up for another, whose own must stay.
+/// Directory of the backup while an interrupted rollback is repeated; the first backup must be kept.
 const AGAIN: &str = "rolling-back-again";
 
-/// Says what they are. Without it nothing was changed yet.
+/// The list of the files. Without it nothing was changed yet.
 const LIST: &str = "list";
 
-/// Where they lie, in the directory of the loop.
+/// Both directories.
 pub const DIRS: [&str; 2] = [FIRST, AGAIN];
 
-/// Whether it is a name of a file there.
+/// Returns whether a file of that name belongs to a backup.
 pub fn is_ours(name: &str) -> bool {
     name == LIST || atomic_file::is_temporary(name) || name.parse::<usize>().is_ok()
 }
 
-/// Files that are set aside.
+/// A backup.
 #[derive(Debug)]
 pub struct RollbackBackup {
     dir: PathBuf,
     top: PathBuf,
-    /// What was there; the n-th is the file `n`.
+    /// Files that existed; the n-th is stored as `n`.
     was: Vec<Vec<u8>>,
-    /// What was not.
+    /// Paths that did not exist.
     came: Vec<Vec<u8>>,
-    /// Directories that were not, those above first.
+    /// Directories that did not exist, parents first.
     made: Vec<Vec<u8>>,
 }
 
 impl RollbackBackup {
-    /// Finds what a rollback to a moment has left that somebody died over.
+    /// Finds the backup of a rollback that was interrupted.
     #[must_use]
     pub fn left_behind(loop_dir: &Path, to: Moment) -> Option<Self> {
         let dir = loop_dir.join(FIRST);
         let list = fs::read(dir.join(LIST)).ok()?;
-        let mut parts = parts(&list);
-        if parts.next()? != to.to_string().as_bytes() {
+        let mut split_nul = split_nul(&list);
+        if split_nul.next()? != to.to_string().as_bytes() {
             return None;
         }
-        let top = PathBuf::from(OsStr::from_bytes(parts.next()?));
+        let top = PathBuf::from(OsStr::from_bytes(split_nul.next()?));
         let mut aside = Self::empty(dir, top);
-        for part in parts {
+        for part in split_nul {
             let (kind, path) = part.split_first()?;
             let path = path.to_vec();
             match kind {
@@ -81,7 +81,7 @@ impl RollbackBackup {
         }
     }
 
-    /// Sets aside what is at some paths. Nothing is taken away there.
+    /// Backs up the files at some paths. The originals stay.
     pub fn make<'a>(
         loop_dir: &Path,
         top: &Path,
@@ -96,7 +96,7 @@ impl RollbackBackup {
         let failed = |error: FsError, path: &Path| {
             GitError::io("set aside", path)(io::Error::other(tachikoma_core::error_chain(&error)))
         };
-        // Of one that nobody makes up for.
+        // Remove an incomplete backup.
         aside.remove();
         make_dir(&aside.dir).map_err(|error| failed(error, &aside.dir))?;
         let mut made = BTreeSet::new();
@@ -138,10 +138,10 @@ impl RollbackBackup {
         list
     }
 
-    /// Brings all of it back. Can be done again when it fails in the middle.
+    /// Restores all files. Can be repeated if it fails.
     ///
     /// # Errors
-    /// A file cannot be removed or written: which.
+    /// A file cannot be removed or written.
     pub fn put_back(&self) -> Result<(), GitError> {
         for path in self.came.iter().filter(|path| is_there(&self.top, path)) {
             let path = at(&self.top, path);
@@ -150,7 +150,7 @@ impl RollbackBackup {
             }
         }
         for dir in self.made.iter().rev() {
-            // One that is needed has something in it.
+            // A directory that is still needed is not empty.
             let _ = fs::remove_dir(at(&self.top, dir));
         }
         for (number, path) in self.was.iter().enumerate() {
@@ -161,15 +161,15 @@ impl RollbackBackup {
         Ok(())
     }
 
-    /// Nobody needs them any more.
+    /// Removes the backup.
     pub fn remove(&self) {
-        // First what says that they are needed.
+        // The list first, because it says that the backup is valid.
         let _ = fs::remove_file(self.dir.join(LIST));
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// A second name is enough: git never writes into a file that is there.
+/// A hard link is enough, because git never writes into an existing file.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
@@ -180,7 +180,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
     fs::copy(from, to)?;
     let copy = File::options().append(true).open(to);
-    // Whoever may not write to it looks into it once more.
+    // If the time cannot be set, git reads the file once more.
     copy.and_then(|copy| copy.set_modified(there.modified()?))
         .or(Ok(()))
 }

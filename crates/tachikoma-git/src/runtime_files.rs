@@ -1,4 +1,4 @@
-//! What the loop itself writes besides its own directory, where the settings lead it into the work tree: nobody's work.
+//! Files that the loop itself writes into the work tree because of its settings. They are not the loop's work.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,18 +9,18 @@ use tachikoma_fs::atomic_file;
 use super::path::is_ours;
 use tachikoma_store::{backup, layout, snapshot};
 
-/// The places that settings name, by absolute paths. Other files in these directories are the user's.
+/// Paths from the settings, absolute. Other files in these directories belong to the user.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeFiles {
-    /// The snapshot, in all its forms.
+    /// The state snapshot in all its forms.
     snapshots: Vec<PathBuf>,
-    /// Transcripts, in a directory for each loop.
+    /// Transcripts, with a directory for each loop.
     transcripts: PathBuf,
     backups: PathBuf,
 }
 
 impl RuntimeFiles {
-    /// Returns the places of a loop.
+    /// Returns the files of a loop.
     #[must_use]
     pub fn new(snapshot: &Path, transcripts: &Path, backups: &Path) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl RuntimeFiles {
         }
     }
 
-    /// Returns them if there is anything to look for below `top` but for what is known by its name anyway.
+    /// Returns `None` if none of them is below `top`, except in `.ralph`.
     pub fn below(self, top: &Path) -> Option<Self> {
         let places = [&self.transcripts, &self.backups];
         let is_one = |place: &PathBuf| {
@@ -41,7 +41,7 @@ impl RuntimeFiles {
         is_some.then_some(self)
     }
 
-    /// Returns whether a path is the loop's.
+    /// Returns whether the loop writes a path.
     pub fn has(&self, top: &Path, path: &[u8]) -> bool {
         let path = top.join(OsStr::from_bytes(path));
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();

@@ -1,39 +1,31 @@
-//! Snapshots of the work tree, one before each iteration, kept as references that nobody but the loop uses.
+//! Snapshots of the work tree, one before each iteration. Each is a commit with a reference of the loop.
 
 use std::collections::BTreeSet;
 
 use super::change_owner::ChangeOwner;
 use super::head::verify;
-use super::loose_refs;
 use super::program::{CancelToken, GitError};
 use super::snapshots::{self, Moment};
 use super::work_record::LastSnapshot;
 use super::work_tracker::WorkTracker;
 
-/// How many snapshots of a loop are kept: two nights of iterations that take a minute.
+/// Number of snapshots that are kept: two nights of iterations of one minute.
 pub const SNAPSHOTS_KEPT: usize = 1000;
-
-/// References that are written without a process: each is synced alone, and git is faster with many.
-const BY_HAND_MAX: usize = 4;
-
-/// Whose the commits of snapshots are; they are on no branch.
-const NAME: &str = "tachikoma";
-const ADDRESS: &str = "tachikoma@localhost";
 
 /// The work tree as it was before an iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The commit that has it.
+    /// The commit with the work tree.
     pub commit: String,
-    /// What somebody should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// Keeps the work tree as it is before an iteration; what changed since the last survey is somebody else's. Starts no
-/// process if nothing did. A later attempt at the same iteration leaves the snapshot before the first one. Blocks.
+/// Makes a snapshot before an iteration. Changes since the last survey belong to others. Starts no process if nothing changed. A
+/// repeated attempt at the same iteration keeps the first snapshot. Blocks.
 ///
 /// # Errors
-/// Git fails or is called off.
+/// Git fails or is canceled.
 pub fn snapshot(
     tracker: &mut WorkTracker,
     iteration: u32,
@@ -41,15 +33,15 @@ pub fn snapshot(
 ) -> Result<Snapshot, GitError> {
     let warnings = tracker.survey(ChangeOwner::Others, cancel)?.warnings;
     if let Some(commit) = equal_snapshot(tracker, cancel)? {
-        owe(tracker, iteration);
+        defer_ref(tracker, iteration);
         return Ok(Snapshot { commit, warnings });
     }
-    if let Some(commit) = kept_before(tracker, iteration, cancel)? {
+    if let Some(commit) = existing_snapshot(tracker, iteration, cancel)? {
         return Ok(Snapshot { commit, warnings });
     }
-    let commit = match &tracker.head {
-        // Nothing is uncommitted: the commit that the work tree stands on is the snapshot.
-        Some(head) if tracker.equals_head.as_ref() == Some(&tracker.work.tree) => head.clone(),
+    let commit = match &tracker.head.commit {
+        // Nothing is uncommitted, so HEAD is the snapshot.
+        Some(head) if tracker.head.equal_tree.as_ref() == Some(&tracker.work.tree) => head.clone(),
         Some(_) | None => {
             let message = format!("before iteration {iteration} of {}\n", tracker.loop_id);
             commit_tree(tracker, &message, cancel)?
@@ -60,12 +52,12 @@ pub fn snapshot(
         tree: tracker.work.tree.clone(),
         commit: commit.clone(),
     });
-    tracker.snapshot_checked = true;
+    tracker.refs.commit_verified = true;
     tracker.work.write(&tracker.work_path)?;
     Ok(Snapshot { commit, warnings })
 }
 
-/// The commit of the last snapshot, if that has the same work tree. One of an earlier runner may have been removed since.
+/// Returns the commit of the last snapshot if it has the same work tree. The commit of an earlier runner may have been removed.
 fn equal_snapshot(
     tracker: &mut WorkTracker,
     cancel: &CancelToken,
@@ -75,77 +67,67 @@ fn equal_snapshot(
         return Ok(None);
     };
     let commit = last.commit.clone();
-    if !tracker.snapshot_checked {
+    if !tracker.refs.commit_verified {
         let git = &tracker.loop_index.repository.git;
         let object = format!("{commit}^{{commit}}");
         if verify(git, &object, cancel)?.is_none() {
             tracker.work.snapshot = None;
             return Ok(None);
         }
-        tracker.snapshot_checked = true;
+        tracker.refs.commit_verified = true;
     }
     Ok(Some(commit))
 }
 
-/// Makes the references that are still owed: at the end of a run. Blocks.
+/// Writes the pending references at the end of a run. Blocks.
 ///
 /// # Errors
-/// Git fails or is called off.
-pub fn settle_refs(tracker: &mut WorkTracker, cancel: &CancelToken) -> Result<(), GitError> {
-    if tracker.owed.is_empty() {
+/// Git fails or is canceled.
+pub fn write_pending_refs(tracker: &mut WorkTracker, cancel: &CancelToken) -> Result<(), GitError> {
+    if tracker.refs.pending.is_empty() {
         return Ok(());
     }
     reference(tracker, None, cancel)
 }
 
-/// Removes all references of the loop: nothing of it is to be left. Blocks.
+/// Removes all references of the loop. Blocks.
 ///
 /// # Errors
 /// Git fails.
-pub fn forget_refs(tracker: &mut WorkTracker) -> Result<(), GitError> {
-    tracker.owed.clear();
-    tracker.referenced = None;
+pub fn delete_refs(tracker: &mut WorkTracker) -> Result<(), GitError> {
+    tracker.refs.pending.clear();
+    tracker.refs.existing = None;
     snapshots::delete_all(&tracker.loop_index.repository.git, tracker.loop_id)
 }
 
-/// The last snapshot serves one more iteration, whose reference can wait.
-fn owe(tracker: &mut WorkTracker, iteration: u32) {
-    tracker.owed.insert(iteration);
-    if tracker.owed.len() > SNAPSHOTS_KEPT {
-        tracker.owed.pop_first();
+/// Lets another iteration use the last snapshot. Its reference is written later.
+fn defer_ref(tracker: &mut WorkTracker, iteration: u32) {
+    tracker.refs.pending.insert(iteration);
+    if tracker.refs.pending.len() > SNAPSHOTS_KEPT {
+        tracker.refs.pending.pop_first();
     }
 }
 
-/// Makes a commit of the work tree as it was last surveyed, on no branch.
+/// Commits the work tree of the last survey, without a branch.
 pub fn commit_tree(
     tracker: &WorkTracker,
     message: &str,
     cancel: &CancelToken,
 ) -> Result<String, GitError> {
     let git = &tracker.loop_index.repository.git;
-    let mut order = git.order(&["commit-tree", &tracker.work.tree, "-F", "-"]);
-    if let Some(head) = &tracker.head {
-        order = order.word("-p").word(head);
-    }
-    order
-        .stdin(message.as_bytes())
-        .config("i18n.commitEncoding=UTF-8")
-        .env("GIT_AUTHOR_NAME", NAME)
-        .env("GIT_AUTHOR_EMAIL", ADDRESS)
-        .env("GIT_COMMITTER_NAME", NAME)
-        .env("GIT_COMMITTER_EMAIL", ADDRESS)
-        .ask_line(cancel)
+    let parent = tracker.head.commit.as_deref();
+    snapshots::commit_tree(git, &tracker.work.tree, parent, message, cancel)
 }
 
-/// The snapshot that an iteration has already.
-fn kept_before(
+/// Returns the snapshot that an iteration already has.
+fn existing_snapshot(
     tracker: &mut WorkTracker,
     iteration: u32,
     cancel: &CancelToken,
 ) -> Result<Option<String>, GitError> {
     let referenced = take_referenced(tracker, cancel)?;
     let known = referenced.contains(&iteration);
-    tracker.referenced = Some(referenced);
+    tracker.refs.existing = Some(referenced);
     if !known {
         return Ok(None);
     }
@@ -157,7 +139,7 @@ fn take_referenced(
     tracker: &mut WorkTracker,
     cancel: &CancelToken,
 ) -> Result<BTreeSet<u32>, GitError> {
-    if let Some(referenced) = tracker.referenced.take() {
+    if let Some(referenced) = tracker.refs.existing.take() {
         return Ok(referenced);
     }
     let kept = snapshots::list(&tracker.loop_index.repository.git, tracker.loop_id, cancel)?;
@@ -168,7 +150,7 @@ fn take_referenced(
     Ok(iterations.collect())
 }
 
-/// Makes the references that are owed and a new one, and removes those that are too old.
+/// Writes the pending references and a new one, and removes the oldest.
 fn reference(
     tracker: &mut WorkTracker,
     new: Option<(u32, &str)>,
@@ -178,7 +160,7 @@ fn reference(
     let git = &tracker.loop_index.repository.git;
     let mut made: Vec<(u32, &str)> = Vec::new();
     if let Some(last) = &tracker.work.snapshot {
-        let owed = tracker.owed.iter();
+        let owed = tracker.refs.pending.iter();
         made.extend(owed.map(|iteration| (*iteration, last.commit.as_str())));
     }
     made.extend(new);
@@ -189,34 +171,22 @@ fn reference(
         .into_iter()
         .map(|(iteration, commit)| (snapshots::name(tracker.loop_id, iteration), commit))
         .collect();
-    let common_dir = &tracker.loop_index.repository.common_dir;
-    let by_hand = tracker.refs_are_files
-        && too_old.is_empty()
-        && made.len() <= BY_HAND_MAX
-        && made
-            .iter()
-            .all(|(name, commit)| loose_refs::write(common_dir, name, commit).is_ok());
-    if !by_hand {
-        let mut orders = String::new();
-        for (name, commit) in &made {
-            orders.push_str(&format!("update {name} {commit}\n"));
-        }
-        for iteration in too_old {
-            let name = snapshots::name(tracker.loop_id, iteration);
-            orders.push_str(&format!("delete {name}\n"));
-        }
-        let order = git.order(&["update-ref", "--stdin"]);
-        order.stdin(orders.as_bytes()).ask(cancel)?;
-        let last = made.last();
-        tracker.refs_are_files =
-            last.is_some_and(|(name, commit)| loose_refs::is_loose(common_dir, name, commit));
+    let mut commands = String::new();
+    for (name, commit) in &made {
+        commands.push_str(&format!("update {name} {commit}\n"));
     }
-    tracker.owed.clear();
-    tracker.referenced = Some(referenced);
+    for iteration in too_old {
+        let name = snapshots::name(tracker.loop_id, iteration);
+        commands.push_str(&format!("delete {name}\n"));
+    }
+    let command = git.command(&["update-ref", "--stdin"]);
+    command.stdin(commands.as_bytes()).stdout(cancel)?;
+    tracker.refs.pending.clear();
+    tracker.refs.existing = Some(referenced);
     Ok(())
 }
 
-/// Takes out the oldest of more snapshots than are kept.
+/// Removes the oldest snapshots over the limit, and returns them.
 fn too_old(referenced: &mut BTreeSet<u32>) -> BTreeSet<u32> {
     let mut old = BTreeSet::new();
     while referenced.len() > SNAPSHOTS_KEPT {

@@ -1,5 +1,5 @@
-//! The snapshots of a loop: `refs/tachikoma/<loop>/<iteration>`, each a commit of the work tree as it was before that iteration,
-//! and `before-rollback-<n>` beside them.
+//! References of a loop's snapshots: `refs/tachikoma/<loop>/<iteration>` is a commit of the work tree before that iteration,
+//! `before-rollback-<n>` one before a rollback.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,15 +7,19 @@ use std::path::Path;
 use tachikoma_core::LoopId;
 
 use super::program::{CancelToken, Git, GitError};
-use super::repository::{Found, Repository};
+use super::repository::{Lookup, Repository};
 
-/// Below this all refs of ours lie.
+/// Parent of all references.
 const REFS: &str = "refs/tachikoma";
 
-/// What a ref says instead of an iteration when it keeps what a rollback has replaced.
+/// Prefix of references that contain the work tree before a rollback.
 const BEFORE_ROLLBACK: &str = "before-rollback-";
 
-/// A moment of the work tree that is kept.
+/// Author of the commits.
+const AUTHOR: &str = "tachikoma";
+const EMAIL: &str = "tachikoma@localhost";
+
+/// The moment of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
     /// Before an iteration.
@@ -39,7 +43,7 @@ impl std::str::FromStr for Moment {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| -> Option<u32> {
             let number: u32 = text.parse().ok().filter(|number| *number > 0)?;
-            // In the one way that we write it.
+            // Other spellings of the number are rejected.
             (number.to_string() == text).then_some(number)
         };
         match text.strip_prefix(BEFORE_ROLLBACK) {
@@ -52,9 +56,9 @@ impl std::str::FromStr for Moment {
     }
 }
 
-/// A moment, and the commit that keeps it.
+/// A moment and the commit of its snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kept {
+pub struct KeptSnapshot {
     /// The moment.
     pub moment: Moment,
     /// The commit.
@@ -67,32 +71,36 @@ impl From<u32> for Moment {
     }
 }
 
-/// Returns what the references of a loop are below.
+/// Returns the parent of all references of a loop.
 #[must_use]
 pub fn below(loop_id: LoopId) -> String {
     format!("{REFS}/{loop_id}")
 }
 
-/// Names the reference of a moment.
+/// Returns the reference of a moment.
 #[must_use]
 pub fn name(loop_id: LoopId, moment: impl Into<Moment>) -> String {
     format!("{REFS}/{loop_id}/{}", moment.into())
 }
 
-/// Lists what is kept of a loop, iterations first, by number.
+/// Lists the snapshots of a loop: iterations first, by number.
 ///
 /// # Errors
 /// Git fails.
-pub fn list(git: &Git, loop_id: LoopId, cancel: &CancelToken) -> Result<Vec<Kept>, GitError> {
+pub fn list(
+    git: &Git,
+    loop_id: LoopId,
+    cancel: &CancelToken,
+) -> Result<Vec<KeptSnapshot>, GitError> {
     let below = format!("{REFS}/{loop_id}/");
-    let order = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-    let answer = order.word(&below).ask(cancel)?;
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let mut kept: Vec<Kept> = answer
+    let command = git.command(&["for-each-ref", "--format=%(objectname) %(refname)"]);
+    let output = command.arg(&below).stdout(cancel)?;
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let mut kept: Vec<KeptSnapshot> = output
         .lines()
         .filter_map(|line| {
             let (commit, name) = line.split_once(' ')?;
-            Some(Kept {
+            Some(KeptSnapshot {
                 moment: name.strip_prefix(&below)?.parse().ok()?,
                 commit: commit.to_owned(),
             })
@@ -102,10 +110,35 @@ pub fn list(git: &Git, loop_id: LoopId, cancel: &CancelToken) -> Result<Vec<Kept
     Ok(kept)
 }
 
-/// Finds what the work tree was at a moment. Before an iteration that has no snapshot of its own it was what the last one before
-/// that has: snapshots that would be alike are made late or, when the runner dies, not at all.
+/// Commits a tree, without a branch. Uses its own author, because the user may have no identity configured.
+///
+/// # Errors
+/// Git fails or is canceled.
+pub fn commit_tree(
+    git: &Git,
+    tree: &str,
+    parent: Option<&str>,
+    message: &str,
+    cancel: &CancelToken,
+) -> Result<String, GitError> {
+    let mut command = git.command(&["commit-tree", tree, "-F", "-"]);
+    if let Some(parent) = parent {
+        command = command.arg("-p").arg(parent);
+    }
+    command
+        .stdin(message.as_bytes())
+        .config("i18n.commitEncoding=UTF-8")
+        .env("GIT_AUTHOR_NAME", AUTHOR)
+        .env("GIT_AUTHOR_EMAIL", EMAIL)
+        .env("GIT_COMMITTER_NAME", AUTHOR)
+        .env("GIT_COMMITTER_EMAIL", EMAIL)
+        .stdout_line(cancel)
+}
+
+/// Finds the snapshot for a moment. An iteration without a snapshot has the same work tree as the last one before it: equal
+/// snapshots are written late, or not at all if the runner dies.
 #[must_use]
-pub fn resolve(kept: &[Kept], moment: Moment) -> Option<&Kept> {
+pub fn resolve(kept: &[KeptSnapshot], moment: Moment) -> Option<&KeptSnapshot> {
     match moment {
         Moment::Rollback(_) => kept.iter().find(|kept| kept.moment == moment),
         Moment::Iteration(_) => kept
@@ -115,19 +148,19 @@ pub fn resolve(kept: &[Kept], moment: Moment) -> Option<&Kept> {
     }
 }
 
-/// Returns the moment that the last rollback has kept.
+/// Returns the moment of the last rollback.
 #[must_use]
-pub fn last_rollback(kept: &[Kept]) -> Option<Moment> {
+pub fn last_rollback(kept: &[KeptSnapshot]) -> Option<Moment> {
     last_number(kept).map(Moment::Rollback)
 }
 
-/// Returns the moment that the next rollback keeps.
+/// Returns the moment of the next rollback.
 #[must_use]
-pub fn next_rollback(kept: &[Kept]) -> Moment {
+pub fn next_rollback(kept: &[KeptSnapshot]) -> Moment {
     Moment::Rollback(last_number(kept).unwrap_or(0).saturating_add(1))
 }
 
-fn last_number(kept: &[Kept]) -> Option<u32> {
+fn last_number(kept: &[KeptSnapshot]) -> Option<u32> {
     let numbers = kept.iter().filter_map(|kept| match kept.moment {
         Moment::Rollback(number) => Some(number),
         Moment::Iteration(_) => None,
@@ -135,29 +168,29 @@ fn last_number(kept: &[Kept]) -> Option<u32> {
     numbers.max()
 }
 
-/// Removes all references of a loop: its snapshots, and what was kept before a rollback.
+/// Removes all references of a loop.
 ///
 /// # Errors
-/// Git fails; then none is removed.
+/// Git fails, and no reference is removed.
 pub fn delete_all(git: &Git, loop_id: LoopId) -> Result<(), GitError> {
     let below = format!("{REFS}/{loop_id}/");
-    let order = git.order(&["for-each-ref", "--format=delete %(refname)"]);
-    let orders = order.word(&below).ask(&CancelToken::new())?;
+    let command = git.command(&["for-each-ref", "--format=delete %(refname)"]);
+    let orders = command.arg(&below).stdout(&CancelToken::new())?;
     if orders.is_empty() {
         return Ok(());
     }
-    let order = git.order(&["update-ref", "--no-deref", "--stdin"]);
-    order.stdin(&orders).ask(&CancelToken::new()).map(drop)
+    let command = git.command(&["update-ref", "--no-deref", "--stdin"]);
+    command.stdin(&orders).stdout(&CancelToken::new()).map(drop)
 }
 
-/// What a ref says before the number of an iteration that is of the loop before it was restored.
+/// Prefix of references that a restore has renamed.
 const BEFORE_RESTORE: &str = "before-restore-";
 
-/// Gives the snapshots of iterations behind one other names: the loop comes to these iterations again, from another work tree.
+/// Renames the snapshots after an iteration, because a restored loop repeats the later iterations.
 ///
 /// # Errors
-/// Git fails; then all have the names that they had.
-pub fn set_aside(git: &Git, loop_id: LoopId, behind: u32) -> Result<(), GitError> {
+/// Git fails, and no reference is renamed.
+pub fn rename_later(git: &Git, loop_id: LoopId, behind: u32) -> Result<(), GitError> {
     keep_as(git, loop_id, |name, commit| match name.parse() {
         Ok(Moment::Iteration(iteration)) if iteration > behind => {
             Some(format!("delete {REFS}/{loop_id}/{iteration} {commit}\n"))
@@ -166,12 +199,12 @@ pub fn set_aside(git: &Git, loop_id: LoopId, behind: u32) -> Result<(), GitError
     })
 }
 
-/// Gives other names, besides the ones that they have, to references that others are to replace: those of a bundle, a commit and a name in
-/// a line.
+/// Adds a second name to references that a bundle replaces. `theirs` are the references of the bundle: a commit and a name in
+/// each line.
 ///
 /// # Errors
-/// Git fails; then none has another name.
-pub fn keep_others(git: &Git, loop_id: LoopId, theirs: &str) -> Result<(), GitError> {
+/// Git fails, and no reference is added.
+pub fn keep_replaced(git: &Git, loop_id: LoopId, theirs: &str) -> Result<(), GitError> {
     let theirs: BTreeMap<&str, &str> = theirs
         .lines()
         .filter_map(|line| line.split_once(' '))
@@ -186,17 +219,17 @@ pub fn keep_others(git: &Git, loop_id: LoopId, theirs: &str) -> Result<(), GitEr
     })
 }
 
-/// Gives references other names, for which there is more to be done: `also`.
+/// Adds a second name to references for which `also` returns more `update-ref` commands.
 fn keep_as(
     git: &Git,
     loop_id: LoopId,
     also: impl Fn(&str, &str) -> Option<String>,
 ) -> Result<(), GitError> {
     let below = format!("{REFS}/{loop_id}/");
-    let order = git.order(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-    let answer = order.word(&below).ask(&CancelToken::new())?;
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let refs = answer.lines().filter_map(|line| {
+    let command = git.command(&["for-each-ref", "--format=%(objectname) %(refname)"]);
+    let output = command.arg(&below).stdout(&CancelToken::new())?;
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let refs = output.lines().filter_map(|line| {
         let (commit, name) = line.split_once(' ')?;
         Some((commit, name.strip_prefix(&below)?))
     });
@@ -215,35 +248,35 @@ fn keep_as(
     if orders.is_empty() {
         return Ok(());
     }
-    let order = git.order(&["update-ref", "--no-deref", "--stdin"]);
-    order
+    let command = git.command(&["update-ref", "--no-deref", "--stdin"]);
+    command
         .stdin(orders.as_bytes())
-        .ask(&CancelToken::new())
+        .stdout(&CancelToken::new())
         .map(drop)
 }
 
-/// Does the same for a loop that works in a directory, where that is in a repository.
+/// Renames the snapshots after an iteration in the repository of a directory, if there is one.
 ///
 /// # Errors
 /// Git fails, or cannot use the repository.
-pub fn set_aside_around(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), String> {
-    around(dir, |git| set_aside(git, loop_id, behind))
+pub fn rename_later_in(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), String> {
+    around(dir, |git| rename_later(git, loop_id, behind))
 }
 
-/// Removes all references of a loop that worked in a directory, where that is in a repository.
+/// Removes all references of a loop from the repository of a directory, if there is one.
 ///
 /// # Errors
 /// Git fails, or cannot use the repository.
-pub fn delete_all_around(dir: &Path, loop_id: LoopId) -> Result<(), String> {
+pub fn delete_all_in(dir: &Path, loop_id: LoopId) -> Result<(), String> {
     around(dir, |git| delete_all(git, loop_id))
 }
 
 fn around(dir: &Path, act: impl FnOnce(&Git) -> Result<(), GitError>) -> Result<(), String> {
     match Repository::find(dir, None, &CancelToken::new()) {
-        Found::Repository(repository) => {
+        Lookup::Repository(repository) => {
             act(&repository.git).map_err(|error| tachikoma_core::error_chain(&error))
         }
-        Found::NoRepository => Ok(()),
-        Found::Unusable { reason } => Err(reason),
+        Lookup::NoRepository => Ok(()),
+        Lookup::Unusable { reason } => Err(reason),
     }
 }

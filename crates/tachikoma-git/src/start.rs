@@ -1,4 +1,4 @@
-//! What would stand in the way of commits: looked at before a loop starts, not hours later.
+//! Checks before a loop starts whether its commits would fail.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -7,50 +7,49 @@ use std::path::{Path, PathBuf};
 use tachikoma_fs::RALPH_DIR;
 
 use super::bundle;
-use super::path::{RepoPath, is_ours, parts};
+use super::path::{RepoPath, is_ours, split_nul};
 use super::program::{CancelToken, Git, GitError};
-use super::repository::{Found, Repository};
+use super::repository::{Lookup, Repository};
 use tachikoma_core::error_chain as chain;
 use tachikoma_store::lock;
 
-/// A look into so many directories takes a tenth of a second; whoever starts a loop should not have to wait longer for a warning.
+/// Checking that many directories takes a tenth of a second. Starting a loop should not take longer.
 const LOOKED_AT_MAX: usize = 4000;
 
 /// First entry of `git status --branch` when no branch is checked out. A branch cannot have such a name.
 const DETACHED: &[u8] = b"## HEAD (no branch)";
 
-/// How the repository of a working directory stands.
+/// State of the repository of a working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct RepositoryState {
     /// The top of its work tree.
     pub top: PathBuf,
-    /// Tracked files with changes that are not committed, from the top. Contents of submodules are not looked at.
+    /// Tracked files with uncommitted changes, relative to the top. Submodules are not examined.
     pub dirty: Vec<String>,
-    /// Whether it stands on no branch.
+    /// Whether HEAD is detached.
     pub detached: bool,
-    /// Why git would refuse to commit for want of an identity, in its words; `None` also if the loop does not commit.
+    /// Git's message if the user has no identity for commits; `None` also if the loop does not commit.
     pub no_identity: Option<String>,
-    /// What says that a restoration died while it made the work tree, if one did.
+    /// The file that marks an incomplete restore; `None` if there is none.
     pub half_restored: Option<PathBuf>,
 }
 
-/// Looks at the repository of a working directory. `commits` says whether the loop is to commit there. Blocks, for a while that is
-/// bounded.
+/// Examines the repository of a working directory. `commits` tells whether the loop commits. Blocks for a bounded time.
 ///
 /// # Errors
-/// There is none that git could use, in one line.
-pub fn standing(
+/// There is no usable repository. Holds the cause, in one line.
+pub fn repository_state(
     dir: &Path,
     search_path: Option<&OsStr>,
     commits: bool,
-) -> Result<Standing, String> {
+) -> Result<RepositoryState, String> {
     let cancel = CancelToken::new();
     let repository = match Repository::find(dir, search_path, &cancel) {
-        Found::Repository(repository) => repository,
-        Found::NoRepository => return Err("no repository here".to_owned()),
-        Found::Unusable { reason } => return Err(reason),
+        Lookup::Repository(repository) => repository,
+        Lookup::NoRepository => return Err("no repository here".to_owned()),
+        Lookup::Unusable { reason } => return Err(reason),
     };
-    let order = repository.git.order(&[
+    let command = repository.git.command(&[
         "status",
         "--porcelain=v1",
         "--branch",
@@ -60,13 +59,13 @@ pub fn standing(
         "--no-renames",
         "--ignore-submodules=dirty",
     ]);
-    let answer = order.ask(&cancel).map_err(|error| chain(&error))?;
-    // Two letters and a space before each name.
-    let mut entries = parts(&answer);
+    let output = command.stdout(&cancel).map_err(|error| chain(&error))?;
+    // Each path follows two letters and a space.
+    let mut entries = split_nul(&output);
     let detached = entries.next() == Some(DETACHED);
     let names = entries.filter_map(|entry| entry.get(3..));
     let dirty = names.filter(|name| !is_ours(name)).map(RepoPath::new);
-    Ok(Standing {
+    Ok(RepositoryState {
         detached,
         dirty: dirty.map(|path| path.to_string()).collect(),
         no_identity: commits
@@ -77,21 +76,20 @@ pub fn standing(
     })
 }
 
-/// Asks for both names that a commit has, as strictly as the commit would.
+/// Checks the author and the committer as strictly as `git commit`.
 fn no_identity(git: &Git, cancel: &CancelToken) -> Option<String> {
     ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"]
         .iter()
-        .find_map(|name| match git.order(&["var", name]).ask(cancel) {
-            Err(GitError::Failed { words, .. }) => {
-                let last = words.lines().last().unwrap_or_default();
+        .find_map(|name| match git.command(&["var", name]).stdout(cancel) {
+            Err(GitError::Failed { stderr, .. }) => {
+                let last = stderr.lines().last().unwrap_or_default();
                 Some(last.trim_start_matches("fatal: ").to_owned())
             }
             Ok(_) | Err(_) => None,
         })
 }
 
-/// Finds a directory of the same repository in which another loop is live, above `working_dir` or anywhere else: each of the two
-/// would take the other's changes for its own.
+/// Finds a directory of the same repository in which another loop runs. Each loop would take the other's changes for its own.
 #[must_use]
 pub fn live_around(working_dir: &Path, top: &Path) -> Option<PathBuf> {
     let above = working_dir.ancestors().skip(1);
@@ -104,7 +102,7 @@ pub fn live_around(working_dir: &Path, top: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Looks through the directories of a repository, those near the top first, and not through all of a large one.
+/// Searches the directories of a repository, those near the top first, up to a limit.
 fn live_below(top: &Path, but_for: &Path) -> Option<PathBuf> {
     let mut waiting = VecDeque::from([top.to_owned()]);
     let mut looked_at = 0;
@@ -113,7 +111,7 @@ fn live_below(top: &Path, but_for: &Path) -> Option<PathBuf> {
         if looked_at > LOOKED_AT_MAX {
             return None;
         }
-        // What cannot be looked into has no loop of ours.
+        // A directory that cannot be read has no loop.
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;

@@ -131,8 +131,8 @@ impl Place {
     }
 
     fn status(&self) -> String {
-        let words = ["--no-optional-locks", "status", "--porcelain", "-uall"];
-        self.scratch.git(&words)
+        let args = ["--no-optional-locks", "status", "--porcelain", "-uall"];
+        self.scratch.git(&args)
     }
 
     /// The files of the last commit.

@@ -1,4 +1,4 @@
-//! Whether git tracks the state of loops. What git tracks may come with a clone or a pull, and is not the user's own.
+//! Finds state files of loops that git tracks. They may come from a clone or a pull and cannot be trusted.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,35 +8,36 @@ use std::path::{Path, PathBuf};
 use tachikoma_fs::RALPH_DIR;
 
 use super::head::git_dir_of;
-use super::path::{RepoPath, parts};
+use super::path::{RepoPath, split_nul};
 use super::program::{CancelToken, Git};
 use tachikoma_store::lock;
 
-/// An index of a million files is smaller. In a larger one git itself has to look.
+/// An index of a million files is smaller. For a larger one git is started.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
 
-/// Every path below `.ralph` has this in an index, unless names are stored in parts.
+/// Part of every path below `.ralph`, unless the index stores names in parts.
 const PART_OF_PATH: &[u8] = b"ralph/";
 
-/// The name of the extension by which entries are in another file.
+/// Name of the index extension for entries in another file.
 const SPLIT: &[u8] = b"link";
 
-/// Returns a file of ours below a working directory's `.ralph` that git tracks, if there is one. Starts git only where the index makes
-/// that likely.
+/// Returns a state file below `.ralph` that git tracks, if there is one. Starts git only if the index may contain one.
 #[must_use]
 pub fn state_file(working_dir: &Path, search_path: Option<&OsStr>) -> Option<RepoPath> {
     if !working_dir.join(RALPH_DIR).is_dir() || !may_track(working_dir) {
         return None;
     }
     let git = Git::new(working_dir, search_path);
-    let order = git.order(&["ls-files", "-z", "--", RALPH_DIR]);
-    let answer = order.ask(&CancelToken::new()).ok()?;
+    let command = git.command(&["ls-files", "-z", "--", RALPH_DIR]);
+    let output = command.stdout(&CancelToken::new()).ok()?;
     let is_ours = |path: &&[u8]| {
-        let mut parts = path.split(|byte| *byte == b'/').skip(1);
-        let name = parts.next().and_then(|name| std::str::from_utf8(name).ok());
+        let mut split_nul = path.split(|byte| *byte == b'/').skip(1);
+        let name = split_nul
+            .next()
+            .and_then(|name| std::str::from_utf8(name).ok());
         name.is_some_and(lock::is_our_name)
     };
-    parts(&answer).find(is_ours).map(RepoPath::new)
+    split_nul(&output).find(is_ours).map(RepoPath::new)
 }
 
 fn may_track(working_dir: &Path) -> bool {
@@ -49,7 +50,7 @@ fn may_track(working_dir: &Path) -> bool {
     };
     let read = file.take(INDEX_BYTES_MAX).read_to_end(&mut bytes);
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
-    // In version 4 a name has only what the one before it has not.
+    // Version 4 stores only the part of a name that differs from the name before.
     let version = bytes.get(7).copied();
     read.is_err()
         || bytes.len() as u64 == INDEX_BYTES_MAX

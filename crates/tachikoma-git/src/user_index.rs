@@ -6,68 +6,68 @@ use std::time::Duration;
 use tachikoma_runtime::clock;
 
 use super::path::RepoPath;
-use super::program::{Answer, CancelToken, GitError, Order};
+use super::program::{CancelToken, GitCommand, GitError, Output};
 use super::work_tracker::WorkTracker;
 
-/// Whoever else works on the index is done in a moment; an editor's plugin looks every few seconds.
+/// Other git processes hold the lock for a moment only. Editors run git every few seconds.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// How often it is tried meanwhile.
+/// Pause between attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// What git says where there is nothing to commit, by what else there is.
+/// Git's messages if there is nothing to commit.
 const NOTHING: [&str; 3] = [
     "nothing to commit",
     "nothing added to commit",
     "no changes added to commit",
 ];
 
-/// Why nothing was committed. The work stays where it is, and the next commit takes it.
+/// Why nothing was committed. The changes are unaffected, and the next commit includes them.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The user is in the middle of something.
+    /// The user has not finished another operation.
     #[error(
-        "{what} is under way in the repository; finish or abort it, and the next commit takes the work along"
+        "{what} is in progress in the repository; finish or abort it, and the next commit includes the changes"
     )]
-    Underway {
-        /// What.
+    InProgress {
+        /// The operation.
         what: &'static str,
     },
-    /// Another git works on the index, and does not let go of it.
+    /// Another git process holds the lock on the index.
     #[error(
-        "another git process has locked the index; if none runs any more, remove {}",
+        "another git process has locked the index; if no git process is running, remove {}",
         lock.display()
     )]
     Locked {
-        /// The lock.
+        /// The lock file.
         lock: PathBuf,
     },
-    /// Git sees no difference where there was one.
-    #[error("git finds nothing to commit; the next commit looks again")]
+    /// Git finds no difference although the survey did.
+    #[error("git finds nothing to commit; the next commit tries again")]
     Nothing,
-    /// Git refused, or one of the user's hooks did.
+    /// Git or a hook failed.
     #[error(transparent)]
     Git(#[from] GitError),
 }
 
-/// Runs what locks the user's index. While another git has it, it is tried again for a while.
-pub fn locking(
+/// Runs a command that locks the user's index. Tries again for a while if the index is locked.
+pub fn run_with_index_lock(
     tracker: &WorkTracker,
-    order: &Order<'_>,
+    command: &GitCommand<'_>,
     cancel: &CancelToken,
 ) -> Result<(), CommitError> {
     let lock = tracker.loop_index.repository.index_lock();
     let deadline = clock::monotonic() + LOCK_WAIT;
     loop {
-        let answer = order.run(cancel)?;
-        if answer.code == Some(0) {
+        let output = command.run(cancel)?;
+        if output.code == Some(0) {
             return Ok(());
         }
-        if is_nothing(&answer) {
+        if is_nothing(&output) {
             return Err(CommitError::Nothing);
         }
-        if !is_locked(&answer) {
-            return Err(order.failed(&answer).into());
+        if !is_locked(&output) {
+            return Err(command.failure(&output).into());
         }
         if clock::monotonic() >= deadline {
             return Err(CommitError::Locked { lock });
@@ -76,24 +76,24 @@ pub fn locking(
     }
 }
 
-/// Names files so that git takes each for itself. Hooks would inherit a variable that does the same.
-pub fn specs(files: &[RepoPath]) -> Vec<u8> {
-    let mut specs = Vec::new();
+/// Returns literal pathspecs. The environment variable for literal pathspecs would affect hooks, too.
+pub fn pathspecs(files: &[RepoPath]) -> Vec<u8> {
+    let mut pathspecs = Vec::new();
     for path in files {
-        specs.extend_from_slice(b":(top,literal)");
-        specs.extend_from_slice(path.bytes());
-        specs.push(0);
+        pathspecs.extend_from_slice(b":(top,literal)");
+        pathspecs.extend_from_slice(path.bytes());
+        pathspecs.push(0);
     }
-    specs
+    pathspecs
 }
 
-/// Whether git found nothing that differs. It says so in its answer; complaints are about other things.
-fn is_nothing(answer: &Answer) -> bool {
-    let text = String::from_utf8_lossy(&answer.bytes);
+/// Returns whether git found nothing to commit. It reports that on stdout.
+fn is_nothing(output: &Output) -> bool {
+    let text = String::from_utf8_lossy(&output.stdout);
     NOTHING.iter().any(|nothing| text.contains(nothing))
 }
 
-/// Whether git failed because another one works on the index.
-fn is_locked(answer: &Answer) -> bool {
-    answer.words.contains("index.lock")
+/// Returns whether git failed because the index is locked.
+fn is_locked(output: &Output) -> bool {
+    output.stderr.contains("index.lock")
 }

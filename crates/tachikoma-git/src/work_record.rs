@@ -1,4 +1,4 @@
-//! What is remembered from one runner to the next: whose the uncommitted files are, and what the work tree was.
+//! The record that a runner leaves for the next one: the owners of uncommitted files, and the tree of the last survey.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -11,45 +11,45 @@ use tachikoma_fs::safe_read;
 use super::path::RepoPath;
 use super::program::GitError;
 
-/// Of a file of another version nothing is understood.
+/// Files of other versions are rejected.
 const VERSION: u32 = 1;
 
-/// A million names; what is larger was not written by us.
+/// A million paths. A larger file was not written by this program.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// What is remembered.
+/// The record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkRecord {
-    /// The work tree as it was last surveyed.
+    /// The tree of the last survey.
     pub tree: String,
-    /// When that began, by the clock that stamps files. A later survey that found nothing new is not written down.
+    /// When that survey began, in nanoseconds of the clock for file times. Surveys without changes are not recorded.
     #[serde(default)]
     pub surveyed: Option<i64>,
     /// Files that the loop changed and has not committed.
     pub mine: BTreeSet<RepoPath>,
-    /// Uncommitted files that somebody else changed.
+    /// Uncommitted files that others changed.
     pub theirs: BTreeSet<RepoPath>,
-    /// Those of them that the loop changed too.
+    /// Those of `theirs` that the loop changed, too.
     #[serde(default)]
     pub withheld: BTreeSet<RepoPath>,
-    /// Those of them that nobody sees as changed any more, because the loop put them back or away: they stay somebody else's.
+    /// Those of `theirs` that are clean now, because the loop reverted or moved them. They still belong to others.
     #[serde(default)]
     pub resting: BTreeSet<RepoPath>,
-    /// What somebody else's files were before they were put back or away, by their objects. It may come back.
+    /// Contents of files of others before the loop reverted or moved them, as object ids. They may come back.
     #[serde(default)]
     pub aside: BTreeSet<(RepoPath, String)>,
     /// The last snapshot.
     #[serde(default)]
     pub snapshot: Option<LastSnapshot>,
-    /// Files that `git add --intent-to-add` was asked to make known, for a commit that has not ended.
+    /// Files that `git add --intent-to-add` added to the user's index for a commit that has not ended.
     #[serde(default)]
     pub intended: BTreeSet<RepoPath>,
-    /// What had to make room for them in the user's index.
+    /// Entries of the user's index that these files replaced.
     #[serde(default)]
     pub displaced: Vec<Displaced>,
 }
 
-/// An entry of the user's index that cannot be there together with another: a file in the place of a directory.
+/// An entry of the user's index that another one replaced: a file in the place of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Displaced {
     pub mode: String,
@@ -57,24 +57,24 @@ pub struct Displaced {
     pub path: RepoPath,
 }
 
-/// A snapshot that was made.
+/// The last snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastSnapshot {
     pub tree: String,
     pub commit: String,
 }
 
-/// What was found of it.
+/// Result of reading the record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Remembered {
     Work(Box<WorkRecord>),
-    /// Nothing: the loop begins.
+    /// There is no record: the loop is new.
     Nothing,
-    /// Something that cannot be used, and why.
+    /// The record cannot be used, and why.
     Damaged(String),
 }
 
-/// The first line.
+/// The first line of the file.
 #[derive(Serialize, Deserialize)]
 struct Header {
     version: u32,
@@ -105,7 +105,7 @@ impl WorkRecord {
         bytes.push(b'\n');
         bytes.extend_from_slice(&body);
         bytes.push(b'\n');
-        // Lost with the power, it costs the loop a commit; nothing of anybody's is touched.
+        // If it is lost in a power cut, the loop does not commit some of its changes. No data is lost.
         write_whole(path, &bytes, Durability::Lazy).map_err(|error| {
             GitError::io("write", path)(std::io::Error::other(tachikoma_core::error_chain(&error)))
         })?;

@@ -1,4 +1,4 @@
-//! What is known of a loop's work: surveys find what changed since the last one, and whose it is.
+//! Tracks the work of a loop: surveys find what changed since the last survey, and which changes the loop made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,49 +8,106 @@ use tachikoma_runtime::clock;
 
 use super::change_owner::{Before, ChangeOwner, Since, attribute, is_changed_by};
 use super::differences::{Differences, Dirty, differences, empty_tree, follow};
-use super::head::{self, mark};
-use super::index::{LeftOut, LoopIndex};
+use super::head::{self, head_stamp};
+use super::index::{Changes, LeftOut, LoopIndex};
+use super::known_tree::KnownTree;
 use super::path::{RepoPath, list};
 use super::program::{CancelToken, GitError};
 use super::repository::Repository;
-use super::scan::{self, KnownTree};
-use super::signature::{Digest, of_file};
-use super::walk_result::WalkResult;
+use super::stamp::stamp_of;
 use super::work_record::WorkRecord;
 
-/// What a survey found.
+/// Result of a survey.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// The files whose content is another than at the last survey, that came or that went; in order.
+    /// The files that were added, changed or removed since the last survey, sorted.
     pub changed: Vec<RepoPath>,
-    /// How many files the loop changed and has not committed.
+    /// Number of files that the loop changed and has not committed.
     pub uncommitted: usize,
-    /// Whether the work tree stands on a commit with other content than at the last survey.
+    /// Whether HEAD is a commit with other content than at the last survey.
     pub head_moved: bool,
-    /// What somebody should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// What is looked at besides the work tree.
+/// Tracks and commits the work of a loop in its repository.
 #[derive(Debug)]
-pub struct Watched {
-    /// Files with rules about what is ignored that are not in the work tree.
-    rules: Vec<PathBuf>,
-    marks: Marks,
+pub struct WorkTracker {
+    pub(crate) loop_id: LoopId,
+    pub(crate) loop_index: LoopIndex,
+    pub(crate) work_path: PathBuf,
+    pub(crate) work: WorkRecord,
+    /// Whether there is no usable record of the last runner. All uncommitted files then belong to others.
+    pub(crate) fresh: bool,
+    /// When the last survey of this runner began, in nanoseconds of the clock for file times.
+    pub(crate) surveyed: Option<i64>,
+    pub(crate) detector: Detector,
+    pub(crate) head: HeadState,
+    pub(crate) warnings: Warnings,
+    pub(crate) refs: SnapshotRefs,
 }
 
-/// What all of it looked like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Marks {
+/// State of the change detection.
+#[derive(Debug)]
+pub struct Detector {
+    /// The work tree as the last survey found it; `None` if it has to be read anew.
+    pub known: Option<KnownTree>,
+    /// Stamp of the loop's index when it was last written; `None` before.
+    pub index_stamp: Option<u64>,
+    /// Protected files that changed since the last survey that reported them.
+    pub protected_changed: Vec<RepoPath>,
+    /// Ignore files outside of the work tree.
+    ignore_files: Vec<PathBuf>,
+    stamps: Stamps,
+}
+
+/// Stamps of files outside of the work tree that a survey depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Stamps {
     head: u64,
-    users_index: u64,
-    rules: u64,
+    user_index: u64,
+    ignore_files: Vec<u64>,
 }
 
-impl Watched {
+/// The commit that is checked out, and how the work tree differs from it.
+#[derive(Debug, Default)]
+pub struct HeadState {
+    /// `None` on a branch without commits.
+    pub commit: Option<String>,
+    /// A tree that equals that of the commit.
+    pub equal_tree: Option<String>,
+    /// What differs from the commit.
+    pub dirty: Dirty,
+    /// Whether `dirty` was found for this commit.
+    pub dirty_is_current: bool,
+    /// Whether the work tree was compared with the commit at all.
+    pub compared: bool,
+}
+
+/// Warnings are given once for each file.
+#[derive(Debug, Default)]
+pub struct Warnings {
+    /// Files that a warning named.
+    pub reported: BTreeSet<RepoPath>,
+    /// Warnings for the next survey.
+    pub pending: Vec<String>,
+}
+
+/// References of the loop's snapshots.
+#[derive(Debug, Default)]
+pub struct SnapshotRefs {
+    /// Iterations that share the last snapshot and have no reference yet.
+    pub pending: BTreeSet<u32>,
+    /// Whether the commit of the last snapshot is known to exist.
+    pub commit_verified: bool,
+    /// Iterations with references; `None` before git was asked.
+    pub existing: Option<BTreeSet<u32>>,
+}
+
+impl Detector {
     pub fn new(repository: &Repository, cancel: &CancelToken) -> Result<Self, GitError> {
-        let mut rules = vec![repository.common_dir.join("info/exclude")];
-        let words = [
+        let mut ignore_files = vec![repository.common_dir.join("info/exclude")];
+        let args = [
             "config",
             "--type=path",
             "--default",
@@ -58,85 +115,43 @@ impl Watched {
             "--get",
             "core.excludesFile",
         ];
-        let answer = repository.git.order(&words).run(cancel)?;
-        if answer.code == Some(0) {
-            let line = answer.bytes.strip_suffix(b"\n").unwrap_or(&answer.bytes);
-            rules.push(repository.top.join(RepoPath::new(line).as_path()));
+        let output = repository.git.command(&args).run(cancel)?;
+        if output.code == Some(0) {
+            let line = output.stdout.strip_suffix(b"\n").unwrap_or(&output.stdout);
+            ignore_files.push(repository.top.join(RepoPath::new(line).as_path()));
         }
         Ok(Self {
-            rules,
-            marks: Marks::default(),
+            known: None,
+            index_stamp: None,
+            protected_changed: Vec::new(),
+            ignore_files,
+            stamps: Stamps::default(),
         })
     }
 
-    /// Takes the user's index for known as it is.
-    pub fn follow_users_index(&mut self, repository: &Repository) {
-        self.marks.users_index = of_file(&repository.index);
+    /// Records the present user's index as known, so that the next survey does not read everything anew.
+    pub fn accept_user_index(&mut self, repository: &Repository) {
+        self.stamps.user_index = stamp_of(&repository.index);
     }
 
-    fn look(&self, repository: &Repository) -> Marks {
-        let mut rules = Digest::default();
-        for file in &self.rules {
-            rules.add(of_file(file));
-        }
-        Marks {
-            head: mark(&repository.git_dir, &repository.common_dir),
-            users_index: of_file(&repository.index),
-            rules: rules.finish(),
+    fn read_stamps(&self, repository: &Repository) -> Stamps {
+        let ignore_files = self.ignore_files.iter();
+        Stamps {
+            head: head_stamp(&repository.git_dir, &repository.common_dir),
+            user_index: stamp_of(&repository.index),
+            ignore_files: ignore_files.map(|file| stamp_of(file)).collect(),
         }
     }
-}
-
-/// Keeps the work of a loop in its repository.
-#[derive(Debug)]
-pub struct WorkTracker {
-    pub(crate) loop_id: LoopId,
-    pub(crate) loop_index: LoopIndex,
-    pub(crate) work_path: PathBuf,
-    pub(crate) work: WorkRecord,
-    /// Whether nothing is remembered, and all that is uncommitted is somebody else's.
-    pub fresh: bool,
-    /// When the last survey of this runner began, by the clock that stamps files.
-    pub surveyed: Option<i64>,
-    /// Whether what is uncommitted is known.
-    pub judged: bool,
-    /// What is known of the work tree; none if it has to be found out anew.
-    pub known: Option<KnownTree>,
-    /// What the index of the loop's own looked like when it was last written; none before.
-    pub index_mark: Option<u64>,
-    pub(crate) watched: Watched,
-    /// The commit that the work tree stands on; none on a branch without commits.
-    pub head: Option<String>,
-    /// A tree that is that of this commit.
-    pub equals_head: Option<String>,
-    /// What differs from that commit.
-    pub dirty: Dirty,
-    /// Whether that is known since the work tree stands on that commit.
-    pub dirty_follows: bool,
-    /// Protected files that changed since that was last looked into.
-    pub protected_changed: Vec<RepoPath>,
-    /// What was said already.
-    pub said: BTreeSet<RepoPath>,
-    /// What the next survey is to say.
-    pub unsaid: Vec<String>,
-    /// Snapshots that have no reference yet: that of the last commit.
-    pub owed: BTreeSet<u32>,
-    /// Whether the commit of the last snapshot is known to be there.
-    pub snapshot_checked: bool,
-    /// Iterations whose snapshots have references; none before they were asked for.
-    pub referenced: Option<BTreeSet<u32>>,
-    /// Whether git was seen to keep the loop's references as files.
-    pub refs_are_files: bool,
 }
 
 impl WorkTracker {
-    /// Returns how many files the loop changed and has not committed.
+    /// Returns the number of files that the loop changed and has not committed.
     #[must_use]
     pub fn left(&self) -> usize {
         self.uncommitted().count()
     }
 
-    /// Returns how many files the loop changed and does not commit, because somebody else had changed them before.
+    /// Returns the number of files that the loop changed and does not commit, because others had changed them before.
     #[must_use]
     pub fn withheld(&self) -> usize {
         self.work.withheld.len()
@@ -148,130 +163,132 @@ impl WorkTracker {
         &self.loop_index.repository.top
     }
 
-    /// Returns the work tree as it was last looked at, by the name of its tree.
+    /// Returns the id of the git tree that the last survey wrote.
     #[must_use]
     pub fn tree(&self) -> &str {
         &self.work.tree
     }
 
-    /// Looks at the work tree. Starts no process if nothing changed. Blocks.
+    /// Finds what changed since the last survey. Starts no process if nothing changed. Blocks.
     ///
     /// # Errors
-    /// Git fails or is called off. Nothing is lost: what changed is found by the next survey.
+    /// Git fails or is canceled. The next survey finds the same changes.
     pub fn survey(&mut self, owner: ChangeOwner, cancel: &CancelToken) -> Result<Survey, GitError> {
         let surveyed = match self.try_survey(owner, cancel) {
             Err(error) if !error.is_final() => {
-                // The index of the loop's own may be what is wrong, or an object that it names is gone.
-                self.known = None;
+                // The loop's index may be damaged, or an object that it names is missing.
+                self.detector.known = None;
                 self.loop_index.drop_index()?;
                 self.try_survey(owner, cancel)
             }
             surveyed => surveyed,
         };
         if surveyed.is_err() {
-            // What a walk saw and nobody took in must be seen again.
-            self.known = None;
+            // The detector may have seen changes that are not in the index.
+            self.detector.known = None;
         }
         surveyed
     }
 
     fn try_survey(&mut self, owner: ChangeOwner, cancel: &CancelToken) -> Result<Survey, GitError> {
-        // Looked at before the work tree: what changes meanwhile is seen the next time.
-        let marks = self.watched.look(&self.loop_index.repository);
+        // Read before the work tree, so that the next survey sees what changes meanwhile.
+        let stamps = self.detector.read_stamps(&self.loop_index.repository);
         let began = clock::file_time();
         self.check_index()?;
         let mut survey = Survey::default();
-        let head_looks_other = marks.head != self.watched.marks.head;
-        if let Some((seen, before)) = self.look(marks, cancel)? {
-            let left_out = self.loop_index.take_in(&seen, cancel)?;
-            self.say_left_out(&left_out, &mut survey);
+        let head_may_differ = stamps.head != self.detector.stamps.head;
+        let since = |before| Since {
+            owner,
+            before,
+            began,
+        };
+        if let Some((changes, before)) = self.find_changes(&stamps, cancel)? {
+            let left_out = self.loop_index.add_changes(&changes, cancel)?;
+            self.warn_left_out(&left_out, &mut survey);
             let tree = self.loop_index.write_tree(cancel)?;
             self.loop_index.keep_index_private();
-            self.index_mark = Some(of_file(&self.loop_index.index));
-            let head_moved = head_looks_other && self.ask_head(cancel)?;
-            let since = Since {
-                owner,
-                before,
-                began,
-            };
-            self.judge(tree, head_moved, &since, &mut survey, cancel)?;
+            self.detector.index_stamp = Some(stamp_of(&self.loop_index.index));
+            let head_moved = head_may_differ && self.read_head(cancel)?;
+            self.compare(tree, head_moved, &since(before), &mut survey, cancel)?;
             self.attribute_left_out(&left_out, owner)?;
-        } else if head_looks_other && self.ask_head(cancel)? {
+        } else if head_may_differ && self.read_head(cancel)? {
             let tree = self.work.tree.clone();
-            let since = Since {
-                owner,
-                before: Before::Watched,
-                began,
-            };
-            self.judge(tree, true, &since, &mut survey, cancel)?;
+            self.compare(tree, true, &since(Before::SameRules), &mut survey, cancel)?;
         }
-        self.say_protected(owner, &mut survey, cancel)?;
-        self.watched.marks = marks;
+        self.warn_protected(owner, &mut survey);
+        self.detector.stamps = stamps;
         self.surveyed = Some(began);
         survey.uncommitted = self.uncommitted().count();
-        survey.warnings.append(&mut self.unsaid);
+        survey.warnings.append(&mut self.warnings.pending);
         Ok(survey)
     }
 
-    /// What is known of the work tree goes with the index that has it: if somebody removed or replaced that, nothing is.
+    /// Forgets the known work tree if the loop's index was removed or replaced.
     fn check_index(&mut self) -> Result<(), GitError> {
-        let now = of_file(&self.loop_index.index);
-        if self.index_mark.is_some_and(|mark| mark != now) {
-            self.index_mark = None;
-            self.known = None;
-            self.loop_index.drop_index()?;
+        let now = stamp_of(&self.loop_index.index);
+        if self.detector.index_stamp.is_some_and(|stamp| stamp != now) {
+            self.forget_work_tree()?;
         }
         Ok(())
     }
 
-    /// Walks, or makes everything known anew; none if nothing changed.
-    fn look(
+    /// Makes the next survey read everything anew.
+    pub fn forget_work_tree(&mut self) -> Result<(), GitError> {
+        self.detector.known = None;
+        self.detector.index_stamp = None;
+        self.loop_index.drop_index()
+    }
+
+    /// Finds the files that may have changed. `None` if there are none.
+    fn find_changes(
         &mut self,
-        marks: Marks,
+        now: &Stamps,
         cancel: &CancelToken,
-    ) -> Result<Option<(WalkResult, Before)>, GitError> {
-        let before = self.watched.marks;
-        let mut known = self.known.take();
-        // What a commit has needs no room any more.
-        let may_look = |known: &&mut KnownTree| {
-            marks.rules == before.rules && !(known.crowded && marks.head != before.head)
-        };
-        if let Some(known_now) = known.as_mut().filter(may_look) {
-            let follow = marks.users_index != before.users_index;
-            if let Some(mut seen) = scan::look(&self.loop_index, known_now, follow, cancel)? {
-                self.known = known;
-                self.protected_changed.append(&mut seen.protected);
-                return Ok(Some((seen, Before::Watched)).filter(|(seen, _)| !seen.is_empty()));
-            }
+    ) -> Result<Option<(Changes, Before)>, GitError> {
+        let before = &self.detector.stamps;
+        let same_rules = now.ignore_files == before.ignore_files;
+        let same_index = now.user_index == before.user_index;
+        let same_head = now.head == before.head;
+        let mut known = self.detector.known.take();
+        // A commit makes room for new files.
+        let is_usable =
+            |known: &&mut KnownTree| same_rules && same_index && (same_head || !known.over_budget);
+        if let Some(usable) = known.as_mut().filter(is_usable)
+            && let Some(mut changes) = usable.update(&self.loop_index, cancel)?
+        {
+            self.detector.known = known;
+            let protected_changed = &mut self.detector.protected_changed;
+            protected_changed.append(&mut changes.protected);
+            return Ok(Some((changes, Before::SameRules)).filter(|(found, _)| !found.is_empty()));
         }
-        let (now, seen) = scan::scan(&self.loop_index, cancel)?;
-        self.known = Some(now);
+        let (tree, changes) = KnownTree::read(&self.loop_index, cancel)?;
+        self.detector.known = Some(tree);
         let since = self.surveyed.or(self.work.surveyed);
         let before = match known {
-            Some(known) if known.rules || marks.rules != before.rules => Before::Known {
-                root: known.root,
+            Some(known) if known.rules_changed || !same_rules => Before::OtherRules {
+                hidden: known.hidden,
                 since,
             },
-            // The user's index is another: who adds a file that is ignored has a reason.
-            Some(_) => Before::Watched,
+            // The user's index changed. A user who adds an ignored file wants it in commits.
+            Some(_) => Before::SameRules,
             None => Before::Unknown { since },
         };
-        Ok(Some((seen, before)))
+        Ok(Some((changes, before)))
     }
 
-    /// Asks what the work tree stands on; returns whether that is something else than before.
-    fn ask_head(&mut self, cancel: &CancelToken) -> Result<bool, GitError> {
-        let head = head::commit(&self.loop_index.repository, cancel)?;
-        if head != self.head {
-            self.head = head;
-            self.dirty_follows = false;
+    /// Reads HEAD. Returns whether `dirty` has to be found anew.
+    fn read_head(&mut self, cancel: &CancelToken) -> Result<bool, GitError> {
+        let commit = head::commit(&self.loop_index.repository, cancel)?;
+        if commit != self.head.commit {
+            self.head.commit = commit;
+            self.head.dirty_is_current = false;
         }
-        // A survey that failed behind this point has not found out what that means.
-        Ok(!self.dirty_follows)
+        // Also true if the last survey failed after this point.
+        Ok(!self.head.dirty_is_current)
     }
 
-    /// Finds out what changed and what is uncommitted, and whose it is.
-    fn judge(
+    /// Finds what changed, what is uncommitted, and who owns it.
+    fn compare(
         &mut self,
         tree: String,
         head_moved: bool,
@@ -279,129 +296,117 @@ impl WorkTracker {
         survey: &mut Survey,
         cancel: &CancelToken,
     ) -> Result<(), GitError> {
-        if tree == self.work.tree && !head_moved && self.judged {
+        let was_compared = self.head.compared;
+        if tree == self.work.tree && !head_moved && was_compared {
             return Ok(());
         }
         let known = !self.fresh && !self.work.tree.is_empty() && tree != self.work.tree;
-        let changed = if known {
-            differences(&self.loop_index, &self.work.tree, &tree, cancel)
-        } else {
-            Ok(Differences::default())
+        let changed = match known {
+            true => differences(&self.loop_index, &self.work.tree, &tree, cancel),
+            false => Ok(Differences::default()),
         };
-        // The tree of the last survey may be gone from the repository: then nobody knows what changed since.
+        // The tree of the last survey may be gone from the repository. Then the changes since are unknown.
         let (changed, lost) = match changed {
             Ok(changed) => (changed.files, false),
             Err(error) if error.is_final() => return Err(error),
             Err(_) => (BTreeMap::new(), true),
         };
-        let (dirty, equals_head) = if head_moved || lost || !self.judged {
-            let head = self.head.as_deref().unwrap_or_else(|| empty_tree(&tree));
-            let from_head = differences(&self.loop_index, head, &tree, cancel)?;
-            let equals_head = from_head.none.then(|| tree.clone());
-            (from_head.uncommitted(), equals_head)
+        let (dirty, equal_tree) = if head_moved || lost || !was_compared {
+            let commit = self.head.commit.as_deref();
+            let commit = commit.unwrap_or_else(|| empty_tree(&tree));
+            let from_head = differences(&self.loop_index, commit, &tree, cancel)?;
+            let equal_tree = from_head.none.then(|| tree.clone());
+            (from_head.uncommitted(), equal_tree)
         } else {
-            (follow(&self.dirty, &changed), self.equals_head.clone())
+            let dirty = follow(&self.head.dirty, &changed);
+            (dirty, self.head.equal_tree.clone())
         };
-        // A commit without a change is none: then what is uncommitted is what it would be on the old one.
+        // An empty commit does not count: it leaves the same files uncommitted as before.
         survey.head_moved =
-            head_moved && self.judged && (lost || dirty != follow(&self.dirty, &changed));
-        // First all that is to be known then, and only when it is written down is it known: else a failure would pass for a
-        // survey that found nothing.
+            head_moved && was_compared && (lost || dirty != follow(&self.head.dirty, &changed));
+        // The state in memory changes only after the record was written, so that a failed survey can be repeated.
         let mut work = self.work.clone();
         work.tree = tree;
         work.surveyed = Some(since.began);
         if self.fresh {
             work.theirs.extend(dirty.keys().cloned());
         }
-        let not_ours = attribute(
-            &mut work,
-            &self.loop_index.repository.top,
-            &changed,
-            &dirty,
-            since,
-        );
+        let top = &self.loop_index.repository.top;
+        let not_ours = attribute(&mut work, top, &changed, &dirty, since);
         if work != self.work {
             work.write(&self.work_path)?;
         }
         self.work = work;
-        self.dirty = dirty;
-        self.dirty_follows = true;
-        self.equals_head = equals_head;
         self.fresh = false;
-        self.say_not_ours(&not_ours, survey);
+        self.head.dirty = dirty;
+        self.head.equal_tree = equal_tree;
+        self.head.dirty_is_current = true;
+        self.head.compared = true;
+        self.warn_not_committed(&not_ours, survey);
         survey.changed = changed.into_keys().collect();
-        self.judged = true;
         Ok(())
     }
 
-    fn say_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
+    fn warn_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
         let max = self.loop_index.max_file_bytes;
-        let (mut large, mut unreadable, mut crowded) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut large, mut unreadable, mut over_budget) = (Vec::new(), Vec::new(), Vec::new());
         for file in left_out {
-            if self.said.insert(file.path().clone()) {
+            if self.warnings.reported.insert(file.path().clone()) {
                 match file {
                     LeftOut::Large(path) => large.push(path),
                     LeftOut::Unreadable(path) => unreadable.push(path),
-                    LeftOut::Crowded(path) => crowded.push(path),
+                    LeftOut::OverBudget(path) => over_budget.push(path),
                 }
             }
         }
-        let mut say = |paths: &[&RepoPath], why: &str| {
+        for (paths, why) in [
+            (large, format!("above git.max_file_bytes = {max}")),
+            (unreadable, "which git cannot read".to_owned()),
+            (
+                over_budget,
+                "because new files exceed 1 GiB together; add files that need not be kept to .gitignore"
+                    .to_owned(),
+            ),
+        ] {
             if !paths.is_empty() {
-                let warning = format!("left out of snapshots and commits: {}, {why}", list(paths));
+                let paths = list(&paths);
+                let warning = format!("left out of snapshots and commits: {paths}, {why}");
                 survey.warnings.push(warning);
             }
-        };
-        say(&large, &format!("above git.max_file_bytes = {max}"));
-        say(&unreadable, "which git cannot read");
-        say(
-            &crowded,
-            "because new files have more than 1 GiB together; let git ignore what need not be kept",
-        );
+        }
     }
 
-    /// Names what the loop changed and does not commit, once.
-    pub fn say_not_ours(&mut self, not_ours: &[RepoPath], survey: &mut Survey) {
+    fn warn_not_committed(&mut self, not_ours: &[RepoPath], survey: &mut Survey) {
         let new: Vec<&RepoPath> = not_ours
             .iter()
-            .filter(|path| self.said.insert((*path).clone()))
+            .filter(|path| self.warnings.reported.insert((*path).clone()))
             .collect();
         if !new.is_empty() {
             survey.warnings.push(format!(
-                "not committed, because somebody else had changed it before: {}",
+                "not committed, because it had uncommitted changes that the loop did not make: {}",
                 list(&new),
             ));
         }
     }
 
-    /// Names protected files that the loop changed, once. Those that are ignored as well are nobody's concern.
-    pub fn say_protected(
-        &mut self,
-        owner: ChangeOwner,
-        survey: &mut Survey,
-        cancel: &CancelToken,
-    ) -> Result<(), GitError> {
-        let changed = std::mem::take(&mut self.protected_changed);
-        let is_news = |path: &RepoPath| owner == ChangeOwner::Loop && !self.said.contains(path);
-        let changed: BTreeSet<RepoPath> = changed.into_iter().filter(is_news).collect();
-        let paths = changed.iter().map(RepoPath::bytes);
-        let ignored = self.loop_index.ignored(paths, false, cancel)?;
-        let new: Vec<&RepoPath> = changed
-            .iter()
-            .filter(|path| !ignored.contains(*path))
-            .collect();
+    fn warn_protected(&mut self, owner: ChangeOwner, survey: &mut Survey) {
+        let changed = std::mem::take(&mut self.detector.protected_changed);
+        if owner != ChangeOwner::Loop {
+            return;
+        }
+        let changed: BTreeSet<RepoPath> = changed.into_iter().collect();
+        let new: Vec<&RepoPath> = changed.difference(&self.warnings.reported).collect();
         if !new.is_empty() {
             survey.warnings.push(format!(
                 "left out of snapshots and commits: {}, which `git.protected` names",
                 list(&new)
             ));
         }
-        self.said.extend(changed);
-        Ok(())
+        self.warnings.reported.extend(changed);
     }
 
-    /// What is left out now and somebody else's stays so, should it ever be taken in.
-    pub fn attribute_left_out(
+    /// Records which left-out files belong to others, in case they are tracked later.
+    fn attribute_left_out(
         &mut self,
         left_out: &[LeftOut],
         owner: ChangeOwner,
@@ -430,7 +435,7 @@ impl WorkTracker {
         Ok(())
     }
 
-    /// What the loop changed and may commit.
+    /// Returns the files that the loop changed and may commit.
     pub fn uncommitted(&self) -> impl Iterator<Item = &RepoPath> {
         self.work.mine.difference(&self.work.theirs)
     }

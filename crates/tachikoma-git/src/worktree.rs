@@ -1,4 +1,4 @@
-//! What the work tree says about the work so far, asked of the `git` program. Only reads, and everything works without it.
+//! Reads from git what was done in a work tree, for the hand-off to a new session. Without git there is just less information.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,35 +6,33 @@ use std::time::{Duration, Instant};
 
 use tachikoma_core::WorkTree;
 
+use crate::path::split_nul;
 pub use crate::repository::may_be_in_a_repository;
 use crate::{CancelToken, Git, is_object_name, is_ours, printable};
 use tachikoma_runtime::clock;
 
-/// All questions of one hand-off together. A large tree takes a second or two; the fresh session waits meanwhile, and
-/// can do without the answer.
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout for all queries of one hand-off. A large repository takes a second or two while the new session waits.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What one answer may have: names of ten thousand files. A hand-off names twenty of them.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Enough for ten thousand paths. A hand-off names twenty files.
+const STDOUT_BYTES_MAX: usize = 1 << 20;
 
-/// Commits that are counted; a hand-off names twenty of them.
+/// Limit for counted commits. A hand-off names twenty.
 const COMMITS_MAX: &str = "--max-count=1000";
 
-/// Returns the commit that the work tree around a directory stands on; none where there is no repository, no commit or no
-/// `git`. Blocks, for a while that is bounded.
+/// Returns the commit of HEAD; `None` without a repository, a commit or `git`. Blocks for a bounded time.
 #[must_use]
 pub fn head(dir: &Path) -> Option<String> {
     head_of(&GitQueries::new(dir))
 }
 
 fn head_of(git: &GitQueries) -> Option<String> {
-    let answer = git.ask(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])?;
-    let commit = String::from_utf8(answer.bytes).ok()?;
+    let output = git.stdout(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])?;
+    let commit = String::from_utf8(output).ok()?;
     Some(commit.trim_end().to_owned()).filter(|commit| is_object_name(commit.as_bytes()))
 }
 
-/// Returns what was done in the work tree around a directory since `start`. What cannot be found out is not known. Blocks,
-/// for a while that is bounded.
+/// Returns what was done in a work tree since the commit `start`. Blocks for a bounded time.
 #[must_use]
 pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
     let Some(start) = start.filter(|start| is_object_name(start.as_bytes())) else {
@@ -48,11 +46,11 @@ pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
     }
 }
 
-/// Tracked files that differ from `start`, committed or not, and untracked ones; by path from the working directory.
+/// Returns tracked files that differ from `start`, committed or not, and untracked files, relative to the working directory.
 fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
-    let prefix = git.ask(&["rev-parse", "--show-prefix"])?;
-    let prefix = String::from_utf8_lossy(&prefix.bytes).trim_end().to_owned();
-    let tracked = git.ask(&[
+    let prefix = git.stdout(&["rev-parse", "--show-prefix"])?;
+    let prefix = String::from_utf8_lossy(&prefix).trim_end().to_owned();
+    let tracked = git.stdout(&[
         "diff",
         "--name-only",
         "-z",
@@ -63,7 +61,7 @@ fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
         start,
         "--",
     ])?;
-    let untracked = git.ask(&[
+    let untracked = git.stdout(&[
         "ls-files",
         "-z",
         "--others",
@@ -74,7 +72,7 @@ fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
     ])?;
     let files: BTreeSet<String> = [tracked, untracked]
         .iter()
-        .flat_map(Answer::parts)
+        .flat_map(|stdout| complete_parts(stdout))
         .filter(|file| !is_ours(file.as_bytes()))
         .map(|file| printable(&from(&prefix, &file)).into_owned())
         .collect();
@@ -83,16 +81,16 @@ fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
 
 fn commits(git: &GitQueries, start: &str) -> Option<Vec<String>> {
     let range = format!("{start}..HEAD");
-    let answer = git.ask(&["log", "-z", COMMITS_MAX, "--format=%h %s", &range, "--"])?;
+    let output = git.stdout(&["log", "-z", COMMITS_MAX, "--format=%h %s", &range, "--"])?;
+    let commits = complete_parts(&output);
     Some(
-        answer
-            .parts()
+        commits
             .map(|commit| printable(&commit).into_owned())
             .collect(),
     )
 }
 
-/// Turns a path from the top of the repository into one from the working directory, which is `prefix` (`a/b/`) below it.
+/// Converts a path relative to the repository into one relative to the working directory, which is `prefix` (`a/b/`).
 fn from(prefix: &str, file: &str) -> String {
     let mut prefix = prefix;
     let mut up = String::new();
@@ -106,42 +104,34 @@ fn from(prefix: &str, file: &str) -> String {
     }
 }
 
-/// GitQueries to one repository, which have to be answered by a moment.
+/// Runs queries in one repository until a deadline.
 struct GitQueries {
     git: Git,
     deadline: Instant,
-}
-
-struct Answer {
-    bytes: Vec<u8>,
-}
-
-impl Answer {
-    /// The parts of it that end with a NUL. One that was cut off has none, and is left out.
-    fn parts(&self) -> impl Iterator<Item = String> {
-        let whole = self.bytes.iter().rposition(|byte| *byte == 0);
-        let parts = self.bytes[..whole.unwrap_or(0)].split(|byte| *byte == 0);
-        parts
-            .filter(|part| !part.is_empty())
-            .map(|part| String::from_utf8_lossy(part).into_owned())
-    }
 }
 
 impl GitQueries {
     fn new(dir: &Path) -> Self {
         Self {
             git: Git::new(dir, None),
-            deadline: clock::monotonic() + ASK_TIMEOUT,
+            deadline: clock::monotonic() + QUERY_TIMEOUT,
         }
     }
 
-    /// Asks one question; none if it cannot be answered in time.
-    fn ask(&self, words: &[&str]) -> Option<Answer> {
+    /// Returns the output of a command; `None` if it fails or the deadline has passed.
+    fn stdout(&self, args: &[&str]) -> Option<Vec<u8>> {
         let left = self.deadline.checked_duration_since(clock::monotonic())?;
-        let order = self.git.order(words).limit(Some(left));
-        let asked = order.answer_max(ANSWER_BYTES_MAX).ask(&CancelToken::new());
-        asked.ok().map(|bytes| Answer { bytes })
+        let command = self.git.command(args).timeout(Some(left));
+        let command = command.stdout_max(STDOUT_BYTES_MAX);
+        command.stdout(&CancelToken::new()).ok()
     }
+}
+
+/// Splits output at each NUL. A last part without a NUL was truncated and is left out.
+fn complete_parts(stdout: &[u8]) -> impl Iterator<Item = String> {
+    let end = stdout.iter().rposition(|byte| *byte == 0);
+    let parts = split_nul(&stdout[..end.unwrap_or(0)]);
+    parts.map(|part| String::from_utf8_lossy(part).into_owned())
 }
 
 #[cfg(test)]

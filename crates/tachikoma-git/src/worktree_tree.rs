@@ -1,19 +1,19 @@
-//! The work tree as it is now, as a tree that git can compare: made in an index of our own, so that the user's index stays as it is.
+//! Writes the present work tree as a git tree, with a private index, so that the user's index is unchanged.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::index_file::TemporaryIndex;
+use super::known_tree::NewFileBudget;
 use super::loop_files::INDEX;
-use super::path::{at, ended_by_nul, is_ours, is_there, parts};
-use super::program::{CancelToken, GitError, Order};
+use super::path::{at, is_ours, is_there, join_nul, split_nul};
+use super::program::{CancelToken, GitCommand, GitError};
 use super::repository::Repository;
 use super::runtime_files::RuntimeFiles;
-use super::walk_result::NewFileBudget;
 use tachikoma_config::Settings;
 use tachikoma_config::{Protected, ProtectedError};
 
-/// Lists files that are not, or may not be, what the index says.
+/// Lists files that may differ from the index.
 const CHANGED: [&str; 5] = [
     "diff-files",
     "-z",
@@ -22,28 +22,28 @@ const CHANGED: [&str; 5] = [
     "--ignore-submodules=dirty",
 ];
 
-/// What is left alone.
+/// Files that are left out.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Files that are neither kept nor replaced.
+    /// Files that are never stored or replaced.
     pub protected: Protected,
-    /// New files above this size are not kept. 0 = no limit.
+    /// Larger new files are not stored; 0 = no limit.
     pub max_file_bytes: u64,
-    /// What else the loop writes.
+    /// Files that the loop writes.
     pub runtime_files: RuntimeFiles,
 }
 
-/// What is left alone, in the words of the settings: patterns take their time to be built, and few need them.
+/// The settings for [`Rules`]. Building the patterns takes time, and most callers do not need them.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds {
     protected: Vec<String>,
     max_file_bytes: u64,
-    /// What the loop itself writes.
+    /// Files that the loop writes.
     pub runtime_files: RuntimeFiles,
 }
 
 impl Bounds {
-    /// Returns what the settings of a working directory leave alone.
+    /// Returns the settings of a working directory.
     #[must_use]
     pub fn of(settings: &Settings, working_dir: &Path) -> Self {
         let (git, state) = (&settings.git, &settings.state);
@@ -61,7 +61,7 @@ impl Bounds {
     /// Builds the rules.
     ///
     /// # Errors
-    /// A pattern cannot be used.
+    /// A pattern is invalid.
     pub fn rules(&self) -> Result<Rules, ProtectedError> {
         Ok(Rules {
             protected: Protected::new(&self.protected)?,
@@ -72,7 +72,7 @@ impl Bounds {
 }
 
 impl Rules {
-    /// Returns whether a path, from the top, is never looked at nor touched.
+    /// Returns whether a path is never read or changed.
     pub fn is_off_limits(&self, top: &Path, path: &[u8]) -> bool {
         is_ours(path) || self.protected.has(path) || self.runtime_files.has(top, path)
     }
@@ -86,35 +86,35 @@ fn size_of(path: &Path) -> u64 {
     std::fs::symlink_metadata(path).map_or(0, |there| there.len())
 }
 
-/// The work tree as it is, with the index that it was made in.
+/// The present work tree as a git tree, with the index that it was written from.
 #[derive(Debug)]
 pub struct WorktreeTree {
-    /// The tree.
+    /// The id of the tree.
     pub tree: String,
-    /// New files that it does not have, because there is no room for so much.
+    /// New files that are left out because they exceed the budget together.
     pub crowded: Vec<Vec<u8>>,
     pub(crate) repository: Repository,
     pub(crate) index: TemporaryIndex,
 }
 
 impl WorktreeTree {
-    /// Begins an order on the index that the tree was made in.
-    pub fn order<'a>(&'a self, words: &[&'a str]) -> Order<'a> {
-        self.repository.git.order(words).index(&self.index.0)
+    /// Builds a command that uses the index.
+    pub fn command<'a>(&'a self, args: &[&'a str]) -> GitCommand<'a> {
+        self.repository.git.command(args).index(&self.index.0)
     }
 
-    /// Names the files that are not what the index says.
+    /// Lists the files that differ from the index.
     pub fn differing(&self, cancel: &CancelToken) -> Result<BTreeSet<Vec<u8>>, GitError> {
-        // It fails where there is something to say, which is asked next.
-        let refresh = self.order(&["update-index", "-q", "--refresh"]);
+        // It fails if files differ, which the next command lists.
+        let refresh = self.command(&["update-index", "-q", "--refresh"]);
         refresh.run(cancel)?;
-        let answer = self.order(&CHANGED).ask(cancel)?;
-        Ok(parts(&answer).map(<[u8]>::to_vec).collect())
+        let output = self.command(&CHANGED).stdout(cancel)?;
+        Ok(split_nul(&output).map(<[u8]>::to_vec).collect())
     }
 }
 
-/// Looks at the work tree of a repository. `before` is what it will be compared with: what that has is not new, whatever its
-/// size. Nothing that the user sees changes; the contents of changed files go to git's store. Blocks.
+/// Writes the work tree of a repository as a tree. Files that are in `before` do not count as new. Changes nothing that the user
+/// sees; the contents of changed files are added to the object database. Blocks.
 ///
 /// # Errors
 /// Git fails, or the index cannot be copied.
@@ -132,36 +132,36 @@ pub fn worktree_tree(
         &repository.index
     };
     let index = TemporaryIndex::of(base.is_file().then_some(base), loop_dir)?;
-    let ask = |words: &[&str], stdin: &[u8]| {
-        let order = repository.git.order(words).index(&index.0);
-        order.stdin(stdin).ask(cancel)
+    let ask = |args: &[&str], stdin: &[u8]| {
+        let command = repository.git.command(args).index(&index.0);
+        command.stdin(stdin).stdout(cancel)
     };
     let changed = ask(&CHANGED, &[])?;
     let new = ask(&["ls-files", "-z", "--others", "--exclude-standard"], &[])?;
     let known = ask(&["ls-tree", "-r", "-z", "--name-only", before], &[])?;
-    let known: BTreeSet<&[u8]> = parts(&known).collect();
+    let known: BTreeSet<&[u8]> = split_nul(&known).collect();
     let top = &repository.top;
-    let changed = parts(&changed).filter(|path| !rules.is_off_limits(top, path));
+    let changed = split_nul(&changed).filter(|path| !rules.is_off_limits(top, path));
     let (there, gone): (Vec<_>, Vec<_>) = changed.partition(|path| is_there(top, path));
-    let new = parts(&new).filter(|path| {
-        // A repository of its own ends with a slash.
+    let new = split_nul(&new).filter(|path| {
+        // Git prints a nested repository with a slash.
         !path.ends_with(b"/")
             && !rules.is_off_limits(top, path)
             && (known.contains(path) || !rules.is_huge(&at(top, path)))
     });
     let mut room = NewFileBudget::new(rules.max_file_bytes);
     let own = ask(&["ls-files", "-z"], &[])?;
-    let users = repository.git.order(&["ls-files", "-z"]).ask(cancel)?;
-    let users: BTreeSet<&[u8]> = parts(&users).collect();
-    for path in parts(&own).filter(|path| !users.contains(path)) {
+    let users = repository.git.command(&["ls-files", "-z"]).stdout(cancel)?;
+    let users: BTreeSet<&[u8]> = split_nul(&users).collect();
+    for path in split_nul(&own).filter(|path| !users.contains(path)) {
         room.take(size_of(&at(top, path)));
     }
     let (new, crowded): (Vec<_>, Vec<_>) =
         new.partition(|path| known.contains(path) || room.take(size_of(&at(top, path))));
     let there = there.into_iter().filter(|path| can_be_kept(top, path));
-    let words = ["update-index", "-z", "--force-remove", "--stdin"];
-    ask(&words, &ended_by_nul(gone.into_iter()))?;
-    let words = [
+    let args = ["update-index", "-z", "--force-remove", "--stdin"];
+    ask(&args, &join_nul(gone.into_iter()))?;
+    let args = [
         "update-index",
         "-z",
         "--add",
@@ -169,17 +169,17 @@ pub fn worktree_tree(
         "--replace",
         "--stdin",
     ];
-    ask(&words, &ended_by_nul(there.chain(new)))?;
-    let tree = repository.git.order(&["write-tree"]).index(&index.0);
+    ask(&args, &join_nul(there.chain(new)))?;
+    let tree = repository.git.command(&["write-tree"]).index(&index.0);
     Ok(WorktreeTree {
-        tree: tree.ask_line(cancel)?,
+        tree: tree.stdout_line(cancel)?,
         crowded: crowded.into_iter().map(<[u8]>::to_vec).collect(),
         repository,
         index,
     })
 }
 
-/// Git keeps files, links and submodules; a pipe in the place of one is passed over.
+/// Returns whether git can store a path: files, links and submodules, but not pipes.
 fn can_be_kept(top: &Path, path: &[u8]) -> bool {
     std::fs::symlink_metadata(at(top, path)).map_or(true, |there| {
         there.is_file() || there.is_symlink() || there.is_dir()

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 use tachikoma_agents::line::Line;
 use tachikoma_loop_runner::process::{
-    Adoption, Guard, GuardNews, GuardOptions, Spawn, input, output,
+    Adoption, Guard, GuardOptions, GuardReport, Spawn, input, output,
 };
 use tachikoma_loop_runner::session::pump::{Flow, Pump};
 use tachikoma_loop_runner::session::transcript::Transcript;
@@ -82,9 +82,9 @@ async fn run(
             news = guard.next() => {
                 println!("{news:?}");
                 match news {
-                    GuardNews::Spawned { .. } => (),
-                    GuardNews::Lost { .. } => return Ok(()),
-                    GuardNews::SpawnFailed { .. } | GuardNews::Exited { .. } => break,
+                    GuardReport::Spawned { .. } => (),
+                    GuardReport::Lost { .. } => return Ok(()),
+                    GuardReport::SpawnFailed { .. } | GuardReport::Exited { .. } => break,
                 }
             }
             flow = pump.read(&mut print), if flowing => {

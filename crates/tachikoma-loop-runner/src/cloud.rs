@@ -9,9 +9,9 @@ use tachikoma_core::{LoopId, Seq};
 use tachikoma_fs::{atomic_file, make_dir, private};
 
 use crate::store::backup::{Listed, by_name};
-use crate::store::{StoreError, vault};
+use crate::store::{StoreError, encryption};
 
-pub use tachikoma_cloud::{CloudError as Error, Proxies, Surroundings, check};
+pub use tachikoma_cloud::{CloudEnvironment, CloudError as Error, Proxies, check};
 
 /// The text between the name of a backup and its digest.
 const DIGEST: &str = ".sha256-";
@@ -31,7 +31,7 @@ pub struct Cloud {
     /// The address, without a secret.
     pub url: String,
     /// Where credentials are searched.
-    pub surroundings: Surroundings,
+    pub cloud_environment: CloudEnvironment,
     /// How many backups of a loop are kept; 0 keeps all.
     pub max: u32,
 }
@@ -76,8 +76,8 @@ impl Copied {
 
     /// Returns whether it can be read only with a key.
     #[must_use]
-    pub fn is_sealed(&self) -> bool {
-        self.name().ends_with(vault::SUFFIX)
+    pub fn is_encrypted(&self) -> bool {
+        self.name().ends_with(encryption::SUFFIX)
     }
 
     /// Returns the name of the object.
@@ -107,7 +107,7 @@ impl Copied {
 
 /// The result of sending a backup.
 #[derive(Debug)]
-pub struct Sent {
+pub struct UploadedBackup {
     /// Its size.
     pub bytes: u64,
     /// Whether the store had it already.
@@ -141,14 +141,14 @@ impl Cloud {
     }
 
     fn open(&self) -> Result<Store, CloudError> {
-        tachikoma_cloud::open(&self.url, &self.surroundings)
+        tachikoma_cloud::open(&self.url, &self.cloud_environment)
     }
 
     /// Sends a backup, once.
     ///
     /// # Errors
     /// The file is gone or cannot be read, or the store refuses it.
-    pub async fn send(&self, path: &Path, has_work: bool) -> Result<Sent, SendError> {
+    pub async fn send(&self, path: &Path, has_work: bool) -> Result<UploadedBackup, SendError> {
         let io = |action, source| CloudError::Io {
             action,
             path: path.to_owned(),
@@ -166,7 +166,7 @@ impl Cloud {
         let store = self.open()?;
         let put = store.put(&object, &mut file, path, &digest).await?;
         let bytes = digest.bytes;
-        Ok(Sent {
+        Ok(UploadedBackup {
             bytes,
             was_there: put == Put::WasThere,
             copied: Copied::of(&Object {
@@ -180,7 +180,7 @@ impl Cloud {
     ///
     /// # Errors
     /// The store refuses to list or delete them.
-    pub async fn prune(&self, sent: &Sent) -> Result<(), CloudError> {
+    pub async fn prune(&self, sent: &UploadedBackup) -> Result<(), CloudError> {
         let Some(newest) = sent.copied.as_ref().filter(|_| self.max > 0) else {
             return Ok(());
         };
@@ -273,7 +273,7 @@ mod tests {
         "loop_00000000-0000-0000-0000-000000000007-00000000000000000012-20251115T050444Z.tar";
 
     #[test]
-    fn only_a_name_of_ours_with_a_digest_is_a_copy() {
+    fn only_names_with_a_digest_are_remote_backups() {
         let digest = "0123456789abcdef".repeat(2);
         let object = |name: String| Object { name, bytes: 5 };
         let with_work = Copied::of(&object(object_name(NAME, true, &digest))).unwrap();

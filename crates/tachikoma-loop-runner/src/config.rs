@@ -17,7 +17,7 @@ use tachikoma_core::policy::{AutocommitRules, RebootRules, Timeouts};
 use tachikoma_core::{HookPoint, Launch, LoopId, Permitted, Policy, microusd};
 use tachikoma_fs::RALPH_DIR;
 
-use crate::cloud::{Cloud, Surroundings};
+use crate::cloud::{Cloud, CloudEnvironment};
 use crate::gates;
 use crate::git::bundle::BundleSource;
 use crate::git::worktree_tree::Bounds;
@@ -30,10 +30,10 @@ use crate::settings::{
     self, AgentName, HumanDuration, PromptChannel, RebootMode, Secret, Settings,
 };
 use crate::store::backup::Backups;
+use crate::store::encryption::Encryption;
 use crate::store::recover::{Copies, Loss};
 use crate::store::snapshot::Packing;
 use crate::store::temporary;
-use crate::store::vault::Vault;
 use tachikoma_core::error_chain as chain;
 
 /// How long a loop waits for space on a full disk. A person or a cleanup job that has not made space by then will not do it soon.
@@ -86,9 +86,9 @@ pub struct LoopConfig {
     /// The values of the variables that the settings name. Only notifications get them.
     pub secrets: BTreeMap<String, Secret>,
     /// Where credentials of an object store are searched.
-    pub surroundings: Surroundings,
+    pub cloud_environment: CloudEnvironment,
     /// Encrypts and decrypts the files of the loop.
-    pub vault: Vault,
+    pub encryption: Encryption,
     /// How long the loop waits for space on a full disk; usually [`DISK_FULL_TIMEOUT`].
     pub disk_full_timeout: Duration,
 }
@@ -439,7 +439,7 @@ impl LoopConfig {
         blind
             .map(|(key, _)| {
                 format!(
-                    "agent {name} does not say what it uses: {key} ends nothing; max_duration does"
+                    "agent {name} does not report its usage: {key} has no effect; use max_duration"
                 )
             })
             .collect()
@@ -464,7 +464,7 @@ impl LoopConfig {
             dir: self.resolve(&self.settings.state.backup_dir),
             max: self.settings.state.max_backups,
             packing: self.packing(),
-            vault: self.vault.clone(),
+            encryption: self.encryption.clone(),
         }
     }
 
@@ -474,7 +474,7 @@ impl LoopConfig {
         let url = state.cloud_url.clone().filter(|_| state.enabled)?;
         Some(Cloud {
             url,
-            surroundings: self.surroundings.clone(),
+            cloud_environment: self.cloud_environment.clone(),
             max: state.max_backups,
         })
     }
@@ -495,13 +495,13 @@ impl LoopConfig {
         Copies {
             snapshot: self.snapshot_path(),
             backups: self.backups().dir,
-            vault: self.vault.clone(),
+            encryption: self.encryption.clone(),
         }
     }
 
     /// Returns the file of the snapshot in its configured format.
     pub(crate) fn packed_snapshot_path(&self) -> PathBuf {
-        self.packing().path(&self.snapshot_path(), &self.vault)
+        self.packing().path(&self.snapshot_path(), &self.encryption)
     }
 
     /// Returns where the transcripts of a loop are kept.

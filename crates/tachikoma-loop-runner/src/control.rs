@@ -5,5 +5,5 @@ mod protocol;
 mod server;
 
 pub use client::{Client, ClientError};
-pub use protocol::{Hello, PROTOCOL, Request, Response};
-pub use server::Server;
+pub use protocol::{ControlRequest, Hello, PROTOCOL, Response};
+pub use server::ControlServer;

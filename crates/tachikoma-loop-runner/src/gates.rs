@@ -69,7 +69,7 @@ impl CheckRun {
     }
 }
 
-/// The surroundings of a check.
+/// The directory and variables of a check.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub iteration: u32,

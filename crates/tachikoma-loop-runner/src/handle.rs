@@ -15,7 +15,8 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{PlannedHook, RebootHook, RegisterError};
 use crate::notice::Notice;
-use crate::process::{Family, Hooks, Sender, signal_name};
+use crate::process::{Family, Sender, signal_name};
+use crate::request::{Caller, ControlRequest};
 use crate::settings::Settings;
 
 /// Commands that may wait for the runner. A caller beyond that waits until there is space.
@@ -33,28 +34,10 @@ const NOTICES_MAX: usize = 1024;
 /// A request to the runner.
 #[derive(Debug)]
 pub(crate) enum LoopRequest {
-    Command {
-        command: LoopCommand,
-        /// The kind of hooks that gave the command; `None` for the operator.
-        hooks: Option<Hooks>,
-        reply: oneshot::Sender<Answer>,
-    },
-    Set {
-        key: String,
-        value: serde_json::Value,
-        reply: oneshot::Sender<Answer>,
-    },
-    Note {
-        text: String,
-        operator: bool,
-        reply: oneshot::Sender<Answer>,
-    },
-    Done {
-        reason: Option<String>,
-        reply: oneshot::Sender<Answer>,
-    },
-    Operator {
+    /// A caller asks for something and waits for the answer.
+    Ask {
         request: ControlRequest,
+        caller: Caller,
         reply: oneshot::Sender<Answer>,
     },
     /// The settings were read again, because a caller asked for it.
@@ -74,27 +57,6 @@ pub(crate) enum LoopRequest {
     Suspend { done: oneshot::Sender<()> },
     /// The process continues.
     Continue,
-}
-
-/// What the operator asks besides commands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ControlRequest {
-    Answer {
-        id: Option<u32>,
-        choice: Choice,
-        prompt_file: Option<PathBuf>,
-    },
-    Hold {
-        id: u32,
-        writing: bool,
-    },
-    Attend {
-        on: bool,
-    },
-    Tell {
-        text: String,
-    },
-    Reload,
 }
 
 /// Settings that were read again.
@@ -156,21 +118,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn command(&self, command: LoopCommand) -> Result<Answer, Gone> {
-        self.command_of(command, None).await
-    }
-
-    /// Gives a command for hooks or for the operator.
-    pub(crate) async fn command_of(
-        &self,
-        command: LoopCommand,
-        hooks: Option<Hooks>,
-    ) -> Result<Answer, Gone> {
-        self.ask(|reply| LoopRequest::Command {
-            command,
-            hooks,
-            reply,
-        })
-        .await
+        self.request(ControlRequest::Command { command }).await
     }
 
     /// Stores a value in the free map of the loop; null removes it. Otherwise like
@@ -179,8 +127,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn set(&self, key: String, value: serde_json::Value) -> Result<Answer, Gone> {
-        self.ask(|reply| LoopRequest::Set { key, value, reply })
-            .await
+        self.request(ControlRequest::Set { key, value }).await
     }
 
     /// Leaves a note for the sessions to come. Otherwise like [`LoopHandle::command`].
@@ -188,16 +135,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn note(&self, text: String) -> Result<Answer, Gone> {
-        self.note_of(text, true).await
-    }
-
-    pub(crate) async fn note_of(&self, text: String, operator: bool) -> Result<Answer, Gone> {
-        let note = |reply| LoopRequest::Note {
-            text,
-            operator,
-            reply,
-        };
-        self.ask(note).await
+        self.request(ControlRequest::Note { text }).await
     }
 
     /// Claims, for the iteration under way, that the whole work is complete. Otherwise like [`LoopHandle::command`].
@@ -205,7 +143,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn done(&self, reason: Option<String>) -> Result<Answer, Gone> {
-        self.ask(|reply| LoopRequest::Done { reason, reply }).await
+        self.request(ControlRequest::Done { reason }).await
     }
 
     /// Answers the open question, or the one with an id. [`Choice::Edit`] needs the file that has the prompt for one iteration. Otherwise like [`LoopHandle::command`].
@@ -223,8 +161,7 @@ impl LoopHandle {
             choice,
             prompt_file,
         };
-        self.ask(|reply| LoopRequest::Operator { request, reply })
-            .await
+        self.request(request).await
     }
 
     /// Says whether the operator is writing the answer to a question, which stays open meanwhile. Otherwise like
@@ -233,9 +170,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn hold(&self, id: u32, writing: bool) -> Result<Answer, Gone> {
-        let request = ControlRequest::Hold { id, writing };
-        self.ask(|reply| LoopRequest::Operator { request, reply })
-            .await
+        self.request(ControlRequest::Hold { id, writing }).await
     }
 
     /// Turns attended mode on or off. Otherwise like [`LoopHandle::command`].
@@ -243,9 +178,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn attend(&self, on: bool) -> Result<Answer, Gone> {
-        let request = ControlRequest::Attend { on };
-        self.ask(|reply| LoopRequest::Operator { request, reply })
-            .await
+        self.request(ControlRequest::Attend { on }).await
     }
 
     /// Tells the agent something: while its next tool runs if the agent can read it then, otherwise with the next prompt. Otherwise like
@@ -254,9 +187,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn tell(&self, text: String) -> Result<Answer, Gone> {
-        let request = ControlRequest::Tell { text };
-        self.ask(|reply| LoopRequest::Operator { request, reply })
-            .await
+        self.request(ControlRequest::Tell { text }).await
     }
 
     /// Reloads the configuration. Otherwise like [`LoopHandle::command`].
@@ -264,9 +195,7 @@ impl LoopHandle {
     /// # Errors
     /// The runner was dropped.
     pub async fn reload(&self) -> Result<Answer, Gone> {
-        let request = ControlRequest::Reload;
-        self.ask(|reply| LoopRequest::Operator { request, reply })
-            .await
+        self.request(ControlRequest::Reload).await
     }
 
     pub(crate) fn family(&self) -> Arc<Family> {
@@ -279,22 +208,16 @@ impl LoopHandle {
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
         let judged = self.family.judge(sender, in_doubt);
         if let Err(refused) = judged {
-            self.report_refusal(signal_name(signal), refused.pid, true, refused.gone);
+            self.report_refusal(&signal_name(signal), refused.pid, true, refused.gone);
         }
         judged.is_ok()
     }
 
     /// Records a refusal, so that the operator learns of the attempt.
-    pub(crate) fn report_refusal(
-        &self,
-        request: String,
-        pid: Option<i32>,
-        agent: bool,
-        gone: bool,
-    ) {
+    pub(crate) fn report_refusal(&self, request: &str, pid: Option<i32>, agent: bool, gone: bool) {
         if self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS_MAX {
             self.report(Incident::AccessRefused {
-                request,
+                request: request.to_owned(),
                 pid,
                 agent,
                 gone,
@@ -312,13 +235,23 @@ impl LoopHandle {
         let _ = self.requests.try_send(LoopRequest::Incident(incident));
     }
 
-    async fn ask(
+    async fn request(&self, request: ControlRequest) -> Result<Answer, Gone> {
+        self.ask(request, Caller::Operator).await
+    }
+
+    /// Makes a request for a caller, and returns the answer.
+    pub(crate) async fn ask(
         &self,
-        request: impl FnOnce(oneshot::Sender<Answer>) -> LoopRequest,
+        request: ControlRequest,
+        caller: Caller,
     ) -> Result<Answer, Gone> {
         let (reply, answer) = oneshot::channel();
         let asked = async {
-            let request = request(reply);
+            let request = LoopRequest::Ask {
+                request,
+                caller,
+                reply,
+            };
             self.requests.send(request).await.map_err(|_| Gone)?;
             answer.await.map_err(|_| Gone)
         };
@@ -326,7 +259,7 @@ impl LoopHandle {
             Some(answer) => answer,
             None => Ok(Answer::Refused {
                 current: self.status().state,
-                reason: "nothing runs; `tachikoma run` goes on with the loop".to_owned(),
+                reason: "the loop is not running; `tachikoma run` continues the loop".to_owned(),
             }),
         }
     }

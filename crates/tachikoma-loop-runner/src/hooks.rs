@@ -227,7 +227,7 @@ impl Registry {
         if off {
             return Vec::new();
         }
-        let configured = settings.hook.iter().filter(|hook| point == hook.on.into());
+        let configured = settings.hook.iter().filter(|hook| point == hook.on);
         let configured = configured.map(PlannedHook::command);
         let registered = self.registered.get(&point).into_iter().flatten();
         configured.chain(registered.cloned()).collect()
@@ -256,11 +256,11 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{HumanDuration, Moment};
+    use crate::settings::HumanDuration;
 
     fn settings(timeouts: &[u64]) -> Settings {
         let hook = |seconds: &u64| Hook {
-            on: Moment::BeforeReboot,
+            on: HookPoint::BeforeReboot,
             command: format!("./hook.sh {seconds}\nexit 0"),
             timeout: HumanDuration::from_secs(*seconds),
         };

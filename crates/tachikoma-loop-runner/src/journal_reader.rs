@@ -6,8 +6,8 @@ use tachikoma_core::replay::Gap;
 use tachikoma_core::{LoopEvent, Record, Seq};
 
 use crate::store::StoreError;
+use crate::store::encryption::Encryption;
 use crate::store::journal::{self, JournalEnd};
-use crate::store::vault::Vault;
 
 /// Gaps that are reported.
 const GAPS_MAX: usize = 10;
@@ -63,12 +63,12 @@ fn path_of(error: &StoreError) -> Option<&Path> {
 /// Nothing can be read.
 pub fn read(
     dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     mut each: impl FnMut(Record) -> Result<(), Gap>,
 ) -> Result<JournalRead, StoreError> {
     let mut gaps = Vec::new();
     let mut lost = false;
-    let result = walk(dir, vault, Seq(0), |read| {
+    let result = walk(dir, encryption, Seq(0), |read| {
         let Ok(record) = read else {
             lost = true;
             return;
@@ -94,11 +94,11 @@ pub fn read(
 /// Nothing can be read.
 pub fn records(
     dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     after: Seq,
     mut each: impl FnMut(Record),
 ) -> Result<JournalRead, StoreError> {
-    walk(dir, vault, after, |read| {
+    walk(dir, encryption, after, |read| {
         if let Ok(record) = read {
             each(record);
         }
@@ -108,13 +108,13 @@ pub fn records(
 /// Reads all records, and collects the damage.
 fn walk(
     dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     after: Seq,
     mut each: impl FnMut(Result<Record, ()>),
 ) -> Result<JournalRead, StoreError> {
     let mut result = JournalRead::default();
     let mut any = after > Seq(0);
-    let end = journal::read_around(dir, vault, after, |read| {
+    let end = journal::read_around(dir, encryption, after, |read| {
         any |= read.is_ok();
         each(read.map_err(|error| result.damaged(error)));
     })?;

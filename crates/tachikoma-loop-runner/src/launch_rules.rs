@@ -11,8 +11,8 @@ use toml::Value;
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
 use crate::process::Adoption;
 use crate::settings::{Layers, Loaded, Origin, Secret, SettingsError};
+use crate::store::encryption::Encryption;
 use crate::store::recover::Loss;
-use crate::store::vault::Vault;
 
 /// A setting of `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,8 +139,8 @@ fn rules_of(loaded: Loaded, launch: &Launch, repository: bool) -> Rules {
         loss: Loss::Refuse,
         cgroup: false,
         secrets: BTreeMap::new(),
-        surroundings: crate::cloud::Surroundings::default(),
-        vault: Vault::plain(),
+        cloud_environment: crate::cloud::CloudEnvironment::default(),
+        encryption: Encryption::plain(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     // An agent that could not be run now counts as a program of any kind.

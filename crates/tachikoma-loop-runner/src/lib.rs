@@ -55,6 +55,7 @@ mod notice;
 pub mod notify;
 pub mod offline;
 pub mod prompt;
+mod request;
 mod runner;
 pub mod session;
 mod shell;

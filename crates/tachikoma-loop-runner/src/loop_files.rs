@@ -9,9 +9,9 @@ use crate::cloud::Cloud;
 use crate::git::bundle::BundleSource;
 use crate::git::worktree_tree::Bounds;
 use crate::store::backup::Backups;
+use crate::store::encryption::Encryption;
 use crate::store::recover::Copies;
 use crate::store::snapshot::Packing;
-use crate::store::vault::Vault;
 
 /// The paths of a working directory's loops.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Premises {
     /// The format of the snapshot.
     pub packing: Packing,
     /// Encrypts and decrypts the files.
-    pub vault: Vault,
+    pub encryption: Encryption,
     /// The backups of all loops.
     pub backups: Backups,
     /// The object store to which they are uploaded; `None` if they are not.
@@ -47,7 +47,7 @@ impl Premises {
         Copies {
             snapshot: self.snapshot.clone(),
             backups: self.backups.dir.clone(),
-            vault: self.vault.clone(),
+            encryption: self.encryption.clone(),
         }
     }
 

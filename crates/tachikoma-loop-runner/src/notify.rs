@@ -22,7 +22,7 @@ use crate::hooks::HookEvent;
 use crate::settings::{Notify, Secret};
 use crate::shell::{CancellableTask, Shell, TaskResult};
 
-pub use send::{Sent, test};
+pub use send::{TestDelivery, test};
 
 /// Messages that may wait for one target. A service that was down for hours should not get all of them later. The end of the loop
 /// happens once; when the queue is full, it replaces another message.
@@ -111,7 +111,7 @@ impl Address {
     }
 
     fn hears(&self, point: HookPoint) -> bool {
-        self.settings.on.iter().any(|on| point == (*on).into())
+        self.settings.on.contains(&point)
     }
 }
 

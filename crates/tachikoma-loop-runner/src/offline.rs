@@ -69,7 +69,11 @@ pub fn note(
     loop_id: LoopId,
     text: String,
 ) -> Result<Option<Set>, OfflineError> {
-    if loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)? != Some(loop_id)
+    if loops::current(
+        &premises.working_dir,
+        &premises.snapshot,
+        &premises.encryption,
+    )? != Some(loop_id)
     {
         return Ok(None);
     }
@@ -101,7 +105,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
         &premises.snapshot,
         premises.packing,
         Durability::Synced,
-        &premises.vault,
+        &premises.encryption,
     );
     Ok(Set {
         answer: answer.unwrap_or(Answer::Refused {
@@ -119,7 +123,7 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
 pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
     let (_lock, loop_id) = hold(premises).await?;
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
-        snapshot::read(&premises.snapshot, &premises.vault)
+        snapshot::read(&premises.snapshot, &premises.encryption)
     {
         // Only the version that wrote it can read it.
         return Err(error.into());
@@ -128,7 +132,7 @@ pub async fn clear(premises: &Premises) -> Result<LoopId, OfflineError> {
         &premises.working_dir,
         loop_id,
         &premises.snapshot,
-        &premises.vault,
+        &premises.encryption,
     )?;
     Ok(loop_id)
 }
@@ -152,7 +156,7 @@ pub async fn backup(premises: &Premises, loop_id: LoopId) -> Result<Taken, Offli
     let go_on = AtomicBool::new(false);
     let mut without_work = None;
     if premises.cloud.is_some() {
-        let owed = found.state.owes_a_look();
+        let owed = found.state.needs_survey();
         let owner = match &lock {
             Some(lock) => ChangeOwner::since_last_survey(owed, lock.died(), found.state.time),
             None if owed => ChangeOwner::Loop,
@@ -179,7 +183,11 @@ pub async fn restore(
     looked_at: &Manifest,
 ) -> Result<Restored, OfflineError> {
     // Files without a key are not damaged, and must not be moved away.
-    key_check::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
+    key_check::check_keys(
+        &premises.encryption,
+        &premises.working_dir,
+        &premises.snapshot,
+    )?;
     let lock = alone(&premises.working_dir).await?;
     Ok(restore::restore(&lock, premises, file, looked_at)?)
 }
@@ -218,7 +226,11 @@ pub fn unpack(
 /// A runner runs the loop, or a file cannot be deleted.
 pub async fn purge(premises: &Premises) -> Result<Purged, OfflineError> {
     // Without the key the contents of the files cannot be checked before they are deleted.
-    key_check::check_keys(&premises.vault, &premises.working_dir, &premises.snapshot)?;
+    key_check::check_keys(
+        &premises.encryption,
+        &premises.working_dir,
+        &premises.snapshot,
+    )?;
     let lock = WorkLock::acquire(&premises.working_dir).await?;
     if let Some(dead) = lock.crashed() {
         // The lock file is needed to find the processes.
@@ -245,7 +257,7 @@ async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;
     restore::settle(working_dir)?;
-    let current = loops::current(working_dir, &premises.snapshot, &premises.vault)?;
+    let current = loops::current(working_dir, &premises.snapshot, &premises.encryption)?;
     let loop_id = current.ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
     Ok((lock, loop_id))
 }

@@ -9,4 +9,4 @@ mod output;
 pub(crate) use cancellable_task::{CancellableTask, TaskCommand, TaskResult};
 pub(crate) use job::{Ended, Failure, GRACE, Job, Shell};
 pub(crate) use limit::Limit;
-pub(crate) use output::Said;
+pub(crate) use output::CommandOutput;

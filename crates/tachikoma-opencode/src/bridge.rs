@@ -1,7 +1,8 @@
-//! The bridge: a process that the runner starts in an agent's place and that holds one conversation with a server. Lines on
-//! one side ([`Order`], events and [`Own`]), HTTP on the other. It dies with the runner's patience, its input or its
-//! server, and says which; what the server does meanwhile is the server's. That is why whoever takes a conversation up
-//! again ends a turn that still goes on there.
+//! The bridge: a process that the runner starts like an agent, and that holds one conversation with a server. It reads orders
+//! ([`Order`]) and prints events and reports ([`Own`]) as lines, and uses HTTP to talk to the server.
+//!
+//! The bridge ends with its input, a signal or its server, and prints why. The server may go on with a turn after that, so a bridge
+//! that resumes a conversation first ends the turn that still runs there.
 
 mod filter;
 mod find;
@@ -23,76 +24,72 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::client::{Client, EventStream, Login};
+use super::client::{Client, ClientError, EventStream, Login, StreamEnd};
 use filter::Filter;
 use messages::{AnswerIndex, ServerClock};
 use session_tree::SessionTree;
 use tachikoma_core::error_chain as chain;
 use turn::Turn;
 
-/// A prompt with its hand-off has some 100 KiB; nobody types more than this.
+/// A prompt with its hand-off has about 100 KiB.
 const ORDER_BYTES_MAX: usize = 16 << 20;
 
-/// Orders that wait while a request is under way. The runner says a few at a time.
+/// Orders that wait while a request is under way. The runner sends few at a time.
 const ORDERS_MAX: usize = 16;
 
-/// Timeout of most requests. The first request of a directory loads its tools, which takes seconds and longer on a busy machine.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time to end the turn under way when the bridge ends. The server takes up to 1.2 s, or longer on a busy machine.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a bridge that is not needed any more sees to it that nothing goes on behind it. The server takes up to 1.2 s to
-/// end a turn, on a busy machine more.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How often a hand-off is asked for again after its server died. The loop bounds the time.
+/// How often the request for a hand-off is repeated after its server died. The loop limits the time.
 const RECOVERIES_MAX: u32 = 3;
 
-/// What a bridge is told.
+/// Settings of a bridge.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which server.
+    /// The server.
     pub server: Server,
-    /// The directory that the conversation works in, absolute.
+    /// Working directory of the conversation, absolute.
     pub directory: PathBuf,
-    /// The model, as `provider/model`.
+    /// The model as `provider/model`; `None` for the server's default.
     pub model: Option<String>,
-    /// What the agent may do without asking.
+    /// What the agent may do without permission requests.
     pub permission: Permission,
-    /// Commands that it may run with [`Permission::Safe`], each with any arguments.
+    /// Commands that the agent may run with [`Permission::Safe`], each with any arguments.
     pub allow: Vec<String>,
-    /// The conversation to go on in.
+    /// Id of the conversation to resume; `None` for a new one.
     pub resume: Option<String>,
-    /// Whether the context is managed from outside, so that a full one is reported instead of compacted.
+    /// Whether the loop manages the context, so that the server must not compact a full one.
     pub managed: bool,
-    /// Who we are to the server.
+    /// Login that the user configured; `None` for a server without a password, or with a generated one.
     pub login: Option<Login>,
 }
 
-/// Which server.
+/// How the server is found.
 #[derive(Clone, Debug)]
 pub enum Server {
-    /// One that someone else runs, at this address.
+    /// At a fixed address. It is not supervised.
     At(String),
-    /// One whose supervisor has this directory.
+    /// By the server file in the directory of its supervisor.
     Supervised(PathBuf),
 }
 
 /// Why a bridge ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nothing more is wanted.
+    /// The input was closed.
     InputEnded,
-    /// It was told to end.
+    /// The process got a signal to end.
     Terminated,
-    /// The server went away: another bridge may find it again.
+    /// The server is gone. Another bridge may find it again.
     Lost(String),
-    /// There is no server, and none will come by itself.
+    /// There is no server, and waiting does not help.
     GaveUp(String),
 }
 
 impl End {
-    /// Returns the last words, where there is something to say.
+    /// Returns the last line to print, if there is one.
     #[must_use]
-    pub fn words(&self) -> Option<String> {
+    pub fn message(&self) -> Option<String> {
         match self {
             Self::InputEnded | Self::Terminated => None,
             Self::Lost(why) => Some(format!("{SERVER_LOST}: {why}")),
@@ -112,7 +109,16 @@ impl End {
     }
 }
 
-/// Speaks between a runner and a server until one of them has enough.
+impl From<ClientError> for End {
+    fn from(error: ClientError) -> Self {
+        match error.is_absence() {
+            true => Self::Lost(chain(&error)),
+            false => Self::GaveUp(chain(&error)),
+        }
+    }
+}
+
+/// Passes orders to the server and events to `output` until the input or the server ends.
 pub async fn run(
     options: Options,
     input: impl AsyncRead + Unpin + Send + 'static,
@@ -120,7 +126,6 @@ pub async fn run(
     terminated: impl Future<Output = ()>,
 ) -> End {
     let (orders, wanted) = mpsc::channel(ORDERS_MAX);
-    // Ends with the input, or with this process.
     let reader = tokio::spawn(read_orders(input, orders));
     let mut bridge = Bridge {
         options,
@@ -130,6 +135,7 @@ pub async fn run(
         recoveries: 0,
     };
     let end = bridge.serve(terminated).await;
+    tracing::info!(code = end.code(), "bridge ended");
     reader.abort();
     end
 }
@@ -138,40 +144,56 @@ struct Bridge<O> {
     options: Options,
     output: O,
     orders: mpsc::Receiver<Order>,
-    /// Orders that came while there was no server to carry them out.
+    /// Orders that arrived while there was no server.
     waiting: VecDeque<Order>,
-    /// How often a hand-off was asked for again.
+    /// How often the request for a hand-off was repeated.
     recoveries: u32,
 }
 
-/// A conversation that is open.
+/// An open conversation.
 struct Conversation {
     client: Client,
     events: EventStream,
     clock: ServerClock,
     answer_index: AnswerIndex,
     version: Option<String>,
-    /// The server's id of it; none before there is one.
+    /// The server's id of the conversation; `None` until it is created.
     id: Option<String>,
-    /// Whether the one that was to be gone on with is not known any more.
-    gone: bool,
-    /// How much fits into each model's context: asked for while the first prompt is on its way.
-    asked_windows: Option<JoinHandle<Vec<(String, u64)>>>,
-    windows: Vec<(String, u64)>,
+    /// How the conversation continues an earlier one.
+    origin: Origin,
+    windows: ContextWindows,
     session_tree: SessionTree,
     filter: Filter,
     turn: Option<Turn>,
-    /// Whether a turn of an earlier bridge may be there that was cut.
-    resumed: bool,
-    /// Streams in a row that ended without an event.
+    /// Event streams in a row that ended without an event.
     reconnected: u32,
 }
 
-/// What happens next.
+/// How a conversation continues an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// It does not, or the first prompt was given already.
+    Fresh,
+    /// It was resumed. The server may know a turn that was cut.
+    Resumed,
+    /// The server no longer knows the conversation that was to be resumed.
+    Gone,
+}
+
+/// Context sizes of the models, in tokens.
+#[derive(Debug, Default)]
+struct ContextWindows {
+    /// The request for them, which runs while the first prompt is sent.
+    request: Option<JoinHandle<Vec<(String, u64)>>>,
+    /// Sizes by model that were not printed yet.
+    unreported: Vec<(String, u64)>,
+}
+
+/// The next event of a bridge.
 enum Next {
     Order(Option<Order>),
-    Event(Result<String, super::client::StreamEnd>),
-    Look,
+    Event(Result<String, StreamEnd>),
+    CheckTurn,
     Terminate,
 }
 
@@ -193,26 +215,26 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                     () = &mut terminated => Next::Terminate,
                     order = self.orders.recv() => Next::Order(order),
                     event = conversation.events.next() => Next::Event(event),
-                    () = turn::due(conversation.turn.as_ref()) => Next::Look,
+                    () = turn::check_due(conversation.turn.as_ref()) => Next::CheckTurn,
                 },
             };
             let done = match next {
-                Next::Order(Some(order)) => self.carry_out(&mut conversation, order).await,
+                Next::Order(Some(order)) => self.perform(&mut conversation, order).await,
                 Next::Order(None) => Err(End::InputEnded),
                 Next::Terminate => Err(End::Terminated),
-                Next::Event(Ok(data)) => self.heard(&mut conversation, &data).await,
+                Next::Event(Ok(data)) => self.server_event(&mut conversation, &data).await,
                 Next::Event(Err(end)) => self.stream_ended(&mut conversation, &end).await,
-                Next::Look => self.look(&mut conversation).await,
+                Next::CheckTurn => self.check_turn(&mut conversation).await,
             };
             if let Err(end) = done {
-                let Some(text) = self.worth_asking_again(&end, &conversation) else {
+                let Some(text) = self.prompt_to_repeat(&end, &conversation) else {
                     if matches!(end, End::InputEnded | End::Terminated) {
-                        let _ = tokio::time::timeout(LEAVE_PATIENCE, conversation.leave()).await;
+                        let _ = tokio::time::timeout(LEAVE_TIMEOUT, conversation.leave()).await;
                     }
                     return end;
                 };
                 let recovered = tokio::select! {
-                    recovered = self.ask_again(&conversation, text) => recovered,
+                    recovered = self.repeat_prompt(&conversation, text) => recovered,
                     () = &mut terminated => return End::Terminated,
                 };
                 conversation = match recovered {
@@ -223,16 +245,15 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Returns the text of a prompt that begins no iteration and lost its server: the request for a hand-off. An iteration is tried
-    /// again by the loop, a hand-off is not.
-    fn worth_asking_again(&self, end: &End, conversation: &Conversation) -> Option<String> {
+    /// Returns the request for a hand-off if it lost its server. The loop repeats iterations, but not this request.
+    fn prompt_to_repeat(&self, end: &End, conversation: &Conversation) -> Option<String> {
         let is_lost = matches!(end, End::Lost(_)) && self.recoveries < RECOVERIES_MAX;
         let turn = conversation.turn.as_ref().filter(|_| is_lost);
-        turn.and_then(Turn::to_repeat)
+        turn.and_then(Turn::prompt_to_repeat)
     }
 
-    /// Takes the conversation up again in the next server, and gives the prompt once more.
-    async fn ask_again(
+    /// Resumes the conversation in the next server, and sends the prompt again.
+    async fn repeat_prompt(
         &mut self,
         before: &Conversation,
         text: String,
@@ -244,27 +265,23 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         Ok(conversation)
     }
 
-    async fn carry_out(
-        &mut self,
-        conversation: &mut Conversation,
-        order: Order,
-    ) -> Result<(), End> {
+    async fn perform(&mut self, conversation: &mut Conversation, order: Order) -> Result<(), End> {
         match order {
-            Order::AreYouThere => self.say(&Own::Here {}).await,
+            Order::AreYouThere => self.report(&Own::Here {}).await,
             Order::Prompt { text, iteration } => self.prompt(conversation, &text, iteration).await,
             Order::Aside { text } => self.aside(conversation, &text).await,
             Order::Interrupt => self.interrupt(conversation).await,
-            Order::WhatCost => self.cost(conversation).await,
+            Order::WhatCost => self.report_cost(conversation).await,
         }
     }
 
-    /// Says something of our own.
-    async fn say(&mut self, own: &Own) -> Result<(), End> {
+    /// Prints a report of the bridge.
+    async fn report(&mut self, own: &Own) -> Result<(), End> {
         let line = serde_json::to_string(own).unwrap_or_default();
         self.print(&line).await
     }
 
-    /// Prints one line. A runner that does not read it any more has enough.
+    /// Prints one line. A runner that no longer reads has closed the input as well.
     async fn print(&mut self, line: &str) -> Result<(), End> {
         let mut bytes = Vec::with_capacity(line.len() + 1);
         bytes.extend_from_slice(line.as_bytes());
@@ -277,16 +294,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     }
 }
 
-/// Whoever goes away in the middle of a request is lost.
-fn lost(error: &super::client::ClientError) -> End {
-    if error.is_absence() {
-        End::Lost(chain(error))
-    } else {
-        End::GaveUp(chain(error))
-    }
-}
-
-fn word(value: &Value) -> &str {
+fn str_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
@@ -300,7 +308,7 @@ async fn read_orders(mut input: impl AsyncRead + Unpin, orders: mpsc::Sender<Ord
         };
         let mut read_orders = Vec::new();
         lines.push(buffer.get(..read).unwrap_or_default(), &mut |line| {
-            // Only the runner talks to us; what it does not say is nothing.
+            // Only the runner writes here, so that other lines are ignored.
             read_orders.extend(serde_json::from_str::<Order>(&line.text));
         });
         for order in read_orders {

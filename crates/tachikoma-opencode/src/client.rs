@@ -1,409 +1,605 @@
-//! A client of OpenCode's server: one request at a time, each on a connection of its own, bounded in time and size.
+//! A client of OpenCode's server: each request has its own connection and is bounded in time and size.
 //!
-//! A request on a connection that was kept may meet the moment at which the server dies or was restarted, and then nobody
-//! knows whether it arrived; and a request that the server takes in its first second is never answered, nor are those
-//! behind it on the same connection.
+//! Connections are not reused. A request on a kept connection may be lost when the server dies, and then it is unknown whether it
+//! arrived. The server also never answers requests that it gets in its first second, nor later ones on the same connection.
 
 mod address;
 mod stream;
 
 pub use address::{Address, AddressError};
-pub use stream::{EventStream, StreamEnd};
+pub(crate) use stream::{EventStream, StreamEnd};
 
+use std::fmt;
+use std::io;
 use std::time::Duration;
 
-use reqwest::{Method, Response, StatusCode, header};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use tachikoma_config::Secret;
-use tachikoma_process::{Owner, verify};
+use tachikoma_process::{ListenerError, Owner, verify};
 
-/// On one machine a connection is there at once or not at all.
+/// A server on the same machine accepts a connection at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A whole conversation's last message, or the list of all providers with their models: some megabytes.
+/// Timeout of most requests. The first request of a directory loads its tools, which takes seconds, or longer on a busy machine.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The last message of a conversation, or the list of all providers with their models, has some megabytes.
 const BODY_BYTES_MAX: usize = 32 << 20;
 
-/// What is quoted of an answer that was not expected.
-const QUOTED_BYTES_MAX: usize = 300;
+/// Length of the part of an unexpected answer that is quoted in an error.
+const QUOTED_BYTES_MAX: usize = 200;
 
-/// The user that the server expects unless it is told otherwise.
+/// The server's user name unless `OPENCODE_SERVER_USERNAME` is set.
 pub const DEFAULT_USER: &str = "opencode";
 
-/// Who we are to the server.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// User name and password for a server.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// The user.
+    /// User name.
     pub user: String,
-    /// The password.
+    /// Password.
     pub password: Secret,
 }
 
-/// A server, and the directory that we work in there.
+/// Sends requests to a server.
 #[derive(Clone, Debug)]
-pub struct Client {
-    http: reqwest::Client,
+pub(crate) struct Client {
     address: Address,
-    directory: String,
+    /// The project directory that the requests are about; `None` for the directory that the server was started in.
+    directory: Option<String>,
+    /// `None` if the server has no password.
     login: Option<Login>,
-    /// Which process may have the password.
+    /// The only process that may get the password.
     owner: Owner,
 }
 
-/// Why a request did not come to its answer.
+/// Why a request failed.
+#[derive(Debug)]
+pub(crate) struct ClientError {
+    /// Method and path.
+    request: String,
+    address: Address,
+    pub failure: Failure,
+}
+
+/// What went wrong with a request.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// Nobody answered, or not to the end.
-    #[error("{what}: no answer from {address}")]
+pub(crate) enum Failure {
+    /// The server is not reachable, or did not answer in full.
+    #[error("does not answer")]
     NoAnswer {
-        /// What was asked.
-        what: String,
-        /// Whom.
-        address: Address,
-        /// Why.
+        /// Whether the server may have got the request.
+        may_have_arrived: bool,
         #[source]
-        source: reqwest::Error,
+        source: BoxError,
     },
-    /// Another process listens there, or none: the password was not sent.
-    #[error("{what}: {address}")]
-    NotTheServer {
-        /// What was asked.
-        what: String,
-        /// Whom.
-        address: Address,
-        /// Why nothing was sent.
+    /// Another process listens at the address. It did not get the password.
+    #[error("is not the OpenCode server")]
+    OtherListener {
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-        /// Whether its supervisor starts it again, perhaps elsewhere.
-        supervised: bool,
+        source: ListenerError,
+        /// Whether the server has a supervisor, which restarts it.
+        is_supervised: bool,
     },
     /// The password is missing or wrong.
-    #[error("{what}: {address} wants {}", match given { true => "another password", false => "a password" })]
+    #[error("wants {}: set OPENCODE_SERVER_PASSWORD", match given { true => "another password", false => "a password" })]
     Unauthorized {
-        /// What was asked.
-        what: String,
-        /// Whom.
-        address: Address,
-        /// Whether one was given.
+        /// Whether a password was sent.
         given: bool,
     },
-    /// The server refused.
-    #[error("{what}: {address} answered {status}: {message}")]
-    Refused {
-        /// What was asked.
-        what: String,
-        /// Whom.
-        address: Address,
-        /// The status.
-        status: StatusCode,
-        /// What it said.
-        message: String,
-    },
-    /// It is something else than what was asked for.
+    /// The server answered with an error.
+    #[error("answered {status}: {message}")]
+    Refused { status: StatusCode, message: String },
+    /// The answer is not that of an OpenCode server.
     #[error(
-        "{what}: {address} answered with {answer}: this is not an OpenCode server, or one of another kind"
+        "answered with {answer}: this is not an OpenCode server, or its version is not supported"
     )]
-    NotOurs {
-        /// What was asked.
-        what: String,
-        /// Whom.
-        address: Address,
-        /// What came.
-        answer: String,
-    },
-    /// The answer is longer than is read.
-    #[error("{what}: the answer of {address} is longer than {} MiB", BODY_BYTES_MAX >> 20)]
-    TooLong {
-        /// What was asked.
-        what: String,
-        /// Whom.
-        address: Address,
-    },
+    NotOpenCode { answer: String },
+    /// The server says that it is not healthy.
+    #[error("is not healthy: {0}")]
+    Unhealthy(String),
+    /// The answer is longer than the limit.
+    #[error("sent an answer of more than {} MiB", BODY_BYTES_MAX >> 20)]
+    TooLong,
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} {}", self.request, self.address, self.failure)
+    }
+}
+
+impl std::error::Error for ClientError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.failure.source()
+    }
 }
 
 impl ClientError {
-    /// Returns whether nobody knows what became of the request: it may have arrived.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        matches!(self, Self::NoAnswer { source, .. } if !source.is_connect())
+    /// Returns whether the server may have got the request, although it did not answer.
+    pub fn may_have_arrived(&self) -> bool {
+        matches!(self.failure, Failure::NoAnswer { may_have_arrived, .. } if may_have_arrived)
     }
 
-    /// Returns whether the server is not there, or does not answer: it may come back.
-    #[must_use]
+    /// Returns whether the server is down or does not answer, so that it may come back.
     pub fn is_absence(&self) -> bool {
-        match self {
-            Self::NoAnswer { .. } => true,
-            Self::NotTheServer { supervised, .. } => *supervised,
-            Self::Refused { status, .. } => *status == StatusCode::SERVICE_UNAVAILABLE,
-            Self::Unauthorized { .. } | Self::NotOurs { .. } | Self::TooLong { .. } => false,
+        match &self.failure {
+            Failure::NoAnswer { .. } | Failure::Unhealthy(_) => true,
+            Failure::OtherListener { is_supervised, .. } => *is_supervised,
+            Failure::Refused { status, .. } => *status == StatusCode::SERVICE_UNAVAILABLE,
+            Failure::Unauthorized { .. } | Failure::NotOpenCode { .. } | Failure::TooLong => false,
         }
     }
 
-    /// Returns whether what was asked for is not there.
-    #[must_use]
+    /// Returns whether the requested object does not exist.
     pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if *status == StatusCode::NOT_FOUND)
+        matches!(&self.failure, Failure::Refused { status, .. } if *status == StatusCode::NOT_FOUND)
     }
 }
 
-/// Which request, with what.
+impl Failure {
+    fn not_sent(source: impl Into<BoxError>) -> Self {
+        Self::NoAnswer {
+            may_have_arrived: false,
+            source: source.into(),
+        }
+    }
+
+    fn cut(source: impl Into<BoxError>) -> Self {
+        Self::NoAnswer {
+            may_have_arrived: true,
+            source: source.into(),
+        }
+    }
+
+    fn timeout(timeout: Duration) -> Self {
+        let what = format!("no answer within {} ms", timeout.as_millis());
+        Self::cut(io::Error::new(io::ErrorKind::TimedOut, what))
+    }
+}
+
+/// A request.
 #[derive(Clone, Debug)]
-pub struct Request<'a> {
-    /// How.
+pub(crate) struct Request<'a> {
     pub method: Method,
-    /// The path, with a slash at its beginning.
+    /// Begins with a slash.
     pub path: &'a str,
-    /// More of the query than the directory.
+    /// The query, without the directory.
     pub query: &'a [(&'a str, &'a str)],
-    /// What is sent.
     pub body: Option<&'a Value>,
-    /// How long the whole may take.
-    pub patience: Duration,
+    /// Limits the whole exchange.
+    pub timeout: Duration,
 }
 
 impl<'a> Request<'a> {
-    /// Asks for something.
-    #[must_use]
-    pub fn get(path: &'a str, patience: Duration) -> Self {
+    pub fn get(path: &'a str) -> Self {
         Self {
             method: Method::GET,
             path,
             query: &[],
             body: None,
-            patience,
+            timeout: REQUEST_TIMEOUT,
         }
     }
 
-    /// Sends something.
-    #[must_use]
-    pub fn post(path: &'a str, body: Option<&'a Value>, patience: Duration) -> Self {
+    pub fn post(path: &'a str, body: Option<&'a Value>) -> Self {
         Self {
             method: Method::POST,
             body,
-            ..Self::get(path, patience)
+            ..Self::get(path)
         }
     }
 }
 
+/// A response before its body is read.
+#[derive(Debug)]
+struct Reply {
+    response: Response<Incoming>,
+    /// The connection ends when this is dropped.
+    connection: Connection,
+}
+
+/// Keeps a connection open.
+#[derive(Debug)]
+struct Connection {
+    _sender: SendRequest<Full<Bytes>>,
+    /// Dropping the set ends its task.
+    _driver: JoinSet<()>,
+}
+
 impl Client {
-    /// Returns a client for a directory of a server. `server` is the process that has to listen there, where that is known: the
-    /// password is sent to no other.
-    ///
-    /// # Errors
-    /// The library does not work here.
-    pub fn new(
-        address: Address,
-        directory: String,
-        login: Option<Login>,
-        server: Option<i32>,
-    ) -> Result<Self, reqwest::Error> {
-        let http = tachikoma_cloud::plain_http(reqwest::Client::builder())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_max_idle_per_host(0)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build()?;
-        Ok(Self {
-            http,
+    /// Returns a client of a server. `pid` is the server's process, if it is known: the password is sent to no other process.
+    pub fn new(address: Address, login: Option<Login>, pid: Option<i32>) -> Self {
+        Self {
             address,
-            directory,
+            directory: None,
             login,
-            owner: server.map_or(Owner::User, Owner::Server),
-        })
+            owner: pid.map_or(Owner::User, Owner::Server),
+        }
     }
 
-    /// Returns where the server is.
-    #[must_use]
+    /// Sets the project directory that the requests are about.
+    pub fn in_directory(self, directory: String) -> Self {
+        Self {
+            directory: Some(directory),
+            ..self
+        }
+    }
+
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Asks, and returns the answer as JSON; null where there is nothing to say.
+    /// Sends a GET request and returns the answer.
     ///
     /// # Errors
-    /// There is no answer, or not the one that was asked for.
+    /// As [`Client::ask`].
+    pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
+        self.ask(Request::get(path)).await
+    }
+
+    /// Sends a POST request and returns the answer.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub async fn post(&self, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+        self.ask(Request::post(path, body)).await
+    }
+
+    /// Asks whether the server is healthy, and returns its version.
+    ///
+    /// # Errors
+    /// It is not, or is not an OpenCode server.
+    pub async fn health(&self, timeout: Duration) -> Result<Option<String>, ClientError> {
+        let request = Request {
+            timeout,
+            ..Request::get("/global/health")
+        };
+        let failed = |failure| self.error(&request, failure);
+        let answer = match self.ask(request.clone()).await {
+            Ok(answer) => answer,
+            Err(ClientError {
+                failure: Failure::Refused { status, message },
+                ..
+            }) => {
+                return Err(failed(match status.is_server_error() {
+                    true => Failure::Unhealthy(format!("{status}: {message}")),
+                    false => Failure::NotOpenCode {
+                        answer: status.to_string(),
+                    },
+                }));
+            }
+            Err(error) => return Err(error),
+        };
+        // The server answers unknown paths with a web page and status 200. Only the body proves what it is.
+        match answer["healthy"].as_bool() {
+            Some(true) => Ok(answer["version"].as_str().map(str::to_owned)),
+            Some(false) => Err(failed(Failure::Unhealthy(quoted(&answer.to_string())))),
+            None => Err(failed(Failure::NotOpenCode {
+                answer: format!("JSON ({})", quoted(&answer.to_string())),
+            })),
+        }
+    }
+
+    /// Sends a request and returns the answer as JSON; null if the answer is empty.
+    ///
+    /// # Errors
+    /// The server does not answer, or its answer is an error or not JSON.
     pub async fn ask(&self, request: Request<'_>) -> Result<Value, ClientError> {
-        let what = format!("{} {}", request.method, request.path);
-        let patience = request.patience;
-        let response = self.send(request, &what, Some(patience)).await?;
+        let answered = tokio::time::timeout(request.timeout, self.exchange(&request)).await;
+        let answered = answered.unwrap_or_else(|_| Err(Failure::timeout(request.timeout)));
+        answered.map_err(|failure| self.error(&request, failure))
+    }
+
+    async fn exchange(&self, request: &Request<'_>) -> Result<Value, Failure> {
+        let Reply {
+            response,
+            connection: _connection,
+        } = self.send(request).await?;
         let status = response.status();
-        // Without the query, which may hold paths and texts.
-        let path = what.split('?').next();
+        // Without the query and the body, which may hold paths and texts.
         tracing::debug!(
-            request = path,
+            method = %request.method,
+            path = request.path,
             status = status.as_u16(),
             "OpenCode answered"
         );
-        let kind = kind_of(&response);
-        let body = self.body(response, &what).await?;
+        let content_type = content_type_of(&response);
+        let body = Limited::new(response.into_body(), BODY_BYTES_MAX);
+        let body = body.collect().await.map_err(|error| {
+            match error.downcast_ref::<LengthLimitError>() {
+                Some(_) => Failure::TooLong,
+                None => Failure::cut(error),
+            }
+        })?;
+        let body = body.to_bytes();
+        let text = || quoted(&String::from_utf8_lossy(&body));
         let json = serde_json::from_slice::<Value>(&body);
         if !status.is_success() {
-            let message = match &json {
-                Ok(json) => message_of(json),
-                Err(_) => quoted(&body),
-            };
-            return Err(self.refused(what, status, message));
+            let message = json.map_or_else(|_| text(), |json| message_of(&json));
+            return Err(Failure::Refused { status, message });
         }
         if body.is_empty() {
             return Ok(Value::Null);
         }
-        json.map_err(|_| ClientError::NotOurs {
-            what,
-            address: self.address.clone(),
-            answer: match kind.starts_with("text/html") {
-                true => "a web page".to_owned(),
-                false => format!("{kind} ({})", quoted(&body)),
+        json.map_err(|_| {
+            let is_page = content_type.starts_with("text/html") || text().starts_with('<');
+            let kind = match content_type.starts_with("application/json") {
+                true => "invalid JSON",
+                false => &content_type,
+            };
+            Failure::NotOpenCode {
+                answer: match is_page {
+                    true => "a web page".to_owned(),
+                    false => format!("{kind} ({})", text()),
+                },
+            }
+        })
+    }
+
+    /// Opens the event stream of the directory. `REQUEST_TIMEOUT` limits the time until it begins.
+    ///
+    /// # Errors
+    /// The server does not answer, or not with an event stream.
+    pub async fn events(&self) -> Result<EventStream, ClientError> {
+        let request = Request::get("/event");
+        let failed = |failure| self.error(&request, failure);
+        let answered = tokio::time::timeout(request.timeout, self.send(&request)).await;
+        let answered = answered.unwrap_or_else(|_| Err(Failure::timeout(request.timeout)));
+        let Reply {
+            response,
+            connection,
+        } = answered.map_err(failed)?;
+        let content_type = content_type_of(&response);
+        if !response.status().is_success() {
+            return Err(failed(Failure::Refused {
+                status: response.status(),
+                message: content_type,
+            }));
+        }
+        if !content_type.starts_with("text/event-stream") {
+            return Err(failed(Failure::NotOpenCode {
+                answer: content_type,
+            }));
+        }
+        Ok(EventStream::new(response.into_body(), connection))
+    }
+
+    async fn send(&self, request: &Request<'_>) -> Result<Reply, Failure> {
+        let directory = self.directory.as_deref();
+        let target = self.address.target(request.path, directory, request.query);
+        let mut builder = hyper::Request::builder()
+            .method(&request.method)
+            .uri(target)
+            .header(header::HOST, self.address.authority())
+            .header(header::ACCEPT, "*/*");
+        if let Some(Login { user, password }) = &self.login {
+            let pair = BASE64_STANDARD.encode(format!("{user}:{}", password.expose()));
+            builder = builder.header(header::AUTHORIZATION, format!("Basic {pair}"));
+        }
+        let body = request.body.map(ToString::to_string);
+        if body.is_some() {
+            builder = builder.header(header::CONTENT_TYPE, "application/json");
+        }
+        let message = builder.body(Full::from(body.unwrap_or_default()));
+        let message = message.map_err(Failure::not_sent)?;
+        let stream = TokioIo::new(self.connect().await?);
+        let (mut sender, driver) = http1::handshake(stream).await.map_err(Failure::not_sent)?;
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            // The sender gets the error, too.
+            let _ = driver.await;
+        });
+        let answered = sender.send_request(message).await;
+        let response = answered.map_err(|error| match error.is_parse() {
+            true => Failure::NotOpenCode {
+                answer: "something that is not HTTP".to_owned(),
+            },
+            false => Failure::cut(error),
+        })?;
+        if [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&response.status()) {
+            let given = self.login.is_some();
+            return Err(Failure::Unauthorized { given });
+        }
+        Ok(Reply {
+            response,
+            connection: Connection {
+                _sender: sender,
+                _driver: task,
             },
         })
     }
 
-    /// Opens the stream of events of the directory.
-    ///
-    /// # Errors
-    /// There is no answer, or no stream.
-    pub async fn events(&self, patience: Duration) -> Result<EventStream, ClientError> {
-        let what = "GET /event".to_owned();
-        let request = Request::get("/event", patience);
-        // Only its beginning is bounded in time: the stream itself goes on for as long as there is something to hear.
-        let answered = tokio::time::timeout(patience, self.send(request, &what, None));
-        let response = match answered.await {
-            Ok(response) => response?,
-            Err(_) => return Err(self.silent(what).await),
-        };
-        let kind = kind_of(&response);
-        if !response.status().is_success() {
-            let status = response.status();
-            return Err(self.refused(what, status, kind));
+    /// Connects, and checks before and after that which process listens. If the same socket listened both times, it took the
+    /// connection. A server that died leaves its port to any process.
+    async fn connect(&self) -> Result<TcpStream, Failure> {
+        let authority = self.address.authority();
+        let before = authority.parse().ok();
+        let before = before.map(|address| self.verify(address)).transpose()?;
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&authority)).await;
+        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let stream = connected.map_err(Failure::not_sent)?;
+        let peer = stream.peer_addr().map_err(Failure::not_sent)?;
+        let after = self.verify(peer)?;
+        if before.is_some_and(|before| before != after) {
+            return Err(Failure::not_sent(io::Error::from(
+                io::ErrorKind::ConnectionReset,
+            )));
         }
-        if !kind.starts_with("text/event-stream") {
-            return Err(ClientError::NotOurs {
-                what,
-                address: self.address.clone(),
-                answer: kind,
-            });
-        }
-        Ok(EventStream::new(response))
+        Ok(stream)
     }
 
-    async fn send(
+    /// Checks that the process which listens at an address may get the password, and returns its sockets.
+    fn verify(
         &self,
-        request: Request<'_>,
-        what: &str,
-        timeout: Option<Duration>,
-    ) -> Result<Response, ClientError> {
-        let url = self
-            .address
-            .url(request.path, &self.directory, request.query);
-        let mut builder = self.http.request(request.method, url);
-        if let Some(timeout) = timeout {
-            builder = builder.timeout(timeout);
+        address: std::net::SocketAddr,
+    ) -> Result<Vec<tachikoma_process::Listener>, Failure> {
+        let is_supervised = self.owner != Owner::User;
+        // The user chose a server on another machine.
+        let is_elsewhere = !is_supervised && !address.ip().is_loopback();
+        if self.login.is_none() || is_elsewhere {
+            return Ok(Vec::new());
         }
-        if let Some(login) = &self.login {
-            self.verify(what)?;
-            builder = builder.basic_auth(&login.user, Some(login.password.expose()));
-        }
-        if let Some(body) = request.body {
-            builder = builder
-                .header(header::CONTENT_TYPE, "application/json")
-                .body(body.to_string());
-        }
-        let response = builder
-            .send()
-            .await
-            .map_err(|error| self.no_answer(what, error))?;
-        if response.status() == StatusCode::UNAUTHORIZED {
-            return Err(ClientError::Unauthorized {
-                what: what.to_owned(),
-                address: self.address.clone(),
-                given: self.login.is_some(),
-            });
-        }
-        Ok(response)
-    }
-
-    /// Checks which process listens there, right before a password is sent: a server that died leaves its port to anyone.
-    fn verify(&self, what: &str) -> Result<(), ClientError> {
-        let Some(address) = self.address.loopback() else {
-            return Ok(());
-        };
-        let verified = verify(address, self.owner);
-        verified
-            .map(drop)
-            .map_err(|source| ClientError::NotTheServer {
-                what: what.to_owned(),
-                address: self.address.clone(),
-                source: source.into(),
-                supervised: self.owner != Owner::User,
-            })
-    }
-
-    async fn body(&self, mut response: Response, what: &str) -> Result<Vec<u8>, ClientError> {
-        let mut body = Vec::new();
-        loop {
-            let chunk = response.chunk().await;
-            let Some(chunk) = chunk.map_err(|error| self.no_answer(what, error))? else {
-                return Ok(body);
-            };
-            if body.len() + chunk.len() > BODY_BYTES_MAX {
-                return Err(ClientError::TooLong {
-                    what: what.to_owned(),
-                    address: self.address.clone(),
-                });
-            }
-            body.extend_from_slice(&chunk);
-        }
-    }
-
-    fn no_answer(&self, what: &str, source: reqwest::Error) -> ClientError {
-        ClientError::NoAnswer {
-            what: what.to_owned(),
-            address: self.address.clone(),
-            // The address is said already, and a query has nothing that anyone wants to read.
-            source: source.without_url(),
-        }
-    }
-
-    fn refused(&self, what: String, status: StatusCode, message: String) -> ClientError {
-        ClientError::Refused {
-            what,
-            address: self.address.clone(),
-            status,
-            message,
-        }
-    }
-
-    /// A stream that does not begin is an answer that did not come.
-    async fn silent(&self, what: String) -> ClientError {
-        let asked = self.ask(Request::get("/global/health", Duration::from_millis(500)));
-        match asked.await {
-            Err(error) => error,
-            Ok(_) => ClientError::NotOurs {
-                what,
-                address: self.address.clone(),
-                answer: "nothing at all".to_owned(),
+        verify(address, self.owner).map_err(|source| match source {
+            ListenerError::None => Failure::not_sent(source),
+            ListenerError::Foreign(_) | ListenerError::Unknown(_) => Failure::OtherListener {
+                source,
+                is_supervised,
             },
+        })
+    }
+
+    fn error(&self, request: &Request<'_>, failure: Failure) -> ClientError {
+        ClientError {
+            request: format!("{} {}", request.method, request.path),
+            address: self.address.clone(),
+            failure,
         }
     }
 }
 
-fn kind_of(response: &Response) -> String {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok());
-    kind.unwrap_or("something of no known kind").to_owned()
+fn content_type_of(response: &Response<Incoming>) -> String {
+    let content_type = response.headers().get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    content_type
+        .unwrap_or("content of an unknown type")
+        .to_owned()
 }
 
-/// What an error says: `{"name":...,"data":{"message":...}}`.
+/// Returns the message of an error: `{"name":...,"data":{"message":...}}`.
 fn message_of(json: &Value) -> String {
-    let message = json["data"]["message"].as_str();
-    let name = json["name"].as_str();
-    let words = message.or(json["message"].as_str()).or(name);
-    let text = words.map_or_else(|| json.to_string(), str::to_owned);
-    quoted(text.as_bytes())
+    let texts = [&json["data"]["message"], &json["message"], &json["name"]];
+    let text = texts.into_iter().find_map(Value::as_str);
+    quoted(&text.map_or_else(|| json.to_string(), str::to_owned))
 }
 
-fn quoted(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+/// Returns the beginning of the first line.
+fn quoted(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     let end = line.floor_char_boundary(QUOTED_BYTES_MAX);
     line.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tachikoma_core::error_chain;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    /// Serves one connection with these bytes, and returns the result of a health request.
+    async fn health(answer: String, password: Option<&str>) -> Result<Option<String>, ClientError> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            let _ = stream.write_all(answer.as_bytes()).await;
+        });
+        let login = password.map(|password| Login {
+            user: DEFAULT_USER.to_owned(),
+            password: password.to_owned().into(),
+        });
+        let client = Client::new(Address::parse(&address).unwrap(), login, None);
+        let health = client.health(Duration::from_secs(10)).await;
+        server.await.unwrap();
+        health
+    }
+
+    fn http(status: &str, content_type: &str, body: &str) -> String {
+        let length = body.len();
+        format!(
+            "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    }
+
+    async fn shown(answer: String, password: Option<&str>) -> String {
+        match health(answer, password).await {
+            Ok(version) => format!("healthy {version:?}"),
+            Err(error) => {
+                let address = error.address.to_string();
+                let kind = if error.is_absence() {
+                    "absent"
+                } else {
+                    "wrong"
+                };
+                format!(
+                    "{kind}: {}",
+                    error_chain(&error).replace(&address, "[ADDRESS]")
+                )
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn health_request_explains_each_wrong_answer() {
+        let json = "application/json";
+        let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n10\r\n{\"healthy\":true}\r\n0\r\n\r\n";
+        let lines = [
+            shown(
+                http("200 OK", json, r#"{"healthy":true,"version":"1.18.33"}"#),
+                None,
+            )
+            .await,
+            shown(chunked.to_owned(), None).await,
+            shown(http("200 OK", json, r#"{"healthy":false}"#), None).await,
+            shown(http("200 OK", json, r#"{"status":"ok"}"#), None).await,
+            shown(http("200 OK", json, "[]"), None).await,
+            shown(http("200 OK", "text/html", "<!doctype html>"), None).await,
+            shown(http("200 OK", "", "  <html>"), None).await,
+            shown(http("200 OK", "text/plain", "OK"), None).await,
+            shown(http("302 Found", json, ""), None).await,
+            shown(http("401 Unauthorized", json, ""), None).await,
+            shown(http("401 Unauthorized", json, ""), Some("hunter2")).await,
+            shown(http("404 Not Found", json, ""), None).await,
+            shown(http("503 Service Unavailable", json, "busy"), None).await,
+            shown("SSH-2.0-OpenSSH\r\n\r\n".to_owned(), None).await,
+            shown(String::new(), None).await,
+        ];
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+
+    #[tokio::test]
+    async fn answer_beyond_the_limit_is_refused() {
+        let body = " ".repeat(BODY_BYTES_MAX + 1);
+        let error = health(http("200 OK", "application/json", &body), None).await;
+        assert!(matches!(error.unwrap_err().failure, Failure::TooLong));
+    }
+
+    #[tokio::test]
+    async fn password_is_not_sent_to_another_process_than_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let login = Login {
+            user: DEFAULT_USER.to_owned(),
+            password: "hunter2".to_owned().into(),
+        };
+        // This process listens, which is not a child of the other one.
+        let mut other = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(other.id()).unwrap();
+        let client = Client::new(Address::parse(&address).unwrap(), Some(login), Some(pid));
+        let error = client.health(Duration::from_millis(500)).await.unwrap_err();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        if cfg!(target_os = "linux") {
+            assert!(
+                matches!(error.failure, Failure::OtherListener { .. }),
+                "{error:?}"
+            );
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! The password of a supervised server, for its owner's own clients. Its supervisor makes a new one whenever it starts, writes it here
-//! for its owner alone, and removes it at its end. A password that the user chose is not written.
+//! The login file: the generated password of a supervised server, for clients of the same user. The supervisor writes it at its start
+//! and removes it at its end. A password that the user set is not written.
 
 use std::path::Path;
 
@@ -12,20 +12,20 @@ use super::client::Login;
 use tachikoma_config::Secret;
 use tachikoma_store::StoreError;
 
-/// What the file is called.
+/// Name of the file.
 pub const NAME: &str = "login.json";
 
-/// A hundred bytes; what someone else put there must not take all memory.
+/// The file has about a hundred bytes. A larger one was not written by a supervisor.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// What the file has.
+/// Content of the file.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct LoginFile {
     user: String,
     password: String,
 }
 
-/// Makes a password that nobody can guess: 122 bits of chance.
+/// Generates a password with 122 random bits.
 pub fn generate(user: String) -> Login {
     Login {
         user,
@@ -33,9 +33,9 @@ pub fn generate(user: String) -> Login {
     }
 }
 
-/// Writes the file: whole or not at all.
+/// Replaces the file atomically.
 pub fn write(dir: &Path, login: &Login) -> Result<(), StoreError> {
-    let kept = Kept {
+    let kept = LoginFile {
         user: login.user.clone(),
         password: login.password.expose().to_owned(),
     };
@@ -45,12 +45,12 @@ pub fn write(dir: &Path, login: &Login) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Removes the file. One that is not there is as good.
+/// Removes the file if it is there.
 pub fn remove(dir: &Path) {
     let _ = std::fs::remove_file(dir.join(NAME));
 }
 
-/// Reads the file in a supervisor's directory; none where there is none.
+/// Reads the file in a supervisor's directory; `None` if there is no file.
 pub fn read(dir: &Path) -> Result<Option<Login>, StoreError> {
     let path = dir.join(NAME);
     let bytes = match safe_read::read(&path, BYTES_MAX) {
@@ -58,9 +58,9 @@ pub fn read(dir: &Path) -> Result<Option<Login>, StoreError> {
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) => return Err(StoreError::io("read", &path)(error)),
     };
-    // The error must not quote what the file has.
-    let kept = serde_json::from_slice::<Kept>(&bytes).map_err(|_| {
-        StoreError::io("read", &path)(std::io::Error::other("it is not a login of a server"))
+    // The error must not quote the password.
+    let kept = serde_json::from_slice::<LoginFile>(&bytes).map_err(|_| {
+        StoreError::io("read", &path)(std::io::Error::other("it is not the login of a server"))
     })?;
     Ok(Some(Login {
         user: kept.user,

@@ -1,5 +1,5 @@
-//! The server file: where a supervised server is and how it is, for whoever wants to use it. Written whole by its
-//! supervisor and by nobody else; a lock beside it tells whether that one lives.
+//! The server file: address and state of a supervised server, for its clients. Only the supervisor writes it. The lock in the same
+//! directory shows whether the supervisor is alive.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use tachikoma_fs::{is_missing, safe_read};
 
 use tachikoma_store::{StoreError, lock};
 
-/// What the file is called.
+/// Name of the file.
 pub const NAME: &str = "server.json";
 
-/// A few hundred bytes; what someone else put there must not take all memory.
+/// The file has a few hundred bytes. A larger one was not written by a supervisor.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// How a supervised server is.
+/// The state of a supervised server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
@@ -25,30 +25,30 @@ pub enum Condition {
     Starting,
     /// It answers at its address.
     Ready,
-    /// It is being ended, is gone and will be started again, or both.
+    /// It is being ended, or has ended and will be started again.
     Restarting,
-    /// It is down, and stays so until someone commands otherwise.
+    /// It is down until a command starts it.
     Stopped,
-    /// It is down because restarts do not help, and stays so until someone commands otherwise.
+    /// It is down because restarts do not help, until a command starts it.
     GaveUp,
 }
 
-/// What a supervisor tells of its server.
+/// Content of the server file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerFile {
-    /// How it is.
+    /// State of the server.
     pub state: Condition,
-    /// Where it answers; none unless it is ready.
+    /// Address; `None` unless the server is ready.
     pub url: Option<String>,
-    /// Its process, if there is one.
+    /// Process id; `None` if the server does not run.
     pub pid: Option<i32>,
-    /// The number of its start; rises with each.
+    /// Number of starts so far.
     pub generation: u64,
-    /// Why it is not ready.
+    /// Why the server is not ready; `None` if it is ready.
     pub why: Option<String>,
-    /// Until when at most: a restart comes then, a start has failed then.
+    /// Time of the next restart, or the deadline of the current start.
     pub until: Option<Timestamp>,
-    /// Its version, as it tells.
+    /// Version that the server reported.
     #[serde(default)]
     pub version: Option<String>,
 }
@@ -68,11 +68,10 @@ impl Default for ServerFile {
 }
 
 impl ServerFile {
-    /// Reads the file in a supervisor's directory; none where there is none. What a dead supervisor wrote holds no more: its
-    /// server is stopped.
+    /// Reads the file in a supervisor's directory; `None` if there is no file. If the supervisor is dead, the server counts as stopped.
     ///
     /// # Errors
-    /// It cannot be read, or makes no sense.
+    /// The file cannot be read or parsed.
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(NAME);
         let own = safe_read::open_own(&path);
@@ -93,18 +92,18 @@ impl ServerFile {
         }))
     }
 
-    /// Returns the generation that the file has, also one of a dead supervisor; 0 where there is none.
+    /// Returns the generation in the file, also if its supervisor is dead; 0 if there is no file.
     pub fn last_generation(dir: &Path) -> Generation {
         let bytes = safe_read::read(&dir.join(NAME), BYTES_MAX).unwrap_or_default();
         let file = serde_json::from_slice::<Self>(&bytes).unwrap_or_default();
         Generation(file.generation)
     }
 
-    /// Writes the file: whole or not at all.
+    /// Replaces the file atomically.
     pub fn write(&self, dir: &Path) -> Result<(), StoreError> {
         let mut text = serde_json::to_vec(self).expect("plain data");
         text.push(b'\n');
-        // Not synced: nothing is decided by it, and a machine that went down has no server.
+        // Not synced: after a crash of the machine there is no server.
         write_whole(&dir.join(NAME), &text, Durability::Lazy)?;
         Ok(())
     }
@@ -124,7 +123,7 @@ impl From<&ServerState> for ServerFile {
         };
         match &state.phase {
             ServerPhase::Idle => Self {
-                why: Some("its supervisor was told to stop".to_owned()),
+                why: Some("its supervisor was stopped".to_owned()),
                 ..file
             },
             ServerPhase::Starting { until, .. } => Self {
@@ -178,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_dead_supervisor_wrote_holds_no_more() {
+    fn server_of_a_dead_supervisor_is_stopped() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(ServerFile::read(dir.path()).unwrap(), None);
         let file = ServerFile {
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_makes_no_sense_is_an_error_and_not_a_server() {
+    fn invalid_server_file_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(NAME), "{\"state\":\"fine\"}").unwrap();
         let error = ServerFile::read(dir.path()).unwrap_err();

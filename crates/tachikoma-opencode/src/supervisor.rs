@@ -1,27 +1,23 @@
-//! The supervisor of `opencode serve`: starts it, sees how it ends, and starts it again by the rules of the core.
+//! The supervisor of `opencode serve`: starts the server, and restarts it by the rules of the core.
 //!
-//! One task owns the state. The server runs under a guard of the supervisor's own, so that neither its end nor ours leaves
-//! anything behind that it had started, and its death is seen by waiting for it.
+//! One task owns the state. The server runs below a guard, so that no process of the server outlives the server or the supervisor.
 
 mod actor;
 mod command_line;
 mod control;
 mod handle;
-mod http;
 mod journal;
-mod launch;
 mod log;
-mod output;
-mod probe;
+mod server_process;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tachikoma_core::LoopId;
 use tachikoma_core::supervise::{
-    RestartBackoff, RestartPolicy, ServerInput, ServerPolicy, StartedBy, StopSignals,
+    RestartBackoff, RestartPolicy, ServerPolicy, StartedBy, StopSignals,
 };
-use tachikoma_core::{Generation, LoopId};
 use tachikoma_fs::atomic_file;
 
 use tachikoma_config::{OpenCodeSettings, Secret};
@@ -32,16 +28,16 @@ use tachikoma_store::lock::Holder;
 
 pub use actor::Supervisor;
 pub use command_line::words as command_line;
-pub use control::{Asked, Caller, CallerError};
+pub use control::{SupervisorClient, SupervisorClientError, SupervisorRequest};
 pub use handle::{Ended, SettingsReader, SupervisorHandle};
 pub use journal::read_records;
 pub use log::files as log_files;
 
-/// What a supervisor's directory is called below `.ralph`, unless a loop has its own.
+/// Name of the shared supervisor's directory below `.ralph`. The server of a loop has its own directory.
 pub const DIR: &str = "opencode";
 
-/// Returns whether a file of this name in a supervisor's directory is one of its own.
-pub fn is_ours(name: &str) -> bool {
+/// Returns whether a file of this name in a supervisor's directory was made by the supervisor.
+pub fn is_supervisor_file(name: &str) -> bool {
     let known = [
         ".gitignore",
         "lock",
@@ -54,85 +50,75 @@ pub fn is_ours(name: &str) -> bool {
         || atomic_file::is_temporary(name)
 }
 
-/// What a supervisor is told before it begins. The library reads no environment: whoever uses it does.
+/// Settings of a supervisor. The caller reads the environment, not this library.
 #[derive(Clone, Debug)]
 pub struct SupervisorSettings {
     /// The server's settings.
     pub opencode: OpenCodeSettings,
-    /// Where the server works.
+    /// Working directory of the server.
     pub working_dir: PathBuf,
-    /// Where the supervisor keeps its lock, journal, log and the server file.
+    /// Directory of the lock, the journal, the log and the server file.
     pub dir: PathBuf,
-    /// Where its control socket goes: a directory of the user's own.
+    /// Directory of the control socket. It must belong to the user.
     pub runtime_dir: PathBuf,
-    /// The program whose main is [`serve`](tachikoma_process::serve), with the arguments that make it one.
+    /// The guard's program, which calls [`serve`](tachikoma_process::serve), with its arguments.
     pub guard: Vec<OsString>,
-    /// Whether to hold the server's processes together by a control group where one can be had.
+    /// Whether to put the server's processes into a cgroup, if one is available.
     pub cgroup: bool,
-    /// Which children of this process are the server's if the guard is killed.
+    /// Which children of this process belong to the server if the guard is killed.
     pub adoption: Adoption,
-    /// By what the server's processes are known: the id of the loop it works for, or one of its own.
+    /// Marks the server's processes: the id of its loop, or a new one for a shared server.
     pub id: LoopId,
-    /// Variables of the server, on top of this process's own.
+    /// Environment variables of the server, in addition to those of this process.
     pub env: Vec<(OsString, OsString)>,
-    /// The password that the user chose. Without one, a new one is made and kept for our own clients, unless
-    /// `opencode.require_password` is false.
+    /// The password that the user set. If it is `None` and `opencode.require_password` is true, the supervisor generates one and writes
+    /// it to a file for the clients.
     pub password: Option<Secret>,
-    /// The user that goes with the password; `opencode` unless set.
+    /// User name for the password; `opencode` if `None`.
     pub user: Option<String>,
-    /// What SIGINT or SIGTERM to the server means.
+    /// How SIGINT or SIGTERM to the server are handled.
     pub signals: StopSignals,
-    /// Who started the supervisor.
+    /// How the supervisor was started.
     pub by: StartedBy,
-    /// Whether it is told when nobody works in the server, so that the server need not be asked: between two questions a turn may
-    /// begin.
-    pub told_when_idle: bool,
-    /// Variables of this process that the server and its tools do not get.
+    /// Whether [`SupervisorHandle::report_idle`] is called when no session is busy. Otherwise the supervisor asks the server.
+    pub idle_is_reported: bool,
+    /// Environment variables that are removed for the server and its tools.
     pub hidden: Vec<OsString>,
-    /// Whether what the server prints is written to its log. It may have words of the conversations in it.
+    /// Whether the output of the server is written to its log. It may contain parts of conversations.
     pub keeps_log: bool,
-    /// How its settings are read again, where they can be.
+    /// Reads the settings again for `reload`; `None` if they cannot change.
     pub reader: Option<SettingsReader>,
 }
 
-/// Why a supervisor did not begin, or could not go on.
+/// Why a supervisor cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
-    /// Another one has the directory.
+    /// Another supervisor has the directory.
     #[error("another supervisor runs in {}{}", dir.display(), holder.as_ref().map_or_else(String::new, |holder| format!(": pid {}, since {}", holder.pid, holder.since)))]
     Held {
         /// The directory.
         dir: PathBuf,
-        /// Who, if its file could be read.
+        /// The other supervisor, if its lock file could be read.
         holder: Option<Holder>,
     },
-    /// The settings cannot be used.
+    /// The settings are not valid.
     #[error("{0}")]
     Settings(String),
-    /// Something on disk could not be read or written.
+    /// A file cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no guard to hold the server's processes together.
+    /// The guard cannot be started.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// A part of it panicked.
+    /// A task of the supervisor panicked.
     #[error("{0}")]
     Broken(String),
-    /// There is no control socket.
+    /// The control socket cannot be made.
     #[error(transparent)]
     Control(#[from] ListenError),
 }
 
-/// What the tasks of a supervisor tell it.
-#[derive(Debug)]
-enum SupervisorEvent {
-    /// Something for the core.
-    Input(ServerInput),
-    /// The server says where it listens.
-    Listening { generation: Generation, port: u16 },
-}
-
-/// Returns the rules that the settings mean.
+/// Returns the policy for the core.
 fn policy(settings: &OpenCodeSettings, signals: StopSignals) -> ServerPolicy {
     ServerPolicy {
         signals,
@@ -148,13 +134,13 @@ fn policy(settings: &OpenCodeSettings, signals: StopSignals) -> ServerPolicy {
     }
 }
 
-/// Checks what can be checked before anything is started.
+/// Checks the settings before the server is started.
 fn check(settings: &OpenCodeSettings, has_password: bool) -> Result<(), SupervisorError> {
     command_line::words(settings).map_err(SupervisorError::Settings)?;
     let host = &settings.serve_hostname;
     if !has_password && !command_line::is_loopback(host) {
         return Err(SupervisorError::Settings(format!(
-            "`opencode.serve_hostname` is {host:?}, which others than this machine may reach: set OPENCODE_SERVER_PASSWORD, or \
+            "`opencode.serve_hostname` is {host:?}, which other machines may reach: set OPENCODE_SERVER_PASSWORD, or \
              use \"localhost\""
         )));
     }

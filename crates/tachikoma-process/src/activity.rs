@@ -1,4 +1,4 @@
-//! What a process and everything below it does: CPU time, bytes over the network, bytes otherwise.
+//! Measures the activity of a process and its descendants: CPU time, network traffic and file traffic.
 //!
 //! The kernel keeps these sums per process, and adds those of a child to its parent's when it is reaped, so that the sum
 //! over a whole tree forgets nothing that was short-lived. Connections are counted apart: what a program receives with
@@ -14,19 +14,19 @@ use tachikoma_core::Activity;
 use super::children;
 use tachikoma_runtime::clock;
 
-/// How long processes are looked at: an answer that comes in bursts should show, and nobody waits for it who is not stuck.
+/// Time between two samples. It has to be longer than the pauses of an answer that comes in bursts.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A look that took longer than this was interrupted: the machine slept, or all of us were stopped.
+/// A longer time means that the machine was suspended, or that all processes were stopped.
 const LOOK_MAX: Duration = Duration::from_secs(4);
 
-/// A look that is interrupted so often is answered all the same.
+/// Attempts after which an interrupted sample is used.
 const TRIES_MAX: u32 = 3;
 
 /// Descriptors that are looked at per process. Hardly any program has more connections.
 const DESCRIPTORS_MAX: usize = 4096;
 
-/// Looks at a process and its descendants for a moment. Nothing where the system does not tell.
+/// Measures the activity of a process and its descendants for a moment; `None` if the system does not support it.
 pub async fn look(root: i32) -> Option<Activity> {
     let root = Pid::from_raw(root)?;
     let sample = || async move {

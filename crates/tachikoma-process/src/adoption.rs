@@ -1,4 +1,4 @@
-//! What the runner does when its guard was killed: the guard's children are its own then, and it ends them.
+//! Ends the children of a killed guard, which have become children of the runner.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::cgroup::Cgroup;
 use super::children::Marking;
-use super::{Adoption, Leftover, MARKER, attended, children, whose};
+use super::{Adoption, Leftover, MARKER, attended, caller_role, children};
 use tachikoma_runtime::clock;
 
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
@@ -37,7 +37,7 @@ pub(super) async fn sweep(
         }
         let round = look(adoption, marker, cgroup, agent, &known);
         known.extend(round.ours);
-        // Asked before anybody is reaped: with the death of one, its children become ours.
+        // Checked before a process is reaped, because its children become children of this process with its death.
         let undecided = round.undecided && began.elapsed() < UNDECIDED_TIMEOUT;
         if known.is_empty() && in_cgroup.is_empty() && !undecided {
             return Vec::new();
@@ -55,14 +55,14 @@ pub(super) async fn sweep(
     }
 }
 
-/// Ends what anyone whom the runner has started left behind: hooks and filters of git. All guards of agents must have ended. What somebody
-/// waits for in this process goes on: git that packs a backup, and what was called off and is on its way out.
+/// Ends leftover processes of hooks and filters of git. All guards of agents must have ended. Children that another part of this process
+/// waits for are not ended: git that packs a backup, and canceled commands that are about to end.
 pub async fn end_children(adoption: Adoption, marker: &str) {
     // What cannot be killed is stuck in the kernel, and dies when it leaves it.
     let _ = sweep(adoption, marker, None, None).await;
 }
 
-/// What one look at this process's children found.
+/// Result of one search among the children of this process.
 #[derive(Default)]
 struct Round {
     ours: Vec<Pid>,
@@ -79,8 +79,8 @@ fn look(
 ) -> Round {
     let mut round = Round::default();
     let mut found = children::own();
-    // In this order: whoever was among the children is known by now.
-    let (attended, operators) = (attended::now(), whose::operators());
+    // After the list of children, so that each of them is registered by now.
+    let (attended, operators) = (attended::now(), caller_role::operators());
     found.retain(|child| {
         let pid = child.as_raw_pid();
         !known.contains(child) && !attended.contains(&pid) && !operators.contains(&pid)
@@ -114,11 +114,11 @@ fn is_guard(_child: Pid) -> bool {
     false
 }
 
-/// A child of ours that nobody waited for keeps its id; the descriptor makes sure even if the embedding program waits.
+/// A child that was not reaped keeps its id. The descriptor makes sure of that if the embedding program reaps it.
 #[cfg(target_os = "linux")]
 fn end(child: Pid) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
-    // Whoever is gone already needs no signal.
+    // It may have ended already.
     if let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) {
         let _ = pidfd_send_signal(pidfd, Signal::KILL);
     }
@@ -132,7 +132,7 @@ fn end(child: Pid) {
 fn reaped(child: Pid) -> bool {
     match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
         Ok(None) => false,
-        // Reaped by us just now, or by somebody else before.
+        // Reaped now, or earlier by other code.
         Ok(Some(_)) | Err(_) => true,
     }
 }

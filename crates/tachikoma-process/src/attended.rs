@@ -1,7 +1,7 @@
-//! Children of this process that somebody in it waits for: guards, and git. Whoever ends strays leaves them alone.
+//! Registers the children of this process that it waits for: guards and git. They are not ended as orphans.
 //!
-//! A runner takes in the orphans of whatever it started, and has to end them. It cannot tell them from its own children by looking: those
-//! are written down here before anyone can see them.
+//! Orphans of the runner's descendants become its children, and the runner has to end them. `/proc` does not tell them from the children that
+//! the runner started, so these are registered here before another thread can see them.
 
 use std::io;
 use std::process::{Child, Command};
@@ -15,15 +15,15 @@ fn attended() -> MutexGuard<'static, Vec<i32>> {
     ATTENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child that somebody waits for, known as such until this is dropped. To be dropped when it was reaped, or is nobody's any more.
+/// A child that this process waits for. Drop it after the child was reaped, or when no code waits for it.
 #[derive(Debug)]
 pub struct Attended(Pid);
 
 impl Attended {
-    /// Starts one.
+    /// Starts a child and registers it.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The child cannot be started.
     pub fn spawn(command: &mut Command) -> io::Result<(Child, Self)> {
         let mut child = None;
         let known = Self::born(|| {
@@ -34,9 +34,9 @@ impl Attended {
         Ok((child, known))
     }
 
-    /// The same for one that is started in another way.
+    /// Registers a child that `start` starts.
     pub(super) fn born(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<Self> {
-        // Nobody looks at it before it is known.
+        // Held during the start, so that the child is registered before another thread sees it.
         let mut known = attended();
         let pid = start()?;
         known.push(pid.as_raw_pid());
@@ -53,14 +53,14 @@ impl Attended {
 impl Drop for Attended {
     fn drop(&mut self) {
         let mut known = attended();
-        // One: its number may be another child's by now.
+        // Only one entry: another child may have got the same id by now.
         if let Some(at) = known.iter().position(|pid| *pid == self.0.as_raw_pid()) {
             known.swap_remove(at);
         }
     }
 }
 
-/// Returns those that are attended to now. To be asked after the children: one that was among them is known by then.
+/// Returns the registered children. Call it after reading the list of children, so that each of them is registered.
 pub(super) fn now() -> Vec<i32> {
     attended().clone()
 }

@@ -1,6 +1,6 @@
-//! A control group (version 2) for one guard and its agents: nothing that starts in it gets out, and one write ends it all.
+//! A cgroup (version 2) for one guard and its agents. Processes cannot leave it, and one write kills all of them.
 //!
-//! Whatever fails here means "no control group", with the reason as text; it is never an error.
+//! Failures are not errors: the guard then runs without a cgroup, and the reason is kept as text.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use rustix::process::Pid;
 use super::children;
 use tachikoma_runtime::clock;
 
-/// What our control groups are called; the loop's id and a number follow.
+/// Prefix of our cgroups' names. The loop's id and a number follow.
 const PREFIX: &str = "tachikoma-";
 
 /// A guard that was lost leaves its group until it is empty; more than this many in a row mean something else is wrong.
@@ -31,7 +31,7 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a fresh group below this process's own, or says why there is none.
+    /// Creates a cgroup below that of this process, or returns why that is not possible.
     pub(super) fn make(marker: &str) -> Result<Self, String> {
         if !is_name(marker) {
             return Err("the loop's id cannot be a directory name".to_owned());
@@ -84,7 +84,7 @@ impl Cgroup {
 
     /// Kills every process in the group, this one too if it is a member.
     pub(super) fn kill(&self) {
-        // A group that is gone has nobody to kill, and there is no other way to say it.
+        // A cgroup that was removed has no processes.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
     }
 

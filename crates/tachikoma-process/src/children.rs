@@ -1,4 +1,4 @@
-//! What the system tells about processes: children, names, parents and start times.
+//! Reads `/proc`: children, names, parents and start times of processes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -26,16 +26,16 @@ const PROC_FILE_BYTES: usize = 4096;
 /// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
 const ANCESTORS_MAX: usize = 1024;
 
-/// How often those above a process are looked for, where one of them ends meanwhile.
-const LINE_TRIES: usize = 16;
+/// Attempts to read the ancestors of a process if one of them ends meanwhile.
+const ANCESTORS_TRIES: usize = 16;
 
 /// The kernel's flags of a process that is exiting, and of its own threads (`linux/sched.h`).
 const FLAG_EXITING: u64 = 0x4;
 const FLAG_KERNEL_THREAD: u64 = 0x20_0000;
 
-/// Returns the ids of this process's own children, dead ones that nobody waited for included.
+/// Returns the ids of the children of this process, including dead ones that were not reaped.
 ///
-/// The kernel may leave one out if others die while it writes the list, so whoever wants all of them asks again.
+/// The kernel may leave out a child if others die while it writes the list. A caller that needs all of them has to ask again.
 pub(super) fn own() -> Vec<Pid> {
     let mut found = Vec::new();
     // The kernel keeps the list per thread.
@@ -50,10 +50,10 @@ pub(super) fn own() -> Vec<Pid> {
     found
 }
 
-/// Lets all children of this process go on that were stopped: a guard that stands still cannot clean up after us.
+/// Continues all stopped children of this process. A stopped guard cannot clean up.
 pub fn wake_children() {
     for child in own() {
-        // Whoever is gone already needs no signal.
+        // It may have ended already.
         let _ = rustix::process::kill_process(child, rustix::process::Signal::CONT);
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
 }
 
 fn parse_stat(line: &[u8]) -> Option<Stat> {
-    // The name stands in parentheses and may contain anything, parentheses and what is no text included.
+    // The name is in parentheses and may contain any bytes, including parentheses.
     let name_ends = line.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(line.get(name_ends + 1..)?).ok()?;
     let mut fields = fields.split_ascii_whitespace();
@@ -139,22 +139,22 @@ pub fn is_alive(pid: i32) -> bool {
     known.and_then(stat).is_some_and(|stat| !stat.dead)
 }
 
-/// Returns a process and those above it, the nearest first.
-pub(super) fn line(pid: Pid) -> impl Iterator<Item = Pid> {
+/// Returns a process and its ancestors, the nearest first.
+pub(super) fn ancestors(pid: Pid) -> impl Iterator<Item = Pid> {
     let parent = |pid: &Pid| stat(*pid).and_then(|stat| stat.parent);
     std::iter::successors(Some(pid), parent).take(ANCESTORS_MAX)
 }
 
-/// Returns a process and all those above it, the nearest first, up to the first of all or to one that we may not see. None if that
-/// could not be found out: whoever ends or is made anew on the way up breaks the line, and some have too many above them.
-pub(super) fn whole_line(pid: Pid) -> Option<Vec<Pid>> {
+/// Returns a process and all of its ancestors, the nearest first, up to init or to one that is hidden from this process. `None` if they cannot
+/// be determined: an ancestor ended meanwhile, or there are too many.
+pub(super) fn all_ancestors(pid: Pid) -> Option<Vec<Pid>> {
     if !cfg!(target_os = "linux") {
-        return Some(line(pid).collect());
+        return Some(ancestors(pid).collect());
     }
-    (0..LINE_TRIES).find_map(|_| whole_line_now(pid))
+    (0..ANCESTORS_TRIES).find_map(|_| all_ancestors_now(pid))
 }
 
-fn whole_line_now(pid: Pid) -> Option<Vec<Pid>> {
+fn all_ancestors_now(pid: Pid) -> Option<Vec<Pid>> {
     let mut found = vec![pid];
     let mut last = stat(pid)?;
     while let Some(parent) = last.parent {
@@ -162,7 +162,7 @@ fn whole_line_now(pid: Pid) -> Option<Vec<Pid>> {
             let hidden = test_kill_process(parent) == Err(Errno::PERM);
             return hidden.then_some(found);
         };
-        // Parents are older than their children, those that adopt them too: this one has the number of one that is gone.
+        // A parent is older than its children, also one that adopted them. A younger process has reused the id of an ancestor that ended.
         if above.started > last.started || found.len() == ANCESTORS_MAX {
             return None;
         }
@@ -189,7 +189,7 @@ pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
     let path = format!("/proc/{pid}/environ");
     let environment = match read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX) {
         Ok(environment) => environment,
-        // Another user's process is none of ours.
+        // A process of another user does not belong to the loop.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Marking::Foreign,
         Err(_) => Vec::new(),
     };

@@ -1,17 +1,17 @@
-//! Signals that have to wait until something is whole.
+//! Delays signals while a change must not be interrupted.
 
 use std::io;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// While this lives, what would end the calling thread's program waits. Holds for programs of one thread.
+/// Blocks the signals that would end a program with a single thread until this is dropped.
 #[derive(Debug)]
 pub struct Deferred {
     before: SigSet,
 }
 
 impl Deferred {
-    /// Lets interrupts, terminations and hang-ups wait.
+    /// Blocks SIGINT, SIGTERM and SIGHUP.
     ///
     /// # Errors
     /// The system refuses.

@@ -1,4 +1,4 @@
-//! The runner's end of the guard: starts it, gives it orders, hears its news.
+//! The runner's end of the guard: starts it, sends it orders, receives its reports.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,14 +10,14 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use super::cgroup::Cgroup;
-use super::protocol::{self, Inbox, Order, Received, Report};
+use super::protocol::{self, GuardReport, Inbox, Order, Received};
 use super::serve::BYE_TIMEOUT;
-use super::{Adoption, Attended, Containment, Leftover, Rung, adoption, children, spawn};
+use super::{Adoption, Attended, Containment, Leftover, StopSignal, adoption, children, spawn};
 use tachikoma_runtime::clock;
 
-mod news;
+mod options;
 
-pub use news::{GuardError, GuardNews, GuardOptions, Spawn};
+pub use options::{GuardError, GuardOptions, Spawn};
 
 /// The guard ends its children within its own limit and then exits; only a stopped guard needs longer.
 const FINISH_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
@@ -28,14 +28,14 @@ const STANDBY_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs
 /// After SIGKILL the standby is gone at once unless it is stuck in the kernel.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the empty control group may take to let itself be removed; left behind it is harmless.
+/// Time for the kernel to let an empty cgroup be removed. A cgroup that stays is harmless.
 const REMOVE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The guard's death takes a fraction of a millisecond, less than a timer's smallest step: so long it may hold us up.
+/// The guard ends within a fraction of a millisecond, which is shorter than the smallest timer, so that this wait may block.
 #[cfg(target_os = "linux")]
 const DEATH_BLOCKING: Duration = Duration::from_millis(5);
 
-/// How often to look for what gives no sign of itself.
+/// Time between two checks of a state that cannot be awaited.
 const TICK: Duration = Duration::from_millis(2);
 
 /// One guard process, for as long as the loop runs.
@@ -45,7 +45,7 @@ const TICK: Duration = Duration::from_millis(2);
 pub struct Guard {
     socket: UnixStream,
     pid: Pid,
-    /// Until it was reaped.
+    /// `None` after the guard was reaped.
     attended: Option<Attended>,
     inbox: Inbox,
     outbox: VecDeque<Outgoing>,
@@ -53,11 +53,11 @@ pub struct Guard {
     adoption: Adoption,
     cgroup: Result<Cgroup, String>,
     state: State,
-    /// The agent that runs, as far as is known.
+    /// The agent that runs, as the guard reported.
     agent: Option<Pid>,
 }
 
-/// How the guard is, as far as is known.
+/// State of the guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Serving,
@@ -84,7 +84,7 @@ impl Guard {
     /// subreaper; needs a Tokio runtime.
     ///
     /// # Errors
-    /// If its program cannot be started. A control group that cannot be had is no error.
+    /// Its program cannot be started. A missing cgroup is not an error.
     pub fn start(options: GuardOptions) -> Result<Self, GuardError> {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(children::own_pid()))
@@ -127,7 +127,7 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Returns what keeps the agents' processes together.
+    /// Returns how the agents' processes are contained.
     #[must_use]
     pub fn containment(&self) -> Containment {
         match &self.cgroup {
@@ -137,7 +137,7 @@ impl Guard {
         }
     }
 
-    /// Returns why there is no control group, if there is none.
+    /// Returns why the guard has no cgroup; `None` if it has one.
     #[must_use]
     pub fn without_cgroup(&self) -> Option<&str> {
         self.cgroup.as_ref().err().map(String::as_str)
@@ -149,26 +149,26 @@ impl Guard {
         self.pid.as_raw_pid()
     }
 
-    /// Hands over the working directory's lock anew, because the one before locks a file that nobody finds. Never waits.
+    /// Replaces the lock of the working directory, because the file of the one before was deleted. Never waits.
     ///
     /// # Errors
-    /// Never for want of room: the order is short.
+    /// The order cannot be encoded.
     pub fn hold(&mut self, lock: OwnedFd) -> io::Result<()> {
         self.order(&Order::Hold, vec![lock])
     }
 
-    /// Orders an agent to be started; [`GuardNews`] tells what came of it. Never waits.
+    /// Starts an agent. A [`GuardReport`] says whether it started. Never waits.
     ///
     /// # Errors
-    /// If the order is longer than any program's arguments may be.
+    /// The order is longer than the arguments of a program may be.
     pub fn spawn(&mut self, spawn: Spawn) -> io::Result<()> {
         tracing::debug!(generation = spawn.generation, program = ?spawn.program, "starting an agent");
         let (order, fds) = spawn.into_order();
         self.order(&order, fds)
     }
 
-    /// Orders a step of the ladder; it does nothing if that agent is gone already. Never waits.
-    pub fn signal(&mut self, generation: u64, rung: Rung) {
+    /// Sends a signal of the ladder, unless that agent has ended. Never waits.
+    pub fn signal(&mut self, generation: u64, rung: StopSignal) {
         tracing::debug!(generation, ?rung, "signaling an agent");
         self.short_order(&Order::Signal { generation, rung });
         // A guard that was stopped cannot obey. The standby passes the signal on to it.
@@ -182,16 +182,16 @@ impl Guard {
         self.short_order(&Order::Suspend);
     }
 
-    /// Lets a stopped agent go on. Never waits.
+    /// Continues a stopped agent. Never waits.
     pub fn resume(&mut self) {
         self.short_order(&Order::Continue);
     }
 
-    /// Returns the next news. Cancel-safe. After [`GuardNews::Lost`] there is none but that.
-    pub async fn next(&mut self) -> GuardNews {
+    /// Returns the next report. Cancel-safe. After [`GuardReport::Lost`] it returns only that.
+    pub async fn next(&mut self) -> GuardReport {
         loop {
-            if let Some(news) = self.arrived() {
-                return news;
+            if let Some(report) = self.arrived() {
+                return report;
             }
             match self.state {
                 State::Serving => self.exchange().await,
@@ -209,18 +209,18 @@ impl Guard {
                 }
                 State::Lost(ref survivors) => {
                     let survivors = survivors.clone();
-                    return GuardNews::Lost { survivors };
+                    return GuardReport::Lost { survivors };
                 }
             }
         }
     }
 
-    /// Says goodbye without waiting; [`Self::finish`] still has to be called.
+    /// Asks the guard to end without waiting. [`Self::finish`] still has to be called.
     pub fn dismiss(&mut self) {
         self.short_order(&Order::Bye);
     }
 
-    /// Says goodbye: the guard ends whatever is left and exits. Waits for it, but not forever.
+    /// Asks the guard to end all processes and exit, and waits for that with a timeout.
     pub async fn finish(mut self) {
         self.short_order(&Order::Bye);
         let obeyed = async {
@@ -229,7 +229,7 @@ impl Guard {
                 while self.arrived().is_some() {}
             }
         };
-        // One that does not obey is killed, and its children are ended from here.
+        // A guard that does not end is killed, and the runner ends its children.
         let _ = tokio::time::timeout(FINISH_TIMEOUT, obeyed).await;
         let since = match self.state {
             State::Gone { since } => since,
@@ -245,20 +245,20 @@ impl Guard {
         }
     }
 
-    /// Leaves the guard to itself: it ends everything and exits. What is left is to take note of that exit, since a program that
-    /// embeds the runner must not collect dead guards.
+    /// Closes the connection, so that the guard ends all processes and exits. A thread reaps it, because a program that embeds the runner
+    /// must not collect dead guards.
     pub fn abandon(mut self) {
         let (pid, attended) = (self.pid, self.attended.take());
         drop(self);
-        // Ends with the guard, which has a limit of its own.
+        // Ends with the guard, which has its own timeout.
         std::thread::spawn(move || {
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
             drop(attended);
         });
     }
 
-    fn arrived(&mut self) -> Option<GuardNews> {
-        let report = match self.inbox.next::<Report>() {
+    fn arrived(&mut self) -> Option<GuardReport> {
+        let report = match self.inbox.next::<GuardReport>() {
             Ok(report) => report?,
             Err(_) => {
                 self.mark_gone();
@@ -266,21 +266,22 @@ impl Guard {
             }
         };
         match &report {
-            Report::Spawned { pid, .. } => {
+            GuardReport::Spawned { pid, .. } => {
                 tracing::info!(pid, "agent started");
                 self.agent = Pid::from_raw(*pid);
             }
-            Report::Exited { .. } => {
+            GuardReport::Exited { .. } => {
                 tracing::info!("agent exited");
                 self.agent = None;
             }
-            Report::SpawnFailed { .. } => tracing::warn!("agent could not be started"),
+            GuardReport::SpawnFailed { .. } => tracing::warn!("agent could not be started"),
+            GuardReport::Lost { .. } => {}
         }
-        Some(report.into())
+        Some(report)
     }
 
     fn short_order(&mut self, order: &Order) {
-        // These are far below the limit, the only thing that can be wrong with an order.
+        // The only error is an order beyond the limit, and these are short.
         let _ = self.order(order, Vec::new());
     }
 
@@ -296,7 +297,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Sends what the socket takes now.
+    /// Sends as much as the socket takes now.
     fn flush(&mut self) {
         while let Some(outgoing) = self.outbox.front_mut() {
             let fds: Vec<_> = outgoing.fds.iter().map(OwnedFd::as_fd).collect();
@@ -318,13 +319,13 @@ impl Guard {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                 Err(error) if is_full(&error) => return,
-                // The guard's last words may still be in the socket: reading finds out that it is gone.
+                // The guard has ended. Its last reports may still be in the socket, and reading finds its end.
                 Err(_) => self.outbox.clear(),
             }
         }
     }
 
-    /// Waits until the socket lets something through, then takes and gives what it can.
+    /// Waits until the socket is ready, then reads and writes.
     async fn exchange(&mut self) {
         let interest = match self.outbox.is_empty() {
             true => Interest::READABLE,
@@ -361,7 +362,7 @@ impl Guard {
     async fn bury(&mut self, since: Instant) -> bool {
         let orderly = death(self.pid, since).await;
         self.state = State::Reaped;
-        // One that cannot be killed is left over as any other.
+        // A guard that cannot be killed is handled like any other leftover.
         self.attended = None;
         orderly
     }
@@ -422,13 +423,13 @@ async fn death(standby: Pid, since: Instant) -> bool {
     }
 }
 
-/// Waits for the end of a process, so briefly that it may hold us up.
+/// Waits for the end of a process for a few milliseconds. Blocks.
 #[cfg(target_os = "linux")]
 fn await_briefly(pid: Pid, since: Instant) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{PidfdFlags, pidfd_open};
     let left = DEATH_BLOCKING.saturating_sub(since.elapsed());
-    // Without a descriptor, waiting for it tells as well, only later.
+    // Without a descriptor the caller notices the end later.
     if let (Ok(pidfd), Ok(left)) = (pidfd_open(pid, PidfdFlags::empty()), left.try_into()) {
         let left: Timespec = left;
         let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left));

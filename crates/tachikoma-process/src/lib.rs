@@ -1,8 +1,7 @@
 //! Starts and ends processes so that none of them outlives the runner: guard, cgroup, signals, callers. The only `unsafe`; knows no loop state.
 //!
 //! The guard is one small process per loop ([`Guard`] is the runner's end, [`serve`] the guard's own main). It is the
-//! parent of every agent and a child subreaper, hence whatever an agent leaves behind becomes the guard's own child and
-//! is found there. On Linux the guard is a child of its standby, a still smaller process that takes over if the guard is
+//! parent of every agent and a child subreaper, so that orphans of an agent become children of the guard. On Linux the guard is a child of its standby, a still smaller process that takes over if the guard is
 //! killed. The runner is a subreaper too and takes over if both are killed. The runner knows the process id of the
 //! standby only: [`Guard::pid`].
 
@@ -11,11 +10,12 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-pub use tachikoma_core::{Exit, Leftover, Rung};
+pub use tachikoma_core::{Exit, Leftover, StopSignal};
 
 mod activity;
 mod adoption;
 mod attended;
+mod caller_role;
 pub mod cgroup;
 mod children;
 pub mod control_socket;
@@ -33,54 +33,54 @@ mod signals;
 #[cfg(target_os = "linux")]
 mod sockets;
 mod spawn;
-mod whose;
 
 pub use activity::{look, memory_below};
 pub use adoption::end_children;
 pub use attended::Attended;
+pub use caller_role::{
+    CallerRole, Family, Hooks, INSIDE, OperatorProgram, is_below_a_guard, signal_name,
+};
 pub use children::is_alive;
 pub use children::wake_children;
 pub use deferred::Deferred;
 pub use foreground::give_terminal;
-pub use guard::{Guard, GuardError, GuardNews, GuardOptions, Spawn};
+pub use guard::{Guard, GuardError, GuardOptions, Spawn};
 pub use handed::handed;
 pub use input::{input, lines, output};
 pub use listener::{Listener, ListenerError, Owner, verify};
 pub use orphans::is_descendant;
 pub use peer::Peer;
-pub use protocol::SpawnSubject;
+pub use protocol::{GuardReport, SpawnSubject};
 pub use serve::serve;
 pub use signals::{Sender, Signals};
 pub use spawn::in_a_session_of_its_own;
-pub use whose::{Family, signal_name};
-pub use whose::{Hooks, INSIDE, Operators, Whose, is_below_a_guard};
 
 /// Name of a guard in `ps`. It does not contain the name of the program, so that `killall -9 tachikoma` leaves guards alive to clean up.
 #[cfg(target_os = "linux")]
 const GUARD_NAME: &str = "loop-guard";
 
-/// The environment variable by which a process is known to belong to a loop; its value is the loop's id.
+/// The environment variable that marks the processes of a loop. Its value is the loop's id.
 pub const MARKER: &str = "TACHIKOMA_LOOP_ID";
 
 /// Returns whether a file can be run by this user.
 ///
 /// # Errors
-/// Nobody may look at it, or it is not there.
+/// The file does not exist, or may not be examined.
 pub fn is_executable(path: &Path) -> io::Result<bool> {
     let metadata = std::fs::metadata(path)?;
     let runnable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     Ok(metadata.is_file() && runnable)
 }
 
-/// What keeps an agent's processes together.
+/// How an agent's processes are contained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Containment {
-    /// A control group: nothing gets out.
+    /// A cgroup, which processes cannot leave.
     Cgroup,
-    /// The guard as parent and subreaper: nothing gets out while the guard, its standby or the runner lives.
+    /// The guard as parent and subreaper, while the guard, its standby or the runner is alive.
     Guard,
-    /// The process group only, where the system has no subreaper.
+    /// Only the process group, on systems without subreapers.
     Group,
 }
 

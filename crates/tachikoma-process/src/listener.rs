@@ -39,7 +39,7 @@ pub struct Listener {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenerError {
     /// Nothing listens there.
-    #[error("the server does not listen there any more")]
+    #[error("the server no longer listens there")]
     None,
     /// Another process listens there.
     #[error("{0} has the port, so no password is sent")]
@@ -72,7 +72,7 @@ fn own_uid() -> u32 {
 /// tells; elsewhere none is returned, and nothing is refused.
 ///
 /// # Errors
-/// One of them is not, or there is none.
+/// A socket belongs to another process, or no socket of the server listens there.
 pub fn verify(address: SocketAddr, owner: Owner) -> Result<Vec<Listener>, ListenerError> {
     if !cfg!(target_os = "linux") {
         return Ok(Vec::new());
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_listener_is_its_own_process_and_no_other() {
+    fn verify_accepts_only_the_process_that_listens() {
         for (bound, reached) in [
             ("127.0.0.1:0", "127.0.0.1"),
             ("0.0.0.0:0", "127.0.0.1"),

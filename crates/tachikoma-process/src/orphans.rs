@@ -1,4 +1,4 @@
-//! Processes that an earlier, dead runner and its guard left behind, and who descends from whom.
+//! Finds and ends processes that an earlier, dead runner and its guard left running.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
         end_group(&group, &mut ended);
     }
     let spared = own_line();
-    // New rounds until one finds nobody: a process may have forked while it was being looked at.
+    // Repeated until a round finds no process, because a process may have forked while it was checked.
     loop {
         let found = marked(marker, &spared);
         if found.is_empty() {
@@ -87,16 +87,16 @@ pub(super) fn end_stragglers(marker: &str, patience: Duration) {
 /// Returns whether `pid` is `of` or descends from it. Two processes that are gone, or not visible, are not related.
 #[must_use]
 pub fn is_descendant(pid: i32, of: i32) -> bool {
-    let mut line = Pid::from_raw(pid).into_iter().flat_map(children::line);
-    line.any(|reached| reached.as_raw_pid() == of)
+    let mut ancestors = Pid::from_raw(pid).into_iter().flat_map(children::ancestors);
+    ancestors.any(|reached| reached.as_raw_pid() == of)
 }
 
 /// This process and its ancestors: a loop may run inside another loop's agent.
 fn own_line() -> HashSet<Pid> {
-    children::line(children::own_pid()).collect()
+    children::ancestors(children::own_pid()).collect()
 }
 
-/// Returns the processes with the marker; those that cannot be told for the moment are looked at again.
+/// Returns the processes with the marker. Undecided ones are checked again.
 fn marked(marker: &str, spared: &HashSet<Pid>) -> Vec<Pid> {
     let deadline = clock::monotonic() + UNDECIDED_TIMEOUT;
     let mut candidates = children::all();
@@ -133,7 +133,7 @@ fn end_group(group: &Cgroup, ended: &mut Vec<Leftover>) {
     }
 }
 
-/// Whoever leaves more says nothing new with them.
+/// Leftovers that are reported. More of them add no information.
 const NAMED_MAX: usize = 64;
 
 fn note(ended: &mut Vec<Leftover>, leftover: Leftover) {
@@ -145,7 +145,7 @@ fn note(ended: &mut Vec<Leftover>, leftover: Leftover) {
 /// A process that was killed, as something to wait for.
 type Dying = std::os::fd::OwnedFd;
 
-/// Kills one process: through a descriptor, and only if the process behind it is still the one that was looked at.
+/// Kills one process through a descriptor, and only if it is still the process that was checked.
 #[cfg(target_os = "linux")]
 fn end(pid: Pid, marker: &str) -> Option<(Leftover, Dying)> {
     use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -155,7 +155,7 @@ fn end(pid: Pid, marker: &str) -> Option<(Leftover, Dying)> {
         return None;
     }
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    // The same start time after the descriptor was opened: it stands for the process whose marker was read.
+    // The start time has not changed after the descriptor was opened, so that it refers to the process that has the marker.
     if children::stat(pid)?.started != before.started {
         return None;
     }
@@ -163,7 +163,7 @@ fn end(pid: Pid, marker: &str) -> Option<(Leftover, Dying)> {
     Some((leftover, pidfd))
 }
 
-/// Without `/proc` nobody is found, so nobody gets here.
+/// Without `/proc` no process is found, so that this is never called.
 #[cfg(not(target_os = "linux"))]
 fn end(_pid: Pid, _marker: &str) -> Option<(Leftover, Dying)> {
     None

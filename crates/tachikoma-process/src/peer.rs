@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 
-use super::whose::{Family, Whose};
 use super::{children, spawn};
 
 /// The process that connected to a socket.
@@ -45,7 +44,7 @@ impl Peer {
     }
 
     /// Returns whether the process that connected still runs, so that its process id is its own.
-    fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         match &self.identity {
             Identity::Pidfd(pidfd) => {
                 // It becomes readable when the process ends.
@@ -63,21 +62,6 @@ fn started(pid: Option<i32>) -> Option<u64> {
     (!stat.dead).then_some(stat.started)
 }
 
-impl Family {
-    /// Returns whose the process is that connected to a socket.
-    pub fn whose_peer(&self, caller: &Peer) -> Whose {
-        let Some(pid) = caller.pid else {
-            return Whose::Inside;
-        };
-        let whose = self.whose(pid);
-        // Looked at afterwards: a process that still runs had its id all the time.
-        match pid == 0 || caller.runs() {
-            true => whose,
-            false => Whose::Gone,
-        }
-    }
-}
-
 /// Returns whether the process at the other end of a socket runs as this user or as root.
 pub fn is_ours(stream: &tokio::net::UnixStream) -> bool {
     let peer = stream.peer_cred();
@@ -89,23 +73,23 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::Adoption;
+    use crate::{Adoption, CallerRole, Family};
 
     fn own_pid() -> Option<i32> {
         Some(children::own_pid().as_raw_pid())
     }
 
     #[test]
-    fn a_caller_that_runs_is_judged_by_its_process() {
+    fn caller_that_runs_has_the_role_of_its_process() {
         let (socket, _other) = UnixStream::pair().unwrap();
         let caller = Peer::of(&socket, own_pid());
         let family = Family::new(Adoption::Marked);
-        assert_eq!(family.whose_peer(&caller), Whose::Operator);
+        assert_eq!(family.role_of_peer(&caller), CallerRole::Operator);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_process_that_took_over_the_id_of_a_caller_is_not_trusted() {
+    fn process_that_reused_the_id_of_a_caller_is_not_trusted() {
         use rustix::process::{PidfdFlags, pidfd_open};
         use std::process::Command;
 
@@ -125,7 +109,7 @@ mod tests {
                 pid: own_pid(),
                 identity,
             };
-            assert_eq!(family.whose_peer(&caller), Whose::Gone, "{caller:?}");
+            assert_eq!(family.role_of_peer(&caller), CallerRole::Gone, "{caller:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The messages between runner and guard: one JSON object per line, file descriptors beside them.
+//! The messages between runner and guard: one JSON object per line, sent with file descriptors.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,7 +12,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Exit, Leftover, Rung};
+use super::{Exit, Leftover, StopSignal};
 
 /// The kernel takes at most 6 MiB of arguments and environment for a new program, a single argument 128 KiB; JSON can
 /// write a byte as six. A longer message is a bug at the other end.
@@ -24,7 +24,7 @@ const READ_BYTES: usize = 32 * 1024;
 /// No message carries more descriptors than the three streams of an agent.
 pub(super) const MESSAGE_FDS_MAX: usize = 3;
 
-/// What the runner orders.
+/// An order of the runner.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(super) enum Order {
@@ -38,13 +38,13 @@ pub(super) enum Order {
     Hold,
     /// Start an agent; carries its three streams.
     Spawn(Box<SpawnOrder>),
-    /// Take a step of the ladder.
-    Signal { generation: u64, rung: Rung },
+    /// Send a signal of the ladder.
+    Signal { generation: u64, rung: StopSignal },
     /// Stop the agent's group as Ctrl-Z does.
     Suspend,
-    /// Let it go on.
+    /// Continue a stopped agent.
     Continue,
-    /// End everything and exit.
+    /// End all processes and exit.
     Bye,
 }
 
@@ -71,29 +71,48 @@ impl Order {
     }
 }
 
-/// What the guard reports.
-#[derive(Debug, Serialize, Deserialize)]
+/// A report of the guard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub(super) enum Report {
+pub enum GuardReport {
+    /// The agent runs.
     Spawned {
+        /// Number of the agent's start.
         generation: u64,
+        /// Id of its process, session and process group.
         pid: i32,
     },
+    /// The agent could not be started.
     SpawnFailed {
+        /// Number of the agent's start.
         generation: u64,
+        /// What failed.
         subject: SpawnSubject,
+        /// Error number of the system; 0 if there is none.
         errno: i32,
+        /// Error text of the system.
         message: String,
     },
+    /// The agent and all processes that it started have ended.
     Exited {
+        /// Number of the agent's start.
         generation: u64,
+        /// How the agent ended.
         exit: Exit,
+        /// Processes that it left running and that were ended. After [`crate::StopSignal::Kill`] only those that could not be killed.
         leftovers: Vec<Leftover>,
+        /// Number of further ones that are not in the list.
         leftovers_unnamed: usize,
+    },
+    /// The guard died, and the runner ended its agents. A new guard is needed. Only the runner's end of the protocol makes this report.
+    #[serde(skip)]
+    Lost {
+        /// Processes that could not be killed.
+        survivors: Vec<Leftover>,
     },
 }
 
-/// What stood in the way of starting an agent.
+/// What failed when an agent was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpawnSubject {
@@ -131,7 +150,7 @@ impl From<Text> for OsString {
     }
 }
 
-/// Returns a message as it travels.
+/// Encodes a message.
 pub(super) fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
@@ -160,7 +179,7 @@ pub(super) fn send(
     )
 }
 
-/// What has arrived and is not yet a message.
+/// Received bytes and descriptors that are not yet read as messages.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
@@ -169,19 +188,19 @@ pub(super) struct Inbox {
     fds: std::collections::VecDeque<OwnedFd>,
 }
 
-/// What one attempt to receive brought.
+/// Result of one attempt to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Something: look for messages.
+    /// There may be new messages.
     Some,
-    /// Nothing for the moment.
+    /// No bytes are available now.
     Nothing,
-    /// The other end is gone.
+    /// The other end has closed the socket.
     End,
 }
 
 impl Inbox {
-    /// Takes what the socket has, without waiting.
+    /// Reads from the socket without waiting.
     pub(super) fn receive(&mut self, socket: impl AsFd) -> io::Result<Received> {
         if self.bytes.len() > MESSAGE_BYTES_MAX {
             return Err(rustix::io::Errno::MSGSIZE.into());
@@ -247,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_that_are_not_utf8_survive() {
+    fn text_preserves_bytes_that_are_not_utf8() {
         for bytes in [&b"plain"[..], b"\xFF\x00\x80", b"", "zwölf\n".as_bytes()] {
             let text = Text::from(OsStr::from_bytes(bytes));
             let line = encode(&text).expect("small");

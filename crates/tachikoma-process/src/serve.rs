@@ -1,4 +1,4 @@
-//! The guard's own main: parent of every agent, and the end of them when the runner is gone.
+//! The guard's main function: it is the parent of every agent, and ends all of them when the runner has ended.
 //!
 //! One thread, no runtime: it sleeps in `poll` until the runner orders something or a child dies.
 
@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::cgroup::Cgroup;
-use super::protocol::{self, Inbox, Order, Received, Report, SpawnOrder, SpawnSubject};
-use super::{Exit, Rung, children, orphans, spawn};
+use super::protocol::{self, GuardReport, Inbox, Order, Received, SpawnOrder, SpawnSubject};
+use super::{Exit, StopSignal, children, orphans, spawn};
 use agent::{Agent, Progress};
 use tachikoma_fs::lock_file;
 use tachikoma_runtime::clock;
@@ -25,27 +25,25 @@ mod launch;
 #[cfg(target_os = "linux")]
 mod standby;
 
-/// How long everything may take to die once the runner is gone. Nobody waits for it but the working directory's lock,
-/// and a process that is stuck in the kernel dies as soon as it leaves it.
+/// Time for all processes to end after the runner has ended. The lock of the working directory is held for that long. A process that is stuck
+/// in the kernel ends when it leaves it.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long everything may take to die at an orderly end; the runner waits a little longer than this.
+/// Time for all processes to end at an orderly shutdown. The runner waits slightly longer.
 pub(super) const BYE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the runner itself started, git with its hooks, hears of its death, and git puts its locks away; what is left then is
-/// killed.
+/// Time for git and its hooks, which the runner started, to end after the runner. Git removes its lock files in this time.
 const STRAGGLE: Duration = Duration::from_secs(1);
 
-/// While children are being ended they are looked for this often, should a death not wake us.
+/// Time between two checks of children that are being ended, in case a death does not wake the guard.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Serves one runner over the control socket on standard input, and returns when it and all agents are gone.
 ///
-/// A program that embeds the runner calls this from the `main` of whatever it names as guard, before it starts any
-/// thread and with nothing else to do afterwards.
+/// A program that embeds the runner calls this from the `main` of its guard program before it starts a thread, and exits afterwards.
 #[must_use]
 pub fn serve() -> ExitCode {
-    // Without a socket there is neither an agent to guard nor anybody to tell.
+    // Without a socket there is neither an agent nor a runner.
     serve_in_a_session().unwrap_or(ExitCode::FAILURE)
 }
 
@@ -106,8 +104,8 @@ impl Server {
         })
     }
 
-    /// Ends when the runner says goodbye, is gone or talks nonsense, and when the standby is gone: without it, nothing would be left that
-    /// ends the children of this process when this process is killed too.
+    /// Serves until the runner asks for the end, has ended or sends an invalid order, or until the standby has ended. Without the standby no
+    /// process would end the children of a killed guard.
     fn run(mut self) -> ExitCode {
         // The copy is close-on-exec; the original would be a second end of the socket in every agent.
         close_stdin();
@@ -180,22 +178,22 @@ impl Server {
     fn spawn(&mut self, order: SpawnOrder, fds: Vec<OwnedFd>) -> io::Result<()> {
         let generation = order.generation;
         if self.agent.is_some() {
-            return self.report(&Report::SpawnFailed {
+            return self.report(&GuardReport::SpawnFailed {
                 generation,
                 subject: SpawnSubject::Guard,
                 errno: Errno::BUSY.raw_os_error(),
-                message: "the agent before has not ended yet".to_owned(),
+                message: "the agent before it has not ended yet".to_owned(),
             });
         }
         match launch::launch(order, fds, &self.marker) {
             Ok(pid) => {
                 self.agent = Some(Agent::new(generation, pid));
-                self.report(&Report::Spawned {
+                self.report(&GuardReport::Spawned {
                     generation,
                     pid: pid.as_raw_pid(),
                 })
             }
-            Err(failure) => self.report(&Report::SpawnFailed {
+            Err(failure) => self.report(&GuardReport::SpawnFailed {
                 generation,
                 subject: failure.subject,
                 errno: failure.errno,
@@ -204,8 +202,8 @@ impl Server {
         }
     }
 
-    fn signal(&mut self, generation: u64, rung: Rung) {
-        // A signal that crosses the agent's end on its way is for nobody.
+    fn signal(&mut self, generation: u64, rung: StopSignal) {
+        // The agent may have ended while the order was under way.
         if let Some(agent) = self
             .agent
             .as_mut()
@@ -233,13 +231,13 @@ impl Server {
                 }
                 Err(Errno::INTR) => (),
                 Ok(None) => return true,
-                // No children at all, which is the only other thing that can be said here.
+                // There are no children. No other error is possible here.
                 Err(_) => return false,
             }
         }
     }
 
-    /// Takes the next step in ending an agent, if that is what is going on.
+    /// Takes the next step in ending an agent that is being ended.
     fn advance(&mut self, children_left: bool) -> io::Result<()> {
         let Some(agent) = self.agent.as_mut().filter(|agent| agent.is_ending()) else {
             return Ok(());
@@ -255,7 +253,7 @@ impl Server {
         }
     }
 
-    fn report(&self, report: &Report) -> io::Result<()> {
+    fn report(&self, report: &GuardReport) -> io::Result<()> {
         let line = protocol::encode(report)?;
         let mut rest = line.as_slice();
         while !rest.is_empty() {
@@ -268,7 +266,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends every descendant, and the control group if the runner is not there to do it.
+    /// Ends every descendant, and the cgroup if the runner has ended.
     fn end(mut self) -> ExitCode {
         let began = clock::monotonic();
         if let Some(agent) = &self.agent {
@@ -281,7 +279,7 @@ impl Server {
             sleep(&mut [PollFd::new(&self.deaths, PollFlags::IN)], Some(TICK));
             forget_notes(&self.deaths);
         }
-        // A runner that lives removes the group when it has seen our end.
+        // A living runner removes the cgroup after the end of the guard.
         if self.runner_has_ended() {
             if let Some(cgroup) = self.cgroup.take() {
                 end_cgroup(&cgroup, began + END_TIMEOUT);
@@ -307,13 +305,13 @@ impl Server {
     }
 }
 
-/// Ends what the dead holder of a lock started itself, and notes its death.
+/// Ends the processes that the dead holder of a lock started itself, and marks the holder as dead.
 fn end_stragglers(marker: &str, lock: &OwnedFd) {
     orphans::end_stragglers(marker, STRAGGLE);
     lock_file::mark_holder_dead(lock);
 }
 
-/// If we cannot leave the group, killing it ends us too: the directory stays for the next runner to remove.
+/// If the guard cannot leave the cgroup, killing it ends the guard as well, and the next runner removes the directory.
 fn end_cgroup(cgroup: &Cgroup, deadline: Instant) {
     if cgroup.leave() {
         cgroup.end(deadline.saturating_duration_since(clock::monotonic()));
@@ -330,7 +328,7 @@ fn others_left(written_off: &[Pid]) -> bool {
 
 /// Signals a child of ours: it has not been waited for, so its id is still its own.
 fn kill(child: Pid, signal: Signal) {
-    // It may have died on its own, which is as good.
+    // It may have ended already.
     let _ = rustix::process::kill_process(child, signal);
 }
 
@@ -356,7 +354,7 @@ fn notes_of(signal: i32) -> io::Result<UnixStream> {
     Ok(notes)
 }
 
-/// The notes of a signal only wake us; what happened is found out by looking.
+/// The bytes only wake the caller, which then checks its children.
 fn forget_notes(notes: &UnixStream) {
     let mut bytes = [0; 64];
     while matches!(io::Read::read(&mut &*notes, &mut bytes), Ok(read) if read == bytes.len()) {}

@@ -11,7 +11,7 @@ use super::spawn;
 /// Who sent a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// The system: a terminal, or somebody outside of what this process can see.
+    /// The system: a terminal, or a process outside of this container.
     System,
     /// A process, as the kernel says.
     Process(i32),
@@ -24,7 +24,7 @@ pub enum Sender {
 pub struct Signals(SignalsInfo<WithRawSiginfo>);
 
 impl Signals {
-    /// Begins to listen: from here on none of them does what it does by default.
+    /// Starts to listen. The signals no longer have their default effect.
     ///
     /// # Errors
     /// One of them cannot be listened to.
@@ -32,7 +32,7 @@ impl Signals {
         SignalsInfo::new(signals).map(Self)
     }
 
-    /// Hears one after the other, each with who sent it. Blocks, and never returns.
+    /// Calls `each` for every signal with its sender. Blocks, and never returns.
     pub fn hear(mut self, mut each: impl FnMut(i32, Sender)) {
         for info in self.0.forever() {
             each(info.si_signo, sender(&info));
@@ -49,7 +49,7 @@ fn sender(info: &libc::siginfo_t) -> Sender {
                 _ => Sender::System,
             }
         }
-        // The kernel's own: a key of the terminal, or its end. Other signals of the kernel's can be asked for by anybody.
+        // The kernel's own: a key of the terminal, or its end. Other signals of the kernel can be requested by any process.
         SI_KERNEL => Sender::System,
         // A sender may write what it likes beside these.
         _ => Sender::Unknown,

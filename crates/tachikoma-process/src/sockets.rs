@@ -26,7 +26,7 @@ const INFO: u16 = 2;
 /// All states but listening ones, which move nothing.
 const STATES: u32 = !(1 << 10);
 
-/// The lengths of a message's own header and of `struct inet_diag_msg` behind it.
+/// Lengths of a message's header and of `struct inet_diag_msg`, which follows it.
 const HEADER: usize = 16;
 const MESSAGE: usize = 72;
 
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The kernel's answers are at most 32 kB long.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// More than ten thousand connections: whoever has them is busy enough to be seen otherwise.
+/// Enough for more than ten thousand connections. A process with more of them shows activity in other ways.
 const ANSWERS_MAX: usize = 256;
 
 /// Returns the bytes sent and received over each connection, by the inode of its socket.

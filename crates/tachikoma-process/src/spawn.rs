@@ -29,7 +29,7 @@ const FIRST_FREE_FD: RawFd = 3;
 #[cfg(target_os = "linux")]
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// What the child's exit code is when the guard's program could not be started; nobody reads it.
+/// Exit code of the child when the guard's program could not be started. It is not read.
 const EXEC_FAILED: libc::c_int = 127;
 
 /// Makes `command` start an agent: in a session of its own, dying with its guard, with every signal as the system has
@@ -111,7 +111,7 @@ fn reset(signal: libc::c_int) {
 }
 
 /// Makes `command` start what acts in the user's name but has no terminal to ask on: in a session of its own, with every
-/// signal as the system has it by default, and told to end, in time to put its things in order, when the thread that
+/// signal as the system has it by default, and sent SIGTERM when the thread that
 /// started it is gone.
 pub fn in_a_session_of_its_own(command: &mut Command) {
     let before_exec = || {
@@ -157,7 +157,7 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> 
         let unknown = error.raw_os_error() == Some(libc::ENOPROTOOPT);
         return if unknown { Ok(None) } else { Err(error) };
     }
-    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
+    // SAFETY: the kernel has just opened it, and no other code knows it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 

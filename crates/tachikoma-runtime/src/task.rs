@@ -59,7 +59,7 @@ pub fn panicked(name: &str, payload: &(dyn Any + Send)) -> String {
 pub fn words_of(payload: &(dyn Any + Send)) -> &str {
     let words = payload.downcast_ref::<&str>().copied();
     let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    words.unwrap_or("without words")
+    words.unwrap_or("without a message")
 }
 
 #[cfg(test)]

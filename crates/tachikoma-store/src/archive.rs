@@ -1,5 +1,5 @@
-//! Setting a loop aside. Its journal and its transcripts stay where they are; its snapshot moves into its directory, and
-//! by that it is archived: it is not the current loop any more, and the next run begins another one.
+//! Archives a loop: its snapshot moves into its directory. Journal and transcripts stay where they are. An archived loop is not
+//! the current loop, so the next run starts another one.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use tachikoma_core::LoopId;
 use tachikoma_fs::make_dir;
 use tachikoma_fs::quarantine::quarantine;
 
+use super::encryption::Encryption;
 use super::recover::{self, Copies, Loss};
 use super::snapshot::{self, Snapshot};
-use super::vault::Vault;
 use super::{StoreError, layout, loops};
 
 pub use super::archived_snapshot::{move_away, remove, set_aside, write_archived, write_unknown};
@@ -17,36 +17,35 @@ pub use super::archived_snapshot::{move_away, remove, set_aside, write_archived,
 /// Archives a loop. The lock of the working directory must be held.
 ///
 /// # Errors
-/// Its snapshot cannot be moved; the loop is then as it was.
+/// The snapshot cannot be moved. The loop is unchanged.
 pub fn archive(
     working_dir: &Path,
     loop_id: LoopId,
     snapshot: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<(), StoreError> {
     let dir = layout::loop_dir(working_dir, loop_id);
-    let bytes = match snapshot::read(snapshot, vault) {
-        Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot, vault)?,
-        Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id, vault),
+    let bytes = match snapshot::read(snapshot, encryption) {
+        Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot, encryption)?,
+        Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id, encryption),
         Ok(Some(other)) => {
-            set_aside(working_dir, snapshot, other.loop_id, vault)?;
-            of_journal(working_dir, &dir, snapshot, loop_id, vault)
+            set_aside(working_dir, snapshot, other.loop_id, encryption)?;
+            of_journal(working_dir, &dir, snapshot, loop_id, encryption)
         }
-        // For the version that wrote it, as it is.
-        Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot, vault)?,
+        // Kept as it is for the version that wrote it.
+        Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot, encryption)?,
         Err(error) => {
-            put_away(working_dir, snapshot, error, vault)?;
-            of_journal(working_dir, &dir, snapshot, loop_id, vault)
+            put_away(working_dir, snapshot, error, encryption)?;
+            of_journal(working_dir, &dir, snapshot, loop_id, encryption)
         }
     };
-    // The one step that archives it.
+    // This rename archives the loop.
     make_dir(&dir)?;
-    write_archived(&dir, &bytes, vault)?;
-    remove(snapshot, vault)
+    write_archived(&dir, &bytes, encryption)?;
+    remove(snapshot, encryption)
 }
 
-/// Archives every loop but `current`: a runner may have died between beginning that one and archiving the one before it,
-/// which would come back one day.
+/// Archives every loop except `current`. A runner may have died after it created that loop and before it archived the one before.
 ///
 /// # Errors
 /// The loops cannot be listed, or one cannot be archived.
@@ -54,19 +53,19 @@ pub fn archive_others(
     working_dir: &Path,
     current: LoopId,
     snapshot: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<(), StoreError> {
-    for (_, loop_id) in loops::unarchived(working_dir, vault)? {
+    for (_, loop_id) in loops::unarchived(working_dir, encryption)? {
         if loop_id != current {
             let dir = layout::loop_dir(working_dir, loop_id);
-            let bytes = of_journal(working_dir, &dir, snapshot, loop_id, vault);
-            write_archived(&dir, &bytes, vault)?;
+            let bytes = of_journal(working_dir, &dir, snapshot, loop_id, encryption);
+            write_archived(&dir, &bytes, encryption)?;
         }
     }
     Ok(())
 }
 
-/// Makes room for the snapshot of a new loop: the loop before it is archived, and what nobody can read is kept.
+/// Makes room for the snapshot of a new loop: archives the loop before it, and keeps an unreadable snapshot.
 ///
 /// # Errors
 /// Something cannot be moved.
@@ -74,49 +73,54 @@ pub fn make_way(
     working_dir: &Path,
     before: Option<LoopId>,
     snapshot: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<(), StoreError> {
     if let Some(loop_id) = before {
-        return archive(working_dir, loop_id, snapshot, vault);
+        return archive(working_dir, loop_id, snapshot, encryption);
     }
-    match snapshot::read(snapshot, vault) {
-        Err(error) => put_away(working_dir, snapshot, error, vault),
-        Ok(Some(found)) => set_aside(working_dir, snapshot, found.loop_id, vault),
+    match snapshot::read(snapshot, encryption) {
+        Err(error) => put_away(working_dir, snapshot, error, encryption),
+        Ok(Some(found)) => set_aside(working_dir, snapshot, found.loop_id, encryption),
         Ok(None) => Ok(()),
     }
 }
 
-/// What is no snapshot that we can read is kept as it is, whatever it is.
+/// Keeps a file that is not a readable snapshot as it is.
 fn put_away(
     working_dir: &Path,
     snapshot: &Path,
     error: StoreError,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<(), StoreError> {
     let is_none = match &error {
         StoreError::DamagedSnapshot { .. } | StoreError::NewerSnapshot { .. } => true,
-        _ => snapshot::place(snapshot, vault).is_dir(),
+        _ => snapshot::place(snapshot, encryption).is_dir(),
     };
     if !is_none {
         return Err(error);
     }
-    quarantine(working_dir, &snapshot::place(snapshot, vault))?;
+    quarantine(working_dir, &snapshot::place(snapshot, encryption))?;
     Ok(())
 }
 
-/// What the snapshot of a loop would be; nothing if its journal does not tell any more.
+/// Builds the snapshot of a loop from its journal; empty if the journal cannot be read.
 fn of_journal(
     working_dir: &Path,
     dir: &Path,
     snapshot: &Path,
     loop_id: LoopId,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Vec<u8> {
-    recover::read(dir, &Copies::only(snapshot, vault), loop_id, Loss::Accept)
-        .map(|found| {
-            Snapshot::of(&found.state, working_dir, found.state.time)
-                .encode()
-                .into_bytes()
-        })
-        .unwrap_or_default()
+    recover::read(
+        dir,
+        &Copies::only(snapshot, encryption),
+        loop_id,
+        Loss::Accept,
+    )
+    .map(|found| {
+        Snapshot::of(&found.state, working_dir, found.state.time)
+            .encode()
+            .into_bytes()
+    })
+    .unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The snapshot of an archived loop: it lies in the directory of its loop, where no run finds it as the current one.
+//! The snapshot of an archived loop. It is in the directory of its loop, where a run does not find it as the current one.
 
 use std::path::{Path, PathBuf};
 
@@ -8,67 +8,78 @@ use tachikoma_fs::quarantine::quarantine;
 use tachikoma_fs::{is_missing, sync_dir};
 
 use super::StoreError;
+use super::encryption::Encryption;
 use super::layout::{self, ARCHIVED, is_archived};
 use super::snapshot;
-use super::vault::Vault;
 
-/// Keeps the snapshot of a loop that is not the one at hand: it archives its loop, unless that is gone or archived already.
+/// Moves the snapshot of another loop to that loop's directory, which archives it. If that loop is deleted or
+/// archived with another snapshot, it goes to the quarantine.
 ///
 /// # Errors
-/// It cannot be moved; it is then where it was.
+/// It cannot be moved and stays where it is.
 pub fn set_aside(
     working_dir: &Path,
     snapshot: &Path,
     loop_id: LoopId,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<(), StoreError> {
     let dir = layout::loop_dir(working_dir, loop_id);
-    let bytes = snapshot::bytes(snapshot, vault)?;
+    let bytes = snapshot::bytes(snapshot, encryption)?;
     if dir.is_dir() && !is_archived(&dir) {
-        write_archived(&dir, &bytes, vault)?;
-    } else if vault.read(&dir.join(ARCHIVED), snapshot::BYTES_MAX).ok() != Some(bytes) {
-        quarantine(working_dir, &snapshot::place(snapshot, vault))?;
+        write_archived(&dir, &bytes, encryption)?;
+    } else if encryption
+        .read(&dir.join(ARCHIVED), snapshot::BYTES_MAX)
+        .ok()
+        != Some(bytes)
+    {
+        quarantine(working_dir, &snapshot::place(snapshot, encryption))?;
         return Ok(());
     }
-    remove(snapshot, vault)
+    remove(snapshot, encryption)
 }
 
-/// An empty one stays empty: it says that nobody knows.
-pub fn write_archived(dir: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
+/// An empty snapshot stays empty: the state is unknown.
+pub fn write_archived(dir: &Path, bytes: &[u8], encryption: &Encryption) -> Result<(), StoreError> {
     let path = dir.join(ARCHIVED);
-    let sealed = match bytes.is_empty() {
+    let encrypted = match bytes.is_empty() {
         true => bytes.into(),
-        false => vault.seal(bytes).map_err(StoreError::io("seal", &path))?,
+        false => encryption
+            .encrypt(bytes)
+            .map_err(StoreError::io("encrypt", &path))?,
     };
-    write_whole(&path, &sealed, Durability::Synced)?;
+    write_whole(&path, &encrypted, Durability::Synced)?;
     Ok(())
 }
 
-/// Says of an archived loop that nobody knows any more what its state was.
+/// Archives a loop without a state, because it is unknown.
 pub fn write_unknown(path: &Path) -> Result<(), StoreError> {
     write_whole(path, b"", Durability::Synced)?;
     Ok(())
 }
 
-/// Moves a snapshot to the quarantine, in whatever form it is.
-pub fn move_away(working_dir: &Path, snapshot: &Path, vault: &Vault) -> Result<(), StoreError> {
-    for path in forms(snapshot, vault) {
+/// Moves a snapshot to the quarantine, in all its forms.
+pub fn move_away(
+    working_dir: &Path,
+    snapshot: &Path,
+    encryption: &Encryption,
+) -> Result<(), StoreError> {
+    for path in forms(snapshot, encryption) {
         quarantine(working_dir, &path)?;
     }
     Ok(())
 }
 
-/// The files that are a snapshot.
-fn forms(snapshot: &Path, vault: &Vault) -> impl Iterator<Item = PathBuf> {
-    let counts = snapshot::place(snapshot, vault);
+/// Lists the files of a snapshot.
+fn forms(snapshot: &Path, encryption: &Encryption) -> impl Iterator<Item = PathBuf> {
+    let counts = snapshot::place(snapshot, encryption);
     let forms = snapshot::all_places(snapshot);
-    let is_one = move |path: &PathBuf| *path == counts || snapshot::is_ours(path, vault);
+    let is_one = move |path: &PathBuf| *path == counts || snapshot::is_ours(path, encryption);
     forms.into_iter().filter(is_one)
 }
 
-/// Removes a snapshot, in whatever form it is.
-pub fn remove(snapshot: &Path, vault: &Vault) -> Result<(), StoreError> {
-    for path in forms(snapshot, vault) {
+/// Removes a snapshot, in all its forms.
+pub fn remove(snapshot: &Path, encryption: &Encryption) -> Result<(), StoreError> {
+    for path in forms(snapshot, encryption) {
         match std::fs::remove_file(&path) {
             Ok(()) => sync_dir(path.parent().unwrap_or(Path::new(".")))?,
             Err(error) if is_missing(&error) => {}

@@ -1,8 +1,7 @@
-//! Backups: a loop as it stood at one record, in one file that a person can open. `docs/backups.md` describes them.
+//! Backups: a loop at one record, in one tar file. `docs/backups.md` describes the format.
 //!
-//! A backup has the snapshot and the segment of the journal that was written at that moment: enough to go on from. The
-//! segments before it are not in it, since they are closed and only history; ten copies of a long history would be what
-//! fills the disk.
+//! A backup has the snapshot and the open segment of the journal, which is enough to continue from. Closed segments are only
+//! history and are left out, because ten copies of a long history would fill the disk.
 
 mod archive;
 mod choice;
@@ -17,9 +16,9 @@ use tachikoma_core::{Epoch, LoopId, LoopState, Seq, Timestamp};
 use tachikoma_fs::{make_dir, private, safe_read, sync_dir};
 
 use super::StoreError;
+use super::encryption::Encryption;
 use super::journal::JournalPart;
 use super::snapshot::{Packing, Snapshot};
-use super::vault::Vault;
 use tachikoma_core::error_chain as chain;
 
 pub use choice::{OfLost, best_first, of_lost_loop};
@@ -31,41 +30,42 @@ pub use files::remove_remains;
 pub use files::{Listed, by_name, list};
 pub use files::{is_remainder, list_names, remove_of};
 
-/// The format that this version writes, and the newest it reads.
+/// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
 
-/// The git bundle with the loop's work, in the directory of the loop and in a backup.
+/// Name of the git bundle with the loop's work, in the directory of the loop and in a backup.
 pub const BUNDLE_NAME: &str = "git-work.bundle";
 
-/// The largest bundle that goes into a backup: each backup that is kept has one.
+/// Limit for the bundle in a backup.
 pub const BUNDLE_BYTES_MAX: u64 = 256 << 20;
 
-/// What a backup says of itself, first of all that is in it.
+/// The manifest: the first entry of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The format of the backup.
     pub backup: u32,
-    /// The version that wrote it.
+    /// The program version that wrote it.
     pub tachikoma: String,
     /// The loop.
     pub loop_id: LoopId,
-    /// The last record that is part of it.
+    /// The last record in it.
     pub seq: Seq,
-    /// The life of the loop in which that record is.
+    /// The epoch of that record.
     #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
-    pub life: Epoch,
-    /// Whether it is what a restoration has replaced.
+    #[serde(rename = "life")]
+    pub epoch: Epoch,
+    /// Whether a restore made it before it replaced the loop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_restore: bool,
     /// When it was taken.
     pub taken_at: Timestamp,
-    /// The iteration last started.
+    /// The iteration that was started last.
     pub iteration: u32,
-    /// The public state of the loop.
+    /// Public state of the loop.
     pub status: LoopState,
-    /// The number of the journal's segment in it; none where there was no journal to be had.
+    /// Number of the journal segment in it; `None` if the journal was unusable.
     pub segment: Option<u32>,
-    /// What else is in it, in this order.
+    /// The other files, in this order.
     pub files: Vec<Entry>,
 }
 
@@ -80,53 +80,53 @@ pub struct Entry {
     pub crc32c: String,
 }
 
-/// A loop as it stands at one record: what a backup is made from.
+/// The state of a loop at one record, from which a backup is made.
 #[derive(Debug)]
 pub struct Moment {
-    /// What it stands at.
+    /// The snapshot at that record.
     pub snapshot: Box<Snapshot>,
-    /// The snapshot's file as an earlier version wrote it, where it is to be kept like that.
+    /// The snapshot file of an earlier version, if it has to be kept unchanged.
     pub original: Option<Vec<u8>>,
-    /// The segment that is written, up to that record.
+    /// The open segment, up to that record.
     pub journal: Option<JournalPart>,
     /// The directory of the loop.
     pub loop_dir: PathBuf,
-    /// A bundle of the repository, where the backup is to go elsewhere.
+    /// The git bundle, if the backup is uploaded.
     pub work: Option<PathBuf>,
-    /// Whether it is kept because a restoration replaces it.
+    /// Whether a restore makes the backup before it replaces the loop.
     pub before_restore: bool,
 }
 
-/// A backup that was taken.
+/// Result of taking a backup.
 #[derive(Debug)]
 pub struct Taken {
     /// The file.
     pub path: PathBuf,
-    /// Whether it has the work in it.
+    /// Whether it contains the git bundle.
     pub has_work: bool,
-    /// What went wrong besides: it is good all the same.
+    /// Warnings. The backup is valid in spite of them.
     pub troubles: Vec<String>,
 }
 
-/// Where backups go, and how many stay.
+/// Destination of backups and number of backups to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backups {
     /// The directory.
     pub dir: PathBuf,
-    /// How many of a loop are kept; 0 keeps all.
+    /// Number of backups to keep for each loop; 0 = all.
     pub max: u32,
-    /// How they are written.
+    /// Compression of the backups.
     pub packing: Packing,
-    /// What seals them.
-    pub vault: Vault,
+    /// Encryption of the backups.
+    pub encryption: Encryption,
 }
 
-/// Takes a backup: written under another name, read back, and only then given its own. Older ones beyond the number that
-/// is kept go afterwards.
+/// Takes a backup: writes it under a temporary name, reads it back and renames it. Then the oldest backups over the limit are
+/// removed.
 ///
 /// # Errors
-/// It cannot be written, or is not what was written, or was called off: then there is none, and nothing was removed. Where the
-/// journal is damaged, the error is that.
+/// It cannot be written or verified, or was canceled. Then there is no backup, and nothing was removed. If the journal is
+/// damaged, the error says so.
 pub fn take(
     backups: &Backups,
     moment: &Moment,
@@ -134,29 +134,34 @@ pub fn take(
 ) -> Result<Taken, StoreError> {
     let begun = tachikoma_runtime::clock::monotonic();
     if let Some(journal) = &moment.journal {
-        // It must not have what the journal may lose.
+        // The backup must not contain records that are not synced yet.
         safe_read::open(&journal.path)
             .and_then(|file| file.sync_data())
             .map_err(StoreError::io("sync", &journal.path))?;
     }
     make_dir(&backups.dir)?;
-    let life = &moment.snapshot.state.life;
-    let temporary = files::temporary(&backups.dir, life);
+    let epoch = &moment.snapshot.state.epoch;
+    let temporary = files::temporary(&backups.dir, epoch);
     let taken = write(&temporary, moment, backups, called_off)
         .and_then(|()| files::place(backups, &temporary, moment));
     let path = taken.map_err(|error| {
-        // Half a backup is no use to anyone.
+        // Remove the incomplete file.
         let _ = std::fs::remove_file(&temporary);
         let journal = moment.journal.as_ref().filter(|_| !error.is_full_disk());
-        let damage = journal.and_then(|journal| journal.damage(&backups.vault));
+        let damage = journal.and_then(|journal| journal.damage(&backups.encryption));
         damage.unwrap_or(error)
     })?;
-    // From here on it is there, and what goes wrong is told.
+    // From here on the backup exists, and errors become warnings.
     let mut troubles = Vec::new();
     if let Err(error) = sync_dir(&backups.dir) {
         troubles.push(chain(&error));
     }
-    troubles.extend(files::rotate(backups, moment.snapshot.loop_id, life, &path));
+    troubles.extend(files::rotate(
+        backups,
+        moment.snapshot.loop_id,
+        epoch,
+        &path,
+    ));
     tracing::info!(?path, elapsed = ?begun.elapsed(), "backup written");
     Ok(Taken {
         path,
@@ -181,9 +186,9 @@ fn write(
         .map_err(StoreError::io("write", path))?;
     file.sync_all().map_err(StoreError::sync(path))?;
     drop(file);
-    let content = read_through(path, &backups.vault)?;
+    let content = read_through(path, &backups.encryption)?;
     if content.manifest.seq != moment.snapshot.seq {
-        return Err(container::damaged(path, "it stands at another record"));
+        return Err(container::damaged(path, "it ends at another record"));
     }
     Ok(())
 }

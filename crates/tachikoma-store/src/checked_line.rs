@@ -1,29 +1,29 @@
-//! A line of JSON that ends with a checksum: the form of each record of a journal.
+//! A line of JSON that ends with a checksum. Each record of a journal has this form.
 
 use std::io::Write as _;
 
-/// Between the record and its checksum.
+/// Separates the record from its checksum.
 pub const CRC_MARK: &str = ",\"crc\":\"";
 
-/// Writes a record, or another object, as a line that ends with its checksum.
+/// Writes an object as a line that ends with its checksum.
 pub fn encode(record: &impl serde::Serialize, buffer: &mut Vec<u8>) {
     let start = buffer.len();
     serde_json::to_writer(&mut *buffer, record).expect("records are plain data with string keys");
-    // The closing brace moves behind the checksum.
+    // The closing brace follows the checksum.
     buffer.pop();
     let crc = crc32c::crc32c(&buffer[start..]);
     let _ = writeln!(buffer, "{CRC_MARK}{crc:08x}\"}}");
 }
 
-/// Returns whether a line has the checksum that it states.
+/// Returns whether the checksum of a line is right.
 pub fn is_whole(line: &[u8]) -> bool {
     std::str::from_utf8(line).is_ok_and(|line| check_sum(line).is_ok())
 }
 
-/// Checks that a line has the checksum that it states.
+/// Checks the checksum of a line.
 pub fn check_sum(line: &str) -> Result<(), String> {
     let (body, tail) = line.rsplit_once(CRC_MARK).ok_or("it has no checksum")?;
-    // As text: a number could be written in other ways, and one flipped bit makes a capital of a letter.
+    // Compared as text, because a number can be written in several ways, and one flipped bit changes the case of a letter.
     let expected = format!("{:08x}\"}}", crc32c::crc32c(body.as_bytes()));
     if tail != expected {
         return Err("its checksum does not match".to_owned());
@@ -31,28 +31,28 @@ pub fn check_sum(line: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What stands behind the last line end of a segment that is not closed.
+/// The bytes after the last line end of an open segment.
 pub enum Remainder {
-    /// A whole record: only its line end is missing.
+    /// A complete record without its line end.
     Record,
-    /// A whole record, and behind it something that we never write there.
+    /// A complete record, followed by bytes that are never written there.
     Spoilt,
-    /// Part of a line: its writer died, and it was never acknowledged.
+    /// Part of a line. The writer died, and the record was never acknowledged.
     Torn,
 }
 
-/// What is wrong with a line that is [`Remainder::Spoilt`].
-pub const SPOILT: &str = "something stands behind its record";
+/// Description of a line that is [`Remainder::Spoilt`].
+pub const SPOILT: &str = "there is data after its record";
 
-/// Tells what the last bytes of a segment are. A changed line end must not make a torn line of a record.
+/// Classifies the last bytes of a segment. A damaged line end must not turn a record into a torn line.
 pub fn remainder(text: &[u8]) -> Remainder {
     let mark = CRC_MARK.as_bytes();
-    // Only text is a record.
+    // A record is UTF-8.
     let text_len = match std::str::from_utf8(text) {
         Ok(_) => text.len(),
         Err(error) => error.valid_up_to(),
     };
-    // Values of the user's may look like a checksum: only the record's own matches. Each byte is added up once.
+    // Values in the record may look like a checksum, so only a match counts. Each byte is summed once.
     let (mut crc, mut added) = (0, 0);
     let marks = (0..text_len).filter(|at| text[*at..].starts_with(mark));
     for at in marks {

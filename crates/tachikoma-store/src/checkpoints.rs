@@ -1,4 +1,4 @@
-//! The hand-offs of a loop as its sessions got them: one file for each session that took over from another.
+//! The hand-offs of a loop: one file for each session that took over from another.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use tachikoma_core::SessionNo;
 use tachikoma_fs::atomic_file::{self, Durability, write_whole};
 
 use super::StoreError;
-use super::vault::Vault;
+use super::encryption::Encryption;
 
-/// The directory of a loop that has them.
+/// Name of the directory, in the directory of a loop.
 pub const DIR: &str = "checkpoints";
 
-/// As many as reboots are remembered: who looks up one of them may want to read what it handed over.
+/// As many as reboots are remembered, so that the hand-off of each can be shown.
 pub const CHECKPOINTS_KEPT: usize = 100;
 
-/// A file beyond this was not written by us: the setting is far below it, and no prompt can be longer either.
+/// A larger file was not written by this program, because the configured limit is far below.
 pub const BYTES_MAX: u64 = 8 << 20;
 
 const SUFFIX: &str = ".md";
 
-/// Returns where the hand-offs of the loop in `dir` are.
+/// Returns the directory of the hand-offs.
 #[must_use]
 pub fn dir(dir: &Path) -> PathBuf {
     dir.join(DIR)
 }
 
-/// Returns whether a file of that name among the hand-offs is ours.
+/// Returns whether a file of that name is a hand-off.
 pub fn is_ours(name: &str) -> bool {
     session_of(name).is_some() || atomic_file::is_temporary(name)
 }
@@ -37,12 +37,12 @@ fn session_of(name: &str) -> Option<SessionNo> {
     (session.to_string() == number).then_some(session)
 }
 
-/// Returns the file of a session's checkpoint.
+/// Returns the file of a session's hand-off.
 pub fn path_of(checkpoints: &Path, session: SessionNo) -> PathBuf {
     checkpoints.join(format!("{session}{SUFFIX}"))
 }
 
-/// Lists the sessions of the loop in `dir` whose hand-offs are kept, in order.
+/// Lists the sessions that have a hand-off, in order.
 ///
 /// # Errors
 /// They cannot be listed.
@@ -60,13 +60,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
     Ok(found)
 }
 
-/// Reads the hand-off that a session of the loop in `dir` got; none if none is kept.
+/// Reads the hand-off that a session received; `None` if there is no file.
 ///
 /// # Errors
-/// It cannot be read, or is no text of ours.
-pub fn read(dir: &Path, session: SessionNo, vault: &Vault) -> io::Result<Option<String>> {
+/// It cannot be read, or is not text.
+pub fn read(dir: &Path, session: SessionNo, encryption: &Encryption) -> io::Result<Option<String>> {
     let path = path_of(&self::dir(dir), session);
-    let bytes = match vault.read(&path, BYTES_MAX) {
+    let bytes = match encryption.read(&path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -76,27 +76,32 @@ pub fn read(dir: &Path, session: SessionNo, vault: &Vault) -> io::Result<Option<
         .map_err(|_| io::Error::other("it is not UTF-8 text"))
 }
 
-/// Keeps the hand-off of a session of the loop in `dir`; the oldest ones beyond [`CHECKPOINTS_KEPT`] go.
+/// Writes the hand-off of a session, and removes the oldest ones over [`CHECKPOINTS_KEPT`].
 ///
 /// # Errors
 /// It cannot be written.
-pub fn keep(dir: &Path, session: SessionNo, text: &str, vault: &Vault) -> Result<(), StoreError> {
+pub fn keep(
+    dir: &Path,
+    session: SessionNo,
+    text: &str,
+    encryption: &Encryption,
+) -> Result<(), StoreError> {
     let checkpoints = self::dir(dir);
     let path = path_of(&checkpoints, session);
-    let bytes = vault
-        .seal(text.as_bytes())
-        .map_err(StoreError::io("seal", &path))?;
+    let bytes = encryption
+        .encrypt(text.as_bytes())
+        .map_err(StoreError::io("encrypt", &path))?;
     write_whole(&path, &bytes, Durability::Synced)?;
     let kept = list(dir).unwrap_or_default();
     let excess = kept.len().saturating_sub(CHECKPOINTS_KEPT);
     for old in kept.into_iter().take(excess) {
-        // One too many does no harm.
+        // A file that stays is harmless.
         let _ = std::fs::remove_file(path_of(&checkpoints, old));
     }
     Ok(())
 }
 
-/// Removes the hand-offs of sessions behind `last`: the records of those are lost, and others will have their numbers.
+/// Removes the hand-offs of sessions after `last`. Their records are lost, and new sessions get their numbers.
 pub fn forget_after(dir: &Path, last: SessionNo) {
     let lost = list(dir).unwrap_or_default();
     for session in lost.into_iter().filter(|session| *session > last) {
@@ -114,14 +119,14 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         assert_eq!(list(dir).unwrap(), []);
-        assert_eq!(read(dir, SessionNo(2), &Vault::plain()).unwrap(), None);
+        assert_eq!(read(dir, SessionNo(2), &Encryption::plain()).unwrap(), None);
         let last = u32::try_from(CHECKPOINTS_KEPT).unwrap() + 5;
         for number in 2..=last {
             keep(
                 dir,
                 SessionNo(number),
                 &format!("to {number}\n"),
-                &Vault::plain(),
+                &Encryption::plain(),
             )
             .unwrap();
         }
@@ -129,7 +134,7 @@ mod tests {
         assert_eq!(kept.len(), CHECKPOINTS_KEPT);
         assert_eq!((kept[0], kept[99]), (SessionNo(6), SessionNo(last)));
         assert_eq!(
-            read(dir, SessionNo(last), &Vault::plain())
+            read(dir, SessionNo(last), &Encryption::plain())
                 .unwrap()
                 .as_deref(),
             Some(&*format!("to {last}\n"))
@@ -146,7 +151,7 @@ mod tests {
     fn what_is_not_ours_is_neither_read_nor_listed() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
-        keep(dir, SessionNo(3), "good", &Vault::plain()).unwrap();
+        keep(dir, SessionNo(3), "good", &Encryption::plain()).unwrap();
         let checkpoints = super::dir(dir);
         for name in ["03.md", "x.md", "3.md.bak", "notes.txt"] {
             std::fs::write(checkpoints.join(name), "theirs").unwrap();
@@ -158,7 +163,7 @@ mod tests {
         std::os::unix::fs::symlink(dir.join("secret"), checkpoints.join("5.md")).unwrap();
         std::fs::create_dir(checkpoints.join("6.md")).unwrap();
         for number in [4, 5, 6] {
-            read(dir, SessionNo(number), &Vault::plain()).unwrap_err();
+            read(dir, SessionNo(number), &Encryption::plain()).unwrap_err();
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Files that are closed for good and compressed in place, as zstd. At every moment the plain file, the compressed one
-//! or both are there and whole; if both are, the plain one counts.
+//! Closed files that are compressed in place with zstd. At every moment the plain file, the compressed file or both exist and are
+//! complete. If both exist, the plain one is used.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,72 +12,71 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 use tachikoma_fs::safe_read;
 
+use super::encryption::lines::{OnDamage, Place};
+use super::encryption::{Decrypted, Encryption};
 use super::is_damage;
-use super::vault::lines::{OnDamage, Place};
-use super::vault::{Unsealed, Vault};
 
-/// What a compressed file is called besides the name of the plain one.
+/// Extension of a compressed file.
 pub const SUFFIX: &str = ".zst";
 
-/// What a file under way is called besides its own name and a name that nobody else has.
+/// Extension of an unfinished file, after a unique name.
 const TEMP_SUFFIX: &str = ".tmp";
 
-/// What a frame may ask a reader to remember. Ours ask for far less, and a damaged one must not take all memory.
+/// Limit for the window size of a frame, so that a damaged file does not use up the memory. Frames of this program need far less.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 
-/// How every frame begins.
+/// The first bytes of every frame.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What is compared at a time.
+/// Bytes per comparison.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A file that was opened for reading, plain or compressed.
+/// An open file, plain or compressed.
 pub struct Opened {
-    /// The file that is really read.
+    /// The file that is read.
     pub path: PathBuf,
-    /// Its plain content.
+    /// The decompressed and decrypted content.
     pub content: Box<dyn BufRead>,
-    /// How many bytes of the file what was read so far takes, where it is sealed line by line.
+    /// Position in the file, if it is encrypted line by line.
     pub place: Option<Place>,
-    /// Which line of the file its content begins with.
+    /// Number of the first line of the content in the file.
     pub first_line: usize,
-    /// What the file was begun as, where it is sealed line by line.
+    /// The name under which the file was created, if it is encrypted line by line.
     of: Option<String>,
 }
 
-/// Opens a file of ours by its plain or its compressed name. A plain file that has been compressed in between is found too.
-/// What is no regular file is not opened, nor what was sealed as another one.
+/// Opens a file by its plain or compressed name. Rejects other kinds of files, and encrypted files that were renamed.
 ///
 /// # Errors
-/// It cannot be opened. That a compressed file is damaged is found while it is read, see [`is_damage`].
-pub fn open(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    let opened = open_with(path, vault, OnDamage::Fail, safe_read::open)?;
+/// It cannot be opened. Damage of a compressed file is found while it is read, see [`is_damage`].
+pub fn open(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
+    let opened = open_with(path, encryption, OnDamage::Fail, safe_read::open)?;
     let name = opened.path.file_name().and_then(|name| name.to_str());
     let is_it = |of: &String| of.rsplit('/').next() == name;
     match opened.of.as_ref().filter(|of| !is_it(of)) {
         Some(of) => Err(damage(format!(
-            "it was sealed as {of}, and is not in its place"
+            "it was encrypted as {of}, and is not in its place"
         ))),
         None => Ok(opened),
     }
 }
 
-/// Opens a segment of a journal: lines that do not open are passed on, for one who looks at each line.
-pub fn open_lines(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    open_with(path, vault, OnDamage::Pass, safe_read::open)
+/// Opens a segment of a journal. Lines that cannot be decrypted are returned as they are, for callers that check each line.
+pub fn open_lines(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
+    open_with(path, encryption, OnDamage::Pass, safe_read::open)
 }
 
-/// Opens what a person has named, whatever it is: behind a link, or a pipe.
+/// Opens a file that the user named. Follows links and accepts pipes.
 ///
 /// # Errors
 /// As those of [`open`].
-pub fn open_named(path: &Path, vault: &Vault) -> io::Result<Opened> {
-    open_with(path, vault, OnDamage::Fail, |path| File::open(path))
+pub fn open_named(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
+    open_with(path, encryption, OnDamage::Fail, |path| File::open(path))
 }
 
 fn open_with(
     path: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     on_damage: OnDamage,
     open: impl Fn(&Path) -> io::Result<File>,
 ) -> io::Result<Opened> {
@@ -90,26 +89,26 @@ fn open_with(
         }
         Err(error) => return Err(error),
     };
-    let unsealed = match vault.unseal(file, on_damage) {
-        // Found while it is read, like all damage.
-        Err(error) if is_damage(&error) => Unsealed {
+    let decrypted = match encryption.decrypt(file, on_damage) {
+        // Reported while it is read, like all damage.
+        Err(error) if is_damage(&error) => Decrypted {
             content: Box::new(BufReader::new(Broken(error.to_string()))),
             place: None,
             first_line: 1,
             of: None,
         },
-        unsealed => unsealed?,
+        decrypted => decrypted?,
     };
     let content = match is_compressed(&path) {
-        true => unpack(unsealed.content),
-        false => unsealed.content,
+        true => unpack(decrypted.content),
+        false => decrypted.content,
     };
     Ok(Opened {
         path,
         content,
-        place: unsealed.place,
-        first_line: unsealed.first_line,
-        of: unsealed.of,
+        place: decrypted.place,
+        first_line: decrypted.first_line,
+        of: decrypted.of,
     })
 }
 
@@ -120,7 +119,7 @@ fn unpack(content: Box<dyn BufRead>) -> Box<dyn BufRead> {
     ))
 }
 
-/// A file that is damaged where it begins.
+/// Returns the content for a file that is damaged at its start.
 struct Broken(String);
 
 impl Read for Broken {
@@ -129,9 +128,9 @@ impl Read for Broken {
     }
 }
 
-/// Returns the plain content of a file that was opened. What it is, is told by what is in it.
-pub fn content_of(file: File, vault: &Vault) -> io::Result<Box<dyn BufRead>> {
-    let mut content = vault.unseal(file, OnDamage::Fail)?.content;
+/// Returns the plain content of an open file. The format is recognized by its first bytes.
+pub fn content_of(file: File, encryption: &Encryption) -> io::Result<Box<dyn BufRead>> {
+    let mut content = encryption.decrypt(file, OnDamage::Fail)?.content;
     Ok(match content.fill_buf()?.starts_with(&MAGIC) {
         true => unpack(content),
         false => content,
@@ -146,18 +145,18 @@ pub fn is_compressed(path: &Path) -> bool {
         .ends_with(SUFFIX.as_bytes())
 }
 
-/// Which form of a file a name stands for.
+/// The form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
-    /// As it was written.
+    /// Not compressed.
     Plain,
     /// Compressed with zstd.
     Compressed,
-    /// Half a compressed file, left by a writer that died.
+    /// An incomplete compressed file of a writer that died.
     UnderWay,
 }
 
-/// Splits a file's name into the plain one and the form.
+/// Splits a file name into the plain name and the form.
 pub fn form_of(name: &str) -> (&str, Form) {
     let under_way = || {
         let (rest, unique) = name.strip_suffix(TEMP_SUFFIX)?.rsplit_once('.')?;
@@ -171,12 +170,12 @@ pub fn form_of(name: &str) -> (&str, Form) {
     }
 }
 
-/// Puts a compressed file in the place of a plain one that nobody writes to any more. The compressed one is read back,
-/// compared and on disk before the plain one goes. Links are not followed.
+/// Compresses a closed file. The compressed file is read back, compared and synced before the plain one is removed. Does not
+/// follow links.
 ///
 /// # Errors
-/// It could not be done, or was called off; the plain file is there as before.
-pub fn replace(plain: &Path, vault: &Vault, called_off: &AtomicBool) -> io::Result<()> {
+/// It failed or was canceled. The plain file is unchanged.
+pub fn replace(plain: &Path, encryption: &Encryption, called_off: &AtomicBool) -> io::Result<()> {
     let (Some(parent), Some(name)) = (plain.parent(), plain.file_name().and_then(|n| n.to_str()))
     else {
         return Err(ErrorKind::InvalidInput.into());
@@ -185,11 +184,11 @@ pub fn replace(plain: &Path, vault: &Vault, called_off: &AtomicBool) -> io::Resu
     let source = open_in(&directory, name)?;
     let compressed = format!("{name}{SUFFIX}");
     let temp = format!("{compressed}.{}{TEMP_SUFFIX}", uuid::Uuid::new_v4());
-    let written = write(&directory, &temp, &source, vault, called_off).and_then(|()| {
+    let written = write(&directory, &temp, &source, encryption, called_off).and_then(|()| {
         rustix::fs::renameat(&directory, &temp, &directory, &compressed).map_err(Into::into)
     });
     if let Err(error) = written {
-        // What cannot be removed is removed with its directory.
+        // A file that cannot be removed is removed with its directory.
         let _ = rustix::fs::unlinkat(&directory, &temp, AtFlags::empty());
         return Err(error);
     }
@@ -197,14 +196,14 @@ pub fn replace(plain: &Path, vault: &Vault, called_off: &AtomicBool) -> io::Resu
     Ok(rustix::fs::unlinkat(&directory, name, AtFlags::empty())?)
 }
 
-/// Opens a directory that is none behind a link.
+/// Opens a directory without following a link.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 fn open_in(directory: &OwnedFd, name: &str) -> io::Result<File> {
-    // Without waiting for the other end, should it be a pipe.
+    // Does not block if it is a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = rustix::fs::openat(directory, name, flags, Mode::empty())?.into();
     if !file.metadata()?.is_file() {
@@ -217,31 +216,31 @@ fn write(
     directory: &OwnedFd,
     temp: &str,
     source: &File,
-    vault: &Vault,
+    encryption: &Encryption,
     called_off: &AtomicBool,
 ) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let mut target: File = rustix::fs::openat(directory, temp, flags, mode)?.into();
-    let mut writer = vault.writer(&mut target)?;
-    pack(&mut plain_of(source, vault)?, &mut writer, called_off)?;
+    let mut writer = encryption.writer(&mut target)?;
+    pack(&mut plain_of(source, encryption)?, &mut writer, called_off)?;
     writer.finish()?;
-    compare(source, &target, vault, called_off)?;
-    // The age of a file may be all that is known of a damaged one.
+    compare(source, &target, encryption, called_off)?;
+    // Keep the modification time, which may be all that is known of a damaged file.
     target.set_modified(source.metadata()?.modified()?)?;
     target.sync_all()
 }
 
-/// Returns what a file holds from its beginning, sealed or not.
-fn plain_of(file: &File, vault: &Vault) -> io::Result<Box<dyn BufRead>> {
+/// Returns the plain content of a file.
+fn plain_of(file: &File, encryption: &Encryption) -> io::Result<Box<dyn BufRead>> {
     use io::Seek as _;
     let mut file = file.try_clone()?;
     file.rewind()?;
-    Ok(vault.unseal(file, OnDamage::Fail)?.content)
+    Ok(encryption.decrypt(file, OnDamage::Fail)?.content)
 }
 
-/// Writes all that can be read from `source` as one frame. The compressor panics on an error of its ends: they keep it to
-/// themselves, and the one that reads ends early.
+/// Compresses a source into one frame. The compressor panics on I/O errors, so the reader and the writer store them and the
+/// reader ends early.
 pub fn pack(
     source: &mut dyn Read,
     target: &mut dyn Write,
@@ -264,9 +263,14 @@ pub fn pack(
     feed.error.or(drain.error).map_or(Ok(()), Err)
 }
 
-fn compare(source: &File, target: &File, vault: &Vault, called_off: &AtomicBool) -> io::Result<()> {
-    let mut expected = plain_of(source, vault)?;
-    let mut found = unpack(plain_of(target, vault)?);
+fn compare(
+    source: &File,
+    target: &File,
+    encryption: &Encryption,
+    called_off: &AtomicBool,
+) -> io::Result<()> {
+    let mut expected = plain_of(source, encryption)?;
+    let mut found = unpack(plain_of(target, encryption)?);
     loop {
         go_on(called_off)?;
         let (left, right) = (expected.fill_buf()?, found.fill_buf()?);
@@ -282,7 +286,7 @@ fn compare(source: &File, target: &File, vault: &Vault, called_off: &AtomicBool)
     }
 }
 
-/// Fails if what is being done was called off.
+/// Fails if the operation was canceled.
 pub fn go_on(called_off: &AtomicBool) -> io::Result<()> {
     if called_off.load(Ordering::Relaxed) {
         return Err(io::Error::other("called off"));
@@ -329,7 +333,7 @@ impl Write for Drain<'_> {
 
 type Decoder = StreamingDecoder<Box<dyn BufRead>, FrameDecoder>;
 
-/// The content of a compressed file: one frame, whole, that has the checksum it says, and nothing behind it.
+/// The content of a compressed file: one complete frame with a valid checksum, and nothing after it.
 enum Unpacked {
     Closed(Option<Box<dyn BufRead>>),
     Open(Box<Decoder>),
@@ -373,7 +377,7 @@ fn check_end(decoder: &mut Decoder) -> io::Result<()> {
         return Err(damage("its checksum does not match".to_owned()));
     }
     if !decoder.get_mut().fill_buf()?.is_empty() {
-        return Err(damage("something stands behind its end".to_owned()));
+        return Err(damage("there is data after its end".to_owned()));
     }
     Ok(())
 }
@@ -382,7 +386,7 @@ fn damage(what: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Returns the name of a file when it is compressed.
+/// Returns the name of the compressed file.
 pub fn compressed_path(plain: &Path) -> PathBuf {
     let mut name = plain.as_os_str().to_owned();
     name.push(SUFFIX);

@@ -5,28 +5,28 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_fs::FsError;
 
-/// Something on disk could not be read or written.
+/// A stored file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A file could not be read, written or synced.
     #[error(transparent)]
     File(#[from] FsError),
-    /// The journal does not say what it ought to.
+    /// The journal is damaged.
     #[error("journal {} is damaged at line {line}: {what}", path.display())]
     Damaged {
         /// The segment.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The damage.
         what: String,
     },
-    /// The snapshot does not say what it ought to.
+    /// The snapshot is damaged.
     #[error("snapshot {} is damaged: {what}", path.display())]
     DamagedSnapshot {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
     /// The snapshot was written by a newer version.
@@ -36,15 +36,15 @@ pub enum StoreError {
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// What this version can read.
+        /// The newest version that can be read.
         supported: u32,
     },
-    /// A backup does not hold what it ought to.
+    /// A backup is damaged.
     #[error("backup {} is damaged: {what}", path.display())]
     DamagedBackup {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
     /// A backup was written by a newer version.
@@ -54,17 +54,17 @@ pub enum StoreError {
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// What this version can read.
+        /// The newest format that can be read.
         supported: u32,
     },
-    /// Something is sealed, and the keys to it are not here.
+    /// A file is encrypted, and its keys are missing.
     #[error("{action} {}: {why}", path.display())]
     Locked {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// What is the matter with the keys.
+        /// What is wrong with the keys.
         why: String,
     },
     /// The journal was written by a newer version.
@@ -74,7 +74,7 @@ pub enum StoreError {
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// What this version can read.
+        /// The newest format that can be read.
         supported: u32,
     },
 }
@@ -107,17 +107,17 @@ impl StoreError {
     }
 }
 
-/// Something is sealed, and the keys to it are not here.
+/// A file is encrypted, and its keys are missing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Locked(String);
 
-/// Returns the error for a file whose keys are missing.
+/// Returns the error for missing keys.
 pub fn locked(why: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, Locked(why.into()))
 }
 
-/// Returns whether an error says that something is sealed and the keys to it are not here.
+/// Returns whether an error says that a file is encrypted and its keys are missing.
 #[must_use]
 pub fn is_locked(error: &io::Error) -> bool {
     let inner = error.get_ref();
@@ -126,7 +126,7 @@ pub fn is_locked(error: &io::Error) -> bool {
         .is_some()
 }
 
-/// Returns whether an error that came while a file was read says that the file is damaged.
+/// Returns whether an error during a read says that the file is damaged.
 #[must_use]
 pub fn is_damage(error: &io::Error) -> bool {
     error.kind() == ErrorKind::InvalidData

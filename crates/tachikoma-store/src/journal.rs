@@ -1,4 +1,4 @@
-//! The journal: the truth about a loop, one checksummed record per line. `docs/journal-format.md` describes it.
+//! The journal: the source of truth about a loop, one record with a checksum per line. `docs/journal-format.md` describes it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -8,74 +8,74 @@ use tachikoma_core::{Epoch, LoopEvent, LoopId, Record, Seq, State, Timestamp, ap
 use tachikoma_fs::{make_dir, private, sync_dir};
 
 use super::checked_line::encode;
-use super::vault::Vault;
-use super::vault::lines::Sealer;
+use super::encryption::Encryption;
+use super::encryption::lines::LineEncryptor;
 use super::{StoreError, compressed, migrate};
 
 mod read;
 pub mod rewrite;
 pub mod segment;
 
-mod heal;
+mod repair;
 
-pub use heal::{Healed, Wound};
 pub use read::{JournalEnd, read_around, read_records, read_state};
 pub use read::{
     begun, decode, decode_as, first_record, format_of, newer, none_in, read_line, read_lines,
     seq_of, take_in,
 };
+pub use repair::{JournalDamage, JournalRepair};
 pub use segment::{segment_name, segments};
 
-/// The format that this version writes, and the newest it reads.
+/// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = migrate::JOURNAL.latest();
 
-/// A segment is closed when it has grown to this: small enough to read in a moment, large enough to be rare.
+/// A segment is closed at this size: small enough to be read quickly, large enough to be rare.
 pub const SEGMENT_MAX_BYTES: u64 = 16 << 20;
 
-/// The directories above a journal: the loop's, `loops`, `.ralph`, the working directory.
+/// Number of directories from a journal to the working directory: the loop's, `loops`, `.ralph`, the working directory.
 const ABOVE_JOURNAL: usize = 4;
 
 /// An open journal. Only the runner that holds the lock of the working directory has one.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    vault: Vault,
+    encryption: Encryption,
     path: PathBuf,
     file: File,
     segment: u32,
-    /// What is known to be written in full; whatever a failed write left behind it is cut off.
+    /// Number of bytes that were written completely. Bytes after it, of a failed write, are cut off.
     len: u64,
     synced: bool,
-    /// Whether a failed write left something behind that could not be cut off yet.
+    /// Whether a failed write left bytes that could not be cut off yet.
     torn: bool,
-    /// Directories that have a new entry which is not known to be on disk.
+    /// Directories with a new entry that is not synced yet.
     unsynced_dirs: Vec<PathBuf>,
-    /// What was written last.
+    /// The last lines that were written.
     buffer: Vec<u8>,
-    /// What seals the lines of this segment.
-    sealer: Option<Sealer>,
-    /// A record before it is sealed.
+    /// Encrypts the lines of this segment.
+    line_encryptor: Option<LineEncryptor>,
+    /// A record before it is encrypted.
     plain: Vec<u8>,
 }
 
-/// The beginning of a segment: never changed again, whatever is written behind it.
+/// The start of a segment, which never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalPart {
     /// The file.
     pub path: PathBuf,
-    /// Its number.
+    /// The number of the segment.
     pub segment: u32,
-    /// Bytes, as they are when they are not compressed.
+    /// Length in bytes, uncompressed.
     pub len: u64,
-    /// Whether the line end behind its last record is missing.
+    /// Whether the line end after the last record is missing.
     pub unended: bool,
 }
 
 impl JournalPart {
-    /// Reads the segment, and returns what is wrong with it if it is damaged.
-    pub fn damage(&self, vault: &Vault) -> Option<StoreError> {
+    /// Reads the segment and returns the damage, if there is any.
+    pub fn damage(&self, encryption: &Encryption) -> Option<StoreError> {
         let mut state = None;
-        let read = read::read_segment(&self.path, vault, Seq::default(), |line, record| {
+        let read = read::read_segment(&self.path, encryption, Seq::default(), |line, record| {
             take_in(&mut state, &self.path, line, &record?)
         });
         read.err()
@@ -84,10 +84,9 @@ impl JournalPart {
 }
 
 impl Journal {
-    /// Begins the journal of a new loop in `dir`, which must not exist. Returns it with the state it stands on.
+    /// Creates the journal of a new loop in `dir`, which must not exist. Returns it with its state.
     ///
-    /// It is on disk, with the directories that lead to it, when the first synced records are: before that there is no
-    /// effect that could depend on it.
+    /// It is on disk, with its directories, once the first synced records are. No effect happens before.
     ///
     /// # Errors
     /// The directory or file cannot be made or written.
@@ -95,13 +94,13 @@ impl Journal {
         dir: &Path,
         loop_id: LoopId,
         now: Timestamp,
-        vault: &Vault,
+        encryption: &Encryption,
     ) -> Result<(Self, State), StoreError> {
         if let Some(loops) = dir.parent() {
             make_dir(loops)?;
         }
         make_dir(dir)?;
-        let begun = Self::begin(dir, loop_id, now, vault);
+        let begun = Self::begin(dir, loop_id, now, encryption);
         if begun.is_err() {
             Self::discard(dir);
         }
@@ -112,30 +111,29 @@ impl Journal {
         dir: &Path,
         loop_id: LoopId,
         now: Timestamp,
-        vault: &Vault,
+        encryption: &Encryption,
     ) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
-        let mut journal = Self::new_segment(dir, 1, vault)?;
+        let mut journal = Self::new_segment(dir, 1, encryption)?;
         journal.unsynced_dirs = way_to(dir);
-        journal.open_segment(&mut state, now, false, new_life())?;
+        journal.open_segment(&mut state, now, false, new_epoch())?;
         Ok((journal, state))
     }
 
-    /// Takes back what [`Journal::create`] made, for a loop that never ran: left behind, it would stand in the way of
-    /// the one before it.
+    /// Removes the journal of a loop that never ran, so that the loop before it stays the current one.
     pub fn discard(dir: &Path) {
-        // If it cannot be removed, the next run takes it up: an empty loop, and no harm.
+        // If it cannot be removed, the next run continues the empty loop.
         let _ = std::fs::remove_file(dir.join(segment_name(1)));
         let _ = std::fs::remove_dir(dir);
     }
 
-    /// Opens a segment of which `len` bytes are whole records, and cuts off what follows them.
+    /// Opens a segment with `len` bytes of complete records, and cuts off the rest.
     pub fn at(
         dir: &Path,
         path: PathBuf,
         segment: u32,
         len: u64,
-        vault: &Vault,
+        encryption: &Encryption,
     ) -> Result<Self, StoreError> {
         if compressed::is_compressed(&path) {
             let source = std::io::Error::other("it is closed, and never written again");
@@ -146,34 +144,34 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(StoreError::io("open", &path))?;
-        // One of which nothing is left begins anew, in whatever form.
-        let sealer = match len {
+        // An empty segment is started again, encrypted or not.
+        let line_encryptor = match len {
             0 => Ok(None),
             _ => file
                 .try_clone()
-                .and_then(|file| Sealer::resume(vault, file)),
+                .and_then(|file| LineEncryptor::resume(encryption, file)),
         };
-        let sealer = sealer.map_err(StoreError::io("read", &path))?;
+        let line_encryptor = line_encryptor.map_err(StoreError::io("read", &path))?;
         let mut journal = Self {
             dir: dir.to_owned(),
-            vault: vault.clone(),
+            encryption: encryption.clone(),
             path,
             file,
             segment,
             len,
             synced: false,
             torn: false,
-            // A runner that died young may not have come so far.
+            // The runner may have died before it synced the directories.
             unsynced_dirs: way_to(dir),
             buffer: Vec::new(),
-            sealer,
+            line_encryptor,
             plain: Vec::new(),
         };
         journal.cut_tail()?;
         Ok(journal)
     }
 
-    /// Ends the last line, whose record is whole.
+    /// Adds the missing line end after the last record.
     pub fn end_line(&mut self) -> Result<(), StoreError> {
         self.file
             .write_all(b"\n")
@@ -182,50 +180,50 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins the segment from which a loop goes on that was restored: another life of it.
+    /// Starts the first segment after a restore, with a new epoch.
     pub fn begin_restored(
         dir: &Path,
         segment: u32,
         state: &mut State,
         now: Timestamp,
         after_loss: bool,
-        vault: &Vault,
+        encryption: &Encryption,
     ) -> Result<Self, StoreError> {
-        let mut journal = Self::new_segment(dir, segment, vault)?;
-        journal.open_segment(state, now, after_loss, new_life())?;
+        let mut journal = Self::new_segment(dir, segment, encryption)?;
+        journal.open_segment(state, now, after_loss, new_epoch())?;
         Ok(journal)
     }
 
-    /// Begins a segment whose maker died between making it and its first record.
+    /// Writes the first record of a segment that was created without one.
     pub fn begin_segment(
         &mut self,
         state: &mut State,
         now: Timestamp,
         after_loss: bool,
     ) -> Result<(), StoreError> {
-        let life = if after_loss {
-            new_life()
+        let epoch = if after_loss {
+            new_epoch()
         } else {
-            state.life.clone()
+            state.epoch.clone()
         };
-        self.open_segment(state, now, after_loss, life).map(drop)
+        self.open_segment(state, now, after_loss, epoch).map(drop)
     }
 
-    /// Appends records, and returns when they are on disk.
+    /// Appends records and syncs them.
     ///
     /// # Errors
-    /// They could not be written; the journal then ends where it did before. After a failed sync nothing is
-    /// known any more, and the loop must end.
+    /// They could not be written, and the journal ends where it did before. After a failed sync the content is unknown, and the
+    /// loop must end.
     pub fn append_synced(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.append(records)?;
         self.sync()
     }
 
-    /// Appends records on which no effect depends: they survive the death of the runner at once, and that of the
-    /// machine with the next synced ones.
+    /// Appends records on which no effect depends. They survive a crash of the runner at once, and one of the machine after the
+    /// next sync.
     ///
     /// # Errors
-    /// They could not be written; the journal then ends where it did before.
+    /// They could not be written, and the journal ends where it did before.
     pub fn append(&mut self, records: &[Record]) -> Result<(), StoreError> {
         if records.is_empty() {
             return Ok(());
@@ -238,16 +236,16 @@ impl Journal {
         self.write_buffer()
     }
 
-    /// Adds records to what is written next.
+    /// Adds records to the buffer.
     fn add(&mut self, records: &[Record]) {
         for record in records {
-            let Some(sealer) = &self.sealer else {
+            let Some(line_encryptor) = &self.line_encryptor else {
                 encode(record, &mut self.buffer);
                 continue;
             };
             self.plain.clear();
             encode(record, &mut self.plain);
-            sealer.seal(record.seq.0, &self.plain, &mut self.buffer);
+            line_encryptor.encrypt(record.seq.0, &self.plain, &mut self.buffer);
         }
     }
 
@@ -255,7 +253,7 @@ impl Journal {
         if let Err(source) = self.file.write_all(&self.buffer) {
             self.buffer.clear();
             self.torn = true;
-            // If that fails as well, it is done before anything else is written.
+            // If that fails too, it is repeated before the next write.
             let _ = self.cut_tail();
             return Err(StoreError::io("write", &self.path)(source));
         }
@@ -264,7 +262,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns what there is of the segment that is written, for whoever copies it: what is added later stands behind it.
+    /// Returns the written part of the open segment, for copies. Later records are appended after it.
     pub fn part(&self) -> JournalPart {
         JournalPart {
             path: self.path.clone(),
@@ -274,9 +272,9 @@ impl Journal {
         }
     }
 
-    /// Returns whether the segment is sealed, or is not, as it should be.
+    /// Returns whether the segment is encrypted as configured.
     pub fn is_in_form(&self) -> bool {
-        self.vault.is_in_form(&self.path)
+        self.encryption.is_in_form(&self.path)
     }
 
     /// Returns whether there are segments before this one.
@@ -284,11 +282,11 @@ impl Journal {
         self.segment > 1
     }
 
-    /// Returns the closed segments: all before the one that is written.
+    /// Returns the closed segments.
     pub fn closed(&self) -> segment::Closed {
         segment::Closed {
             dir: self.dir.clone(),
-            vault: self.vault.clone(),
+            encryption: self.encryption.clone(),
             before: self.segment,
         }
     }
@@ -299,23 +297,23 @@ impl Journal {
         self.len >= SEGMENT_MAX_BYTES
     }
 
-    /// Closes the segment and begins the next one with the full state. Returns the record that does so.
+    /// Closes the segment and starts the next one with the full state. Returns its first record.
     ///
     /// # Errors
-    /// The new segment cannot be made.
+    /// The new segment cannot be created.
     pub fn next_segment(
         &mut self,
         state: &mut State,
         now: Timestamp,
     ) -> Result<Record, StoreError> {
-        let life = state.life.clone();
-        self.next_segment_of(life, state, now)
+        let epoch = state.epoch.clone();
+        self.next_segment_of(epoch, state, now)
     }
 
-    /// Does the same, in another life of the loop: records that are given up have had the numbers that come next.
+    /// Does the same with a new epoch, because the next record numbers were used before.
     pub fn next_segment_of(
         &mut self,
-        life: Epoch,
+        epoch: Epoch,
         state: &mut State,
         now: Timestamp,
     ) -> Result<Record, StoreError> {
@@ -323,11 +321,11 @@ impl Journal {
         self.file
             .sync_data()
             .map_err(StoreError::sync(&self.path))?;
-        let mut next = Self::new_segment(&self.dir, self.segment + 1, &self.vault)?;
+        let mut next = Self::new_segment(&self.dir, self.segment + 1, &self.encryption)?;
         let opened = next
-            .open_segment(state, now, false, life)
+            .open_segment(state, now, false, epoch)
             .inspect_err(|_| {
-                // An empty segment that stays would stand in the way of the next try.
+                // An empty segment would block the next attempt.
                 let _ = std::fs::remove_file(&next.path);
             })?;
         next.sync()?;
@@ -336,7 +334,7 @@ impl Journal {
         Ok(opened)
     }
 
-    fn new_segment(dir: &Path, segment: u32, vault: &Vault) -> Result<Self, StoreError> {
+    fn new_segment(dir: &Path, segment: u32, encryption: &Encryption) -> Result<Self, StoreError> {
         let path = dir.join(segment_name(segment));
         let file = private()
             .create_new(true)
@@ -346,7 +344,7 @@ impl Journal {
             .map_err(StoreError::io("create", &path))?;
         Ok(Self {
             dir: dir.to_owned(),
-            vault: vault.clone(),
+            encryption: encryption.clone(),
             path,
             file,
             segment,
@@ -355,7 +353,7 @@ impl Journal {
             torn: false,
             unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
-            sealer: None,
+            line_encryptor: None,
             plain: Vec::new(),
         })
     }
@@ -365,10 +363,14 @@ impl Journal {
         state: &mut State,
         now: Timestamp,
         after_loss: bool,
-        life: Epoch,
+        epoch: Epoch,
     ) -> Result<Record, StoreError> {
-        // Of a loop that began before lives had names.
-        let life = if life.is_unknown() { new_life() } else { life };
+        // The loop began before epochs had names.
+        let epoch = if epoch.is_unknown() {
+            new_epoch()
+        } else {
+            epoch
+        };
         let record = Record {
             seq: state.seq.next(),
             time: now.max(state.time),
@@ -378,17 +380,20 @@ impl Journal {
                 segment: self.segment,
                 state: Box::new(state.clone()),
                 after_loss,
-                life,
+                epoch,
             },
             input: None,
+            reasons: Vec::new(),
         };
         let of = format!("{}/{}", state.loop_id, segment_name(self.segment));
-        let begun = Sealer::begin(&self.vault, of, record.time);
+        let begun = LineEncryptor::begin(&self.encryption, of, record.time);
         self.buffer.clear();
-        self.sealer = None;
-        if let Some((sealer, header)) = begun.map_err(StoreError::io("seal", &self.path))? {
+        self.line_encryptor = None;
+        if let Some((line_encryptor, header)) =
+            begun.map_err(StoreError::io("encrypt", &self.path))?
+        {
             self.buffer = header;
-            self.sealer = Some(sealer);
+            self.line_encryptor = Some(line_encryptor);
         }
         self.add(std::slice::from_ref(&record));
         self.write_buffer()?;
@@ -396,10 +401,10 @@ impl Journal {
         Ok(record)
     }
 
-    /// Returns when everything that was appended is on disk and can be found there.
+    /// Syncs everything that was appended, including directories.
     ///
     /// # Errors
-    /// Nothing is known any more of what is on disk, and the loop must end.
+    /// The content on disk is unknown, and the loop must end.
     pub fn sync(&mut self) -> Result<(), StoreError> {
         if !self.synced {
             self.file
@@ -413,7 +418,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns whether all that was appended is on disk.
+    /// Returns whether everything that was appended is synced.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
@@ -427,12 +432,12 @@ impl Journal {
     }
 }
 
-/// Draws a life that no loop has had.
-pub fn new_life() -> Epoch {
+/// Returns a new random epoch.
+pub fn new_epoch() -> Epoch {
     Epoch::new(uuid::Uuid::new_v4())
 }
 
-/// Returns the directories from a loop's own up to the working directory.
+/// Returns the directories from a loop's up to the working directory.
 fn way_to(dir: &Path) -> Vec<PathBuf> {
     dir.ancestors()
         .take(ABOVE_JOURNAL)
@@ -440,7 +445,7 @@ fn way_to(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the working directory above a loop's own.
+/// Returns the working directory of a loop's directory.
 pub fn working_dir_of(dir: &Path) -> &Path {
     dir.ancestors().nth(ABOVE_JOURNAL - 1).unwrap_or(dir)
 }

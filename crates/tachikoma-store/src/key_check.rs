@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use super::vault::{Vault, is_sealed};
+use super::encryption::{Encryption, is_encrypted};
 use super::{StoreError, journal, layout, snapshot};
 
-/// What may be sealed of a working directory: enough to tell whether the keys are the right ones.
+/// Encrypted files of a working directory that show whether the keys are right.
 pub struct EncryptedFiles {
-    /// The snapshot, and loops that wait to go on.
+    /// The snapshot, and loops that are not archived.
     pub current: Vec<PathBuf>,
-    /// Those of archived loops.
+    /// Archived loops.
     pub archived: Vec<PathBuf>,
 }
 
-/// Finds what may be sealed of a working directory, of each loop the newest first.
+/// Finds the files of a working directory that may be encrypted; of each loop the newest first.
 pub fn encrypted_files(working_dir: &Path, snapshot: &Path) -> EncryptedFiles {
     let loops = std::fs::read_dir(layout::loops_dir(working_dir));
     let dirs = loops.into_iter().flatten().flatten();
@@ -30,23 +30,27 @@ pub fn encrypted_files(working_dir: &Path, snapshot: &Path) -> EncryptedFiles {
     found
 }
 
-/// Checks that there are keys to what a run would go on with. What only archived loops have refuses nobody, unless nothing else
-/// is there and none of it opens: then the key is the wrong one.
+/// Checks that the keys decrypt the files that a run needs. Archived loops matter only if there is nothing else and none of them
+/// can be decrypted.
 ///
 /// # Errors
-/// They are not here.
-pub fn check_keys(vault: &Vault, working_dir: &Path, snapshot: &Path) -> Result<(), StoreError> {
+/// The keys are missing.
+pub fn check_keys(
+    encryption: &Encryption,
+    working_dir: &Path,
+    snapshot: &Path,
+) -> Result<(), StoreError> {
     let EncryptedFiles { current, archived } = encrypted_files(working_dir, snapshot);
-    vault.check_opens(&current)?;
-    let opens = |path: &PathBuf| vault.locked_out_of(path).is_none();
-    let mut sealed = archived.iter().filter(|path| is_sealed(path));
-    if current.iter().any(|path| path.exists()) || sealed.any(opens) {
+    encryption.check_opens(&current)?;
+    let opens = |path: &PathBuf| encryption.missing_key_error(path).is_none();
+    let mut encrypted = archived.iter().filter(|path| is_encrypted(path));
+    if current.iter().any(|path| path.exists()) || encrypted.any(opens) {
         return Ok(());
     }
-    vault.check_opens(&archived)
+    encryption.check_opens(&archived)
 }
 
-/// What may be sealed of one loop.
+/// Lists the files of one loop that may be encrypted.
 pub fn segments_in(loop_dir: &Path) -> impl Iterator<Item = PathBuf> {
     let segments = journal::segments(loop_dir).unwrap_or_default();
     segments.into_iter().rev().map(|(_, path)| path)

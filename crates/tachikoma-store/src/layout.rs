@@ -16,17 +16,17 @@ pub fn loops_dir(working_dir: &Path) -> PathBuf {
     working_dir.join(RALPH_DIR).join("loops")
 }
 
-/// The directory of a loop that has what its gates said.
+/// Directory of the output of checks, in the directory of a loop.
 pub const GATES_DIR: &str = "gates";
 
-/// Returns where what the gates of the loop in `dir` said is kept, named like transcripts.
+/// Returns the directory of the output of checks. Its files are named like transcripts.
 #[must_use]
 pub fn gates_dir(dir: &Path) -> PathBuf {
     dir.join(GATES_DIR)
 }
 
-/// The snapshot of a loop that is archived, in the loop's own directory. Empty if nobody could say any more what was in it.
-/// Whoever moves it back to where snapshots are kept makes the loop the current one again.
+/// The snapshot of an archived loop, in the directory of the loop. Empty if the state is unknown. Moving it back makes the loop
+/// the current one again.
 pub const ARCHIVED: &str = "archived.json";
 
 /// Returns whether the loop in `dir` is archived.
@@ -38,13 +38,13 @@ pub fn is_archived(dir: &Path) -> bool {
 /// Prefix of a loop's directory while a restored one takes its place, on file systems that cannot exchange directories.
 pub const MOVED_AWAY: &str = ".was-";
 
-/// Returns the loop whose directory was moved away under this name.
+/// Returns the id of the loop that was moved away under this name.
 #[must_use]
 pub fn moved_away(name: &str) -> Option<LoopId> {
     exact_id(name.strip_prefix(MOVED_AWAY)?)
 }
 
-/// Reads a loop's name, in the one way that we write it.
+/// Parses the id of a loop in its exact spelling.
 pub fn exact_id(name: &str) -> Option<LoopId> {
     let loop_id: LoopId = name.parse().ok()?;
     (loop_id.to_string() == name).then_some(loop_id)

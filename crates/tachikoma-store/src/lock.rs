@@ -1,4 +1,4 @@
-//! The lock of a working directory: one runner at a time, told by the lock itself and never by a pid.
+//! The lock of a working directory, which allows one runner at a time. It is a file lock; process ids are not compared.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -16,44 +16,44 @@ use tachikoma_fs::{RALPH_DIR, is_missing, lock_file, make_dir, owner, private, s
 
 use super::StoreError;
 
-/// A new run waits this long: the guard of a runner that was just killed holds the lock until it has cleaned up.
+/// Time that a new run waits: the guard of a killed runner holds the lock until it has cleaned up.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// How often a lock that is held is tried again: there is no call that waits with a bound.
+/// Interval between attempts, because no call waits with a timeout.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How often a lock file that someone put in the place of ours is tried: whoever only asks holds it for a moment, another
-/// runner keeps it.
+/// Attempts to lock a file that replaced the lock file. A process that only checks holds it for a moment, another runner keeps
+/// it.
 const RETAKE_TRIES: u32 = 25;
 
-/// A signature is a few hundred bytes, most of them a path; what someone else put there must not take all memory.
+/// Limit for the size of the lock file. A signature has a few hundred bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Who holds the lock, as its file says.
+/// The holder of the lock, as written in its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The runner's process.
     pub pid: u32,
-    /// Since when.
+    /// When it took the lock.
     pub since: Timestamp,
     /// The loop it runs.
     pub loop_id: LoopId,
-    /// Where it listens.
+    /// Its control socket.
     pub socket: PathBuf,
 }
 
-/// Why the lock was not to be had.
+/// Why the lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another runner has it.
+    /// Another runner holds it.
     #[error("another runner works in {}{}", working_dir.display(), holder_text(holder.as_ref()))]
     Held {
         /// The working directory.
         working_dir: PathBuf,
-        /// Who, if its file could be read.
+        /// The holder, if the file can be read.
         holder: Option<Holder>,
     },
-    /// Its file could not be used.
+    /// The file cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -64,22 +64,22 @@ fn holder_text(holder: Option<&Holder>) -> String {
     })
 }
 
-/// The lock, held until it is dropped. The file is close-on-exec: no agent inherits it.
+/// The lock, held until it is dropped. The file is close-on-exec, so that no agent inherits it.
 #[derive(Debug)]
 pub struct WorkLock {
     file: File,
     crashed: Option<Holder>,
     died: Option<SystemTime>,
     was_alive: Option<SystemTime>,
-    /// What was written into it.
+    /// The content of the file.
     signature: Vec<u8>,
 }
 
 impl WorkLock {
-    /// Takes the lock of a working directory, waiting a little for an earlier runner to let go.
+    /// Takes the lock of a working directory. Waits a little for an earlier runner.
     ///
     /// # Errors
-    /// Another runner has it, or its file cannot be used.
+    /// Another runner holds it, or the file cannot be used.
     pub async fn acquire(working_dir: &Path) -> Result<Self, LockError> {
         let dir = working_dir.join(RALPH_DIR);
         make_dir(&dir).map_err(StoreError::from)?;
@@ -94,7 +94,7 @@ impl WorkLock {
         })
     }
 
-    /// Takes the lock that lies in `dir` itself, waiting as [`WorkLock::acquire`] does.
+    /// Takes the lock in `dir` itself, and waits like [`WorkLock::acquire`].
     pub async fn acquire_in(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let tries = WAIT.as_millis() / RETRY.as_millis();
@@ -116,7 +116,7 @@ impl WorkLock {
     /// The file cannot be used.
     pub fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-            // It could not be locked for others to see, and reading it might never end.
+            // Other kinds of files cannot be locked, and reading them may block.
             let source = std::io::Error::other("it is not a regular file");
             return Err(StoreError::io("lock", path)(source));
         }
@@ -134,7 +134,7 @@ impl WorkLock {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(StoreError::io("lock", path)(errno.into())),
         }
-        // Whoever deleted the file between our open and our lock has left us the lock of nothing.
+        // If the file was deleted between open and lock, the lock is useless.
         if !std::fs::metadata(path).is_ok_and(|there| is_same(&there, &ours)) {
             return Ok(None);
         }
@@ -154,27 +154,27 @@ impl WorkLock {
         }))
     }
 
-    /// Returns the runner that held the lock before and did not give it back: it crashed.
+    /// Returns the runner that held the lock before and crashed.
     #[must_use]
     pub fn crashed(&self) -> Option<&Holder> {
         self.crashed.as_ref()
     }
 
-    /// Returns when the runner that crashed was dead with all that it had started, if its guard has seen to that.
+    /// Returns when the crashed runner and all its processes were dead, if its guard recorded that.
     #[must_use]
     pub fn died(&self) -> Option<SystemTime> {
         self.died
     }
 
-    /// Returns when the runner that crashed last said that it is alive, or its guard that it is not.
+    /// Returns when the crashed runner, or its guard, last updated the file.
     #[must_use]
     pub fn was_alive(&self) -> Option<SystemTime> {
         self.was_alive
     }
 
-    /// Says that the holder is alive, in the time of the file.
+    /// Updates the modification time, which shows that the holder is alive.
     pub fn touch(&self) {
-        // A runner that cannot say so is counted up to its last record.
+        // If this fails, the runner's work counts up to its last record.
         let now = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
         let times = Timestamps {
             last_access: now(rustix::fs::UTIME_OMIT),
@@ -183,7 +183,7 @@ impl WorkLock {
         let _ = rustix::fs::futimens(&self.file, &times);
     }
 
-    /// Writes down who holds the lock.
+    /// Writes the holder into the file.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -198,13 +198,13 @@ impl WorkLock {
         self.file.write_all(&self.signature)
     }
 
-    /// Returns whether the lock is the one that others find. Only looks; what may not be looked at is not known to be lost.
+    /// Returns whether the lock file is still in place. True if that cannot be determined.
     #[must_use]
     pub fn is_in_place(&self, working_dir: &Path) -> bool {
         self.is_in_place_in(&working_dir.join(RALPH_DIR))
     }
 
-    /// As [`WorkLock::is_in_place`], of a lock that lies in `dir` itself.
+    /// The same for a lock in `dir` itself.
     pub fn is_in_place_in(&self, dir: &Path) -> bool {
         let there = std::fs::symlink_metadata(dir.join("lock"));
         match (there, self.file.metadata()) {
@@ -214,11 +214,11 @@ impl WorkLock {
         }
     }
 
-    /// Makes sure that the lock is the one that others find. A file that was deleted, replaced or emptied is made anew,
-    /// locked and signed. Returns what was wrong and what was done, if something was.
+    /// Makes sure that the lock file is in place. A file that was deleted, replaced or emptied is created, locked and written
+    /// again. Returns a description if something was wrong.
     ///
     /// # Errors
-    /// Another runner holds the file that was put in its place, or it cannot be made.
+    /// Another runner holds the replacement, or the file cannot be created.
     pub async fn keep(&mut self, working_dir: &Path) -> Result<Option<String>, LockError> {
         let path = working_dir.join(RALPH_DIR).join("lock");
         let ours = self
@@ -236,11 +236,11 @@ impl WorkLock {
             }
             Ok(_) => "another file was in its place",
             Err(error) if is_missing(&error) => "its file was gone",
-            // What may not be looked at is not known to be lost.
+            // If that cannot be determined, the lock counts as held.
             Err(_) => return Ok(None),
         };
         self.retake(working_dir, &path).await?;
-        // Whoever cleaned up before commits everything next.
+        // A cleanup that removed the lock may have removed the ignore file, too.
         ignore(&working_dir.join(RALPH_DIR));
         Ok(Some(format!("{wrong}; a new one was made and locked")))
     }
@@ -248,13 +248,13 @@ impl WorkLock {
     async fn retake(&mut self, working_dir: &Path, path: &Path) -> Result<(), LockError> {
         remake_dirs(working_dir, &working_dir.join(RALPH_DIR)).map_err(StoreError::from)?;
         for _ in 0..RETAKE_TRIES {
-            // What is no file is no lock, and opening it could block.
+            // Only a regular file can be a lock. Opening something else may block.
             let is_file = std::fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
             if !is_file || !is_held(working_dir) {
                 quarantine(working_dir, path).map_err(StoreError::from)?;
                 if let Some(lock) = Self::try_acquire(path)? {
                     self.file = lock.file;
-                    // It holds without being signed; the next look at it finds that it is not.
+                    // It is locked without a holder's name. The next check finds that.
                     let _ = self.write_signature();
                     return Ok(());
                 }
@@ -267,7 +267,7 @@ impl WorkLock {
         })
     }
 
-    /// Takes the lock that lies in `dir` itself once more, where its file is gone.
+    /// Takes the lock in `dir` itself again if its file is gone.
     pub async fn retake_in(&mut self, dir: &Path) -> Result<(), LockError> {
         let taken = Self::acquire_in(dir).await?;
         self.file = taken.file;
@@ -276,7 +276,7 @@ impl WorkLock {
         Ok(())
     }
 
-    /// Returns a second handle on the same lock, which is free only when both are gone.
+    /// Returns a second handle. The lock is free when both are dropped.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -284,16 +284,15 @@ impl WorkLock {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Wipes the holder's name, so that the lock is given back in good order when it is dropped. Dropping it without
-    /// this looks like a crash to the next runner.
+    /// Removes the holder's name, so that the next runner does not see a crash when the lock is dropped.
     pub fn release(&self) {
-        // If the name cannot be wiped, the next runner looks for leftovers and finds none.
+        // If this fails, the next runner looks for remains and finds none.
         let _ = self.file.set_len(0);
     }
 }
 
-/// What is kept in `.ralph` is not for the repository of the work: an agent that commits everything, or cleans what
-/// git does not know, must not reach it by that. Only our own names are listed: other tools decide about theirs.
+/// Ignore file of `.ralph`, so that an agent that commits everything or runs `git clean` does not touch the state. Lists only
+/// names of this program, because other tools use the directory, too.
 const IGNORED: &str = "\
 # Written by tachikoma for what it keeps here.
 /.gitignore
@@ -308,7 +307,7 @@ const IGNORED: &str = "\
 /state.json*
 ";
 
-/// Returns whether a file or directory of that name in a `.ralph` is ours. The ignore file is not meant: others write one too.
+/// Returns whether a name in `.ralph` belongs to this program. The ignore file does not, because other tools write one, too.
 pub fn is_our_name(name: &str) -> bool {
     let known = IGNORED.lines().filter_map(|line| line.strip_prefix('/'));
     let mut known = known.map(|line| line.trim_end_matches('/'));
@@ -317,13 +316,13 @@ pub fn is_our_name(name: &str) -> bool {
         || known.any(|known| known == name && name != ".gitignore")
 }
 
-/// How lines began that earlier versions wrote.
+/// Lines that earlier versions wrote start with this.
 const IGNORED_BEFORE: &str = "/state.json";
 
-/// More than it takes to list our names.
+/// Limit for the size of the ignore file.
 const IGNORE_BYTES_MAX: u64 = 4 << 10;
 
-/// Returns whether the ignore file of a `.ralph` has nothing in it but what we wrote.
+/// Returns whether the ignore file contains only lines of this program.
 pub fn is_our_ignore(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     let ours =
@@ -333,7 +332,7 @@ pub fn is_our_ignore(text: &[u8]) -> bool {
 
 fn ignore(dir: &Path) {
     let path = dir.join(".gitignore");
-    // Without it git shows files that it need not; that keeps nobody from working.
+    // Without it git shows untracked files, which is harmless.
     if let Ok(mut file) = private().write(true).create_new(true).open(&path) {
         let _ = file.write_all(IGNORED.as_bytes());
         return;
@@ -348,13 +347,13 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Reads who holds, or last held, the lock of a working directory.
+/// Reads the present or last holder of the lock of a working directory.
 #[must_use]
 pub fn holder(working_dir: &Path) -> Option<Holder> {
     holder_in(&working_dir.join(RALPH_DIR))
 }
 
-/// Reads who holds, or last held, the lock that lies in `dir` itself.
+/// Reads the present or last holder of the lock in `dir` itself.
 #[must_use]
 pub fn holder_in(dir: &Path) -> Option<Holder> {
     let file = safe_read::open_own(&dir.join("lock")).ok()?;
@@ -362,13 +361,13 @@ pub fn holder_in(dir: &Path) -> Option<Holder> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Returns whether somebody holds the lock of a working directory. Only looks.
+/// Returns whether the lock of a working directory is held.
 #[must_use]
 pub fn is_held(working_dir: &Path) -> bool {
     is_held_in(&working_dir.join(RALPH_DIR))
 }
 
-/// Returns whether somebody holds the lock that lies in `dir` itself. Only looks.
+/// Returns whether the lock in `dir` itself is held.
 #[must_use]
 pub fn is_held_in(dir: &Path) -> bool {
     let path = dir.join("lock");

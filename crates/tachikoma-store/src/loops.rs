@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopId, Timestamp};
 use tachikoma_fs::{RALPH_DIR, atomic_file};
 
+use super::encryption::Encryption;
 use super::journal::segment;
 use super::layout::{self, ARCHIVED, is_archived, moved_away};
-use super::vault::Vault;
 use super::{StoreError, journal, lock, snapshot, test_history};
 
-/// Returns whether a file of that name in the directory of a loop is ours.
+/// Returns whether a file of that name in the directory of a loop belongs to this program.
 pub fn is_ours_in_loop(name: &str) -> bool {
     segment::is_ours(name)
         || name == ARCHIVED
@@ -19,31 +19,31 @@ pub fn is_ours_in_loop(name: &str) -> bool {
         || test_history::is_ours(name)
 }
 
-/// Returns the error for a loop whose directory was moved away and not replaced.
+/// Returns the error for a loop that was moved away and not replaced.
 fn interrupted(path: &Path) -> StoreError {
     let source = std::io::Error::other(
-        "a restoration of the loop was interrupted; `tachikoma run` puts back what was there, and goes on",
+        "a restoration of the loop was interrupted; `tachikoma run` restores the earlier state and continues",
     );
     StoreError::io("use", path)(source)
 }
 
-/// Finds the current loop of a working directory: the one that was begun last and is not archived. A loop's clock goes on after that of
-/// the loop before it, so "last" does not depend on the wall clock.
+/// Finds the current loop of a working directory: the newest one that is not archived. The clock of a loop continues that of the
+/// loop before, so that the order does not depend on the wall clock.
 ///
-/// A loop whose journal is damaged or newer than this version is found as well, and so is one of which only the snapshot
-/// is left: passing over it would begin another one in its place.
+/// A loop with a damaged or newer journal is found, too, and one of which only the snapshot is left. Otherwise a new loop would
+/// replace it.
 ///
 /// # Errors
 /// The loops cannot be listed.
 pub fn current(
     working_dir: &Path,
     snapshot: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<Option<LoopId>, StoreError> {
     let Found {
         current,
         unreadable,
-    } = find(working_dir, snapshot, vault)?;
+    } = find(working_dir, snapshot, encryption)?;
     match unreadable.into_iter().next() {
         Some((_, error)) => Err(error),
         None => Ok(current),
@@ -53,20 +53,24 @@ pub fn current(
 /// The loops of a working directory that are not archived.
 #[derive(Debug)]
 pub struct Found {
-    /// The one that was begun last, of those that can be read.
+    /// The newest one that can be read.
     pub current: Option<LoopId>,
-    /// What lies in the place of loops and cannot be read at all.
+    /// Entries that cannot be read at all.
     pub unreadable: Vec<(PathBuf, StoreError)>,
 }
 
-/// Finds the current loop, whatever else lies there.
+/// Finds the current loop and unreadable entries.
 ///
 /// # Errors
 /// The loops cannot be listed.
-pub fn find(working_dir: &Path, snapshot: &Path, vault: &Vault) -> Result<Found, StoreError> {
-    let (mut found, unreadable) = look(working_dir, vault)?;
-    // One that cannot be read names nobody; whoever needs it says so.
-    if let Ok(Some(saved)) = snapshot::read(snapshot, vault)
+pub fn find(
+    working_dir: &Path,
+    snapshot: &Path,
+    encryption: &Encryption,
+) -> Result<Found, StoreError> {
+    let (mut found, unreadable) = look(working_dir, encryption)?;
+    // A snapshot that cannot be read names no loop. The caller that needs it reports the error.
+    if let Ok(Some(saved)) = snapshot::read(snapshot, encryption)
         && !found.iter().any(|(_, loop_id)| *loop_id == saved.loop_id)
         && !is_archived(&layout::loop_dir(working_dir, saved.loop_id))
     {
@@ -82,9 +86,9 @@ pub fn find(working_dir: &Path, snapshot: &Path, vault: &Vault) -> Result<Found,
 /// Lists the loops that have a journal and are not archived, with the time of their first record.
 pub fn unarchived(
     working_dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<Vec<(Timestamp, LoopId)>, StoreError> {
-    let (found, unreadable) = look(working_dir, vault)?;
+    let (found, unreadable) = look(working_dir, encryption)?;
     match unreadable.into_iter().next() {
         Some((_, error)) => Err(error),
         None => Ok(found),
@@ -93,7 +97,7 @@ pub fn unarchived(
 
 type Looked = (Vec<(Timestamp, LoopId)>, Vec<(PathBuf, StoreError)>);
 
-fn look(working_dir: &Path, vault: &Vault) -> Result<Looked, StoreError> {
+fn look(working_dir: &Path, encryption: &Encryption) -> Result<Looked, StoreError> {
     let loops = layout::loops_dir(working_dir);
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     let entries = match std::fs::read_dir(&loops) {
@@ -115,7 +119,7 @@ fn look(working_dir: &Path, vault: &Vault) -> Result<Looked, StoreError> {
         if is_archived(&entry.path()) {
             continue;
         }
-        match journal::begun(&entry.path(), vault) {
+        match journal::begun(&entry.path(), encryption) {
             Ok(begun) => found.extend(begun.map(|begun| (begun, loop_id))),
             Err(error) => unreadable.push((entry.path(), error)),
         }
@@ -123,8 +127,7 @@ fn look(working_dir: &Path, vault: &Vault) -> Result<Looked, StoreError> {
     Ok((found, unreadable))
 }
 
-/// Finds the working directory for a path: the nearest one upward that has a `.ralph/` with loops or at least a snapshot, or a
-/// runner whose loop is not kept.
+/// Finds the working directory for a path: the nearest one upward that has loops, a snapshot, or a runner with a temporary store.
 #[must_use]
 pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
     path.ancestors()
@@ -137,23 +140,22 @@ pub fn working_dir_of(path: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Finds the working directory for a path in which something of ours may be left to delete: the nearest one upward with a lock
-/// file, which a loop that is not kept leaves too.
+/// Finds the nearest directory upward with a lock file, which temporary stores leave, too. It may have files to delete.
 #[must_use]
 pub fn purgeable_dir_of(path: &Path) -> Option<PathBuf> {
     let has_lock = |dir: &&Path| dir.join(RALPH_DIR).join("lock").is_file();
     path.ancestors().find(has_lock).map(Path::to_owned)
 }
 
-/// One that is sealed is ours without being opened.
+/// An encrypted snapshot belongs to this program.
 fn has_snapshot(path: &Path) -> bool {
     matches!(
-        snapshot::read(path, &Vault::plain()),
+        snapshot::read(path, &Encryption::plain()),
         Ok(Some(_)) | Err(StoreError::Locked { .. })
     )
 }
 
-/// What may not be looked at is there all the same, and the one who reads it says so.
+/// A file that cannot be examined counts as existing. The caller that reads it reports the error.
 fn is_ours(loops: &Path) -> bool {
     match std::fs::metadata(loops) {
         Ok(metadata) => metadata.is_dir(),

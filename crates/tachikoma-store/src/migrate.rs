@@ -1,41 +1,40 @@
-//! Reading what earlier versions wrote. A format is a number and a step that leads to it from the one before, so that the
-//! two cannot disagree: whoever adds a step has raised the format.
+//! Reads files of earlier versions. Each step converts one format to the next, and the number of steps is the newest format.
 //!
-//! Only what cannot be said with a new field that has a default needs a new format.
+//! A new format is needed only if a new field with a default value is not enough.
 
 use serde_json::Value;
 
-/// Leads one record or one snapshot, as JSON, from a format to the next. Fails with what is wrong with it.
+/// Converts one record or one snapshot, as JSON, to the next format. Fails with a description.
 pub type Step = fn(Value) -> Result<Value, String>;
 
-/// The formats that one kind of file has had.
+/// The formats of one kind of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
-    /// The first leads from format 1 to 2.
+    /// The first step converts format 1 to 2.
     steps: &'static [Step],
 }
 
-/// The formats of the journal; steps get one record at a time.
+/// The formats of the journal. Steps convert one record at a time.
 pub const JOURNAL: Chain = Chain::new(&[]);
 
 /// The formats of the snapshot.
 pub const SNAPSHOT: Chain = Chain::new(&[]);
 
 impl Chain {
-    /// Makes a chain of steps, oldest first.
+    /// Returns a chain of steps, oldest first.
     #[must_use]
     pub const fn new(steps: &'static [Step]) -> Self {
         Self { steps }
     }
 
-    /// Returns the newest format: the one that is written.
+    /// Returns the newest format, which is written.
     pub const fn latest(self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "steps are written by hand")]
         let steps = self.steps.len() as u32;
         steps + 1
     }
 
-    /// Leads a value of an older format to the newest.
+    /// Converts a value to the newest format.
     pub fn upgrade(self, format: u32, value: Value) -> Result<Value, String> {
         let done = usize::try_from(format).ok().and_then(|n| n.checked_sub(1));
         let left = done.and_then(|done| self.steps.get(done..));

@@ -1,5 +1,5 @@
-//! Prompts that the operator wrote for one iteration: files named by the hash of their words, so that a runner that takes the
-//! loop up finds what was recorded.
+//! Prompts that the operator wrote for one iteration. The files are named by the hash of the text, so that a later runner finds
+//! the recorded prompt.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use tachikoma_core::EditedPrompt;
 use tachikoma_fs::atomic_file::{self, Durability, write_whole};
 
 use super::StoreError;
-use super::vault::Vault;
+use super::encryption::Encryption;
 
 /// A prompt is text for a context window. A larger file is a mistake, such as a log or a binary.
 pub const PROMPT_MAX_BYTES: u64 = 8 << 20;
 
-/// The directory of a loop that has them.
+/// Name of the directory, in the directory of a loop.
 pub const DIR: &str = "prompts";
 
 const SUFFIX: &str = ".md";
 
-/// Returns whether a file of that name among the prompts is ours.
+/// Returns whether a file of that name is a prompt.
 pub fn is_ours(name: &str) -> bool {
     let hash = name.strip_suffix(SUFFIX).unwrap_or_default();
     let is_hash = hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -33,16 +33,16 @@ fn hash(words: &[u8]) -> String {
     format!("{:08x}", crc32c::crc32c(words))
 }
 
-/// Keeps a prompt of the loop in `dir`, on disk before it returns.
+/// Writes and syncs a prompt.
 ///
 /// # Errors
 /// It cannot be written.
-pub fn keep(dir: &Path, words: &str, vault: &Vault) -> Result<EditedPrompt, StoreError> {
+pub fn keep(dir: &Path, words: &str, encryption: &Encryption) -> Result<EditedPrompt, StoreError> {
     let hash = hash(words.as_bytes());
     let path = path_of(dir, &hash);
-    let bytes = vault
-        .seal(words.as_bytes())
-        .map_err(StoreError::io("seal", &path))?;
+    let bytes = encryption
+        .encrypt(words.as_bytes())
+        .map_err(StoreError::io("encrypt", &path))?;
     write_whole(&path, &bytes, Durability::Synced)?;
     Ok(EditedPrompt {
         hash,
@@ -50,14 +50,14 @@ pub fn keep(dir: &Path, words: &str, vault: &Vault) -> Result<EditedPrompt, Stor
     })
 }
 
-/// Reads a prompt of the loop in `dir`.
+/// Reads a prompt.
 ///
 /// # Errors
-/// It is not there, or not what was kept.
-pub fn read(dir: &Path, prompt: &EditedPrompt, vault: &Vault) -> io::Result<String> {
-    let bytes = vault.read(&path_of(dir, &prompt.hash), PROMPT_MAX_BYTES)?;
+/// It is missing, or its content changed.
+pub fn read(dir: &Path, prompt: &EditedPrompt, encryption: &Encryption) -> io::Result<String> {
+    let bytes = encryption.read(&path_of(dir, &prompt.hash), PROMPT_MAX_BYTES)?;
     if hash(&bytes) != prompt.hash {
-        return Err(io::Error::other("somebody has changed it"));
+        return Err(io::Error::other("its content was changed"));
     }
     String::from_utf8(bytes).map_err(io::Error::other)
 }

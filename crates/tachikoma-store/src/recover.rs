@@ -1,5 +1,5 @@
-//! Finding the state of a loop again: the snapshot and the tail of the journal, or the journal alone; where that is damaged, a
-//! backup and the tail.
+//! Recovers the state of a loop: from the snapshot and the journal after it, from the journal alone or, if that is damaged, from
+//! a backup and the journal after it.
 
 mod backups;
 mod open;
@@ -11,98 +11,97 @@ use std::path::{Path, PathBuf};
 use tachikoma_core::{LoopEvent, LoopId, State};
 use tachikoma_fs::{FsError, RALPH_DIR};
 
+use super::encryption::Encryption;
+use super::epochs::Epochs;
 use super::journal::{self, Journal, segment};
-use super::lives::Lives;
 use super::migrate::{self, Chain};
-use super::vault::Vault;
 use super::{StoreError, backup, compressed, key_check, snapshot};
 use tachikoma_core::error_chain as chain;
 
 pub use open::Taken;
 use tail::{End, Tail};
 
-/// Where a state was found.
+/// Source of a recovered state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// In the snapshot and the records behind it.
+    /// The snapshot and the records after it.
     Snapshot,
-    /// In the journal alone.
+    /// The journal alone.
     Journal,
-    /// In a backup and the records behind it.
+    /// A backup and the records after it.
     Backup,
 }
 
-/// A state that was found again.
+/// A recovered state.
 #[derive(Debug)]
 pub struct Recovered {
     /// The state.
     pub state: State,
-    /// Where it was found.
+    /// Its source.
     pub source: Source,
-    /// How many records of the journal were read for it.
+    /// Number of journal records that were read.
     pub records: u64,
-    /// What could not be used, and what that costs; empty when all is well.
+    /// Warnings about files that could not be used, and what was lost.
     pub troubles: Vec<String>,
-    vault: Vault,
-    /// The version of the snapshot, if it is an older one.
+    encryption: Encryption,
+    /// The snapshot and its version, if it has an older format.
     older: Option<(PathBuf, u32)>,
-    /// What is in the place of the snapshot, and is none of this loop.
+    /// A file in place of the snapshot that does not belong to this loop.
     in_the_way: Option<InTheWay>,
-    /// Segments that are given up, the first of them from some line on.
+    /// Segments that are given up; the first of them after some line.
     cut: Vec<PathBuf>,
-    /// The last segment, if there is any.
+    /// The last segment; `None` if there is none.
     end: Option<End>,
-    /// Whether the state is ahead of what the journal holds, so that a new segment has to say it.
+    /// Whether the state is newer than the journal, so that a new segment with the full state is needed.
     behind: bool,
-    /// Whether the journal has damage that costs nothing: only as long as the snapshot is there, unless a new segment
-    /// says it all again.
+    /// Whether the journal has damage before the snapshot. A new segment with the full state makes the snapshot unnecessary.
     tolerated: bool,
 }
 
-/// What is in the place of the snapshot, and is none of this loop.
+/// A file in place of the snapshot that does not belong to this loop.
 #[derive(Debug)]
 enum InTheWay {
     Unreadable(PathBuf),
     OfAnother(PathBuf, LoopId),
 }
 
-/// What to do about a record that is lost.
+/// What to do if a record is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Refuse to go on as if nothing had happened.
+    /// Return an error.
     Refuse,
-    /// Go on from the last record before it.
+    /// Continue from the last record before it.
     Accept,
 }
 
-/// Where the state of a loop is kept besides its journal.
+/// Where the state of a loop is stored besides its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copies {
     /// The snapshot.
     pub snapshot: PathBuf,
     /// The directory of backups.
     pub backups: PathBuf,
-    /// What opens all of it, and seals what is written.
-    pub vault: Vault,
+    /// Encrypts and decrypts all of them.
+    pub encryption: Encryption,
 }
 
 impl Copies {
-    /// The snapshot alone, without backups.
+    /// Returns the snapshot without backups.
     #[must_use]
-    pub fn only(snapshot: &Path, vault: &Vault) -> Self {
+    pub fn only(snapshot: &Path, encryption: &Encryption) -> Self {
         Self {
             snapshot: snapshot.to_owned(),
             backups: PathBuf::new(),
-            vault: vault.clone(),
+            encryption: encryption.clone(),
         }
     }
 }
 
-/// Finds the state of the loop in `dir` without changing anything.
+/// Recovers the state of the loop in `dir`. Changes nothing.
 ///
 /// # Errors
-/// The journal or the snapshot is newer than this version, or a record behind snapshot and backups is lost and that is not
-/// accepted.
+/// The journal or the snapshot is newer than this version, or a record after snapshot and backups is lost and `loss` is
+/// [`Loss::Refuse`].
 pub fn read(
     dir: &Path,
     copies: &Copies,
@@ -110,47 +109,49 @@ pub fn read(
     loss: Loss,
 ) -> Result<Recovered, StoreError> {
     let encrypted = key_check::segments_in(dir).chain(snapshot::all_places(&copies.snapshot));
-    copies.vault.check_opens(&encrypted.collect::<Vec<_>>())?;
+    copies
+        .encryption
+        .check_opens(&encrypted.collect::<Vec<_>>())?;
     let place = Place {
         dir,
         snapshot: &copies.snapshot,
         backups: Some(&copies.backups),
         loop_id,
-        vault: &copies.vault,
+        encryption: &copies.encryption,
         journals: migrate::JOURNAL,
         snapshots: migrate::SNAPSHOT,
     };
     read_at(&place, loss)
 }
 
-/// Opens the journal in `dir` without a snapshot and without backups.
+/// Opens the journal in `dir` without snapshot and backups.
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
-pub fn open_journal(dir: &Path, vault: &Vault) -> Result<(Journal, State), StoreError> {
+pub fn open_journal(dir: &Path, encryption: &Encryption) -> Result<(Journal, State), StoreError> {
     let mut newest_first = journal::segments(dir)?.into_iter().rev();
-    let first =
-        newest_first.find_map(|(_, path)| journal::first_record(migrate::JOURNAL, &path, vault));
+    let first = newest_first
+        .find_map(|(_, path)| journal::first_record(migrate::JOURNAL, &path, encryption));
     let loop_id = first.ok_or_else(|| journal::none_in(dir))?.loop_id;
-    let copies = Copies::only(&dir.join("no snapshot"), vault);
+    let copies = Copies::only(&dir.join("no snapshot"), encryption);
     let found = read(dir, &copies, loop_id, Loss::Refuse)?;
     let taken = found.open(dir, journal::working_dir_of(dir))?;
     Ok((taken.journal, taken.state))
 }
 
-/// Where to look, and in which formats.
+/// Paths and formats.
 struct Place<'a> {
     dir: &'a Path,
     snapshot: &'a Path,
     backups: Option<&'a Path>,
     loop_id: LoopId,
-    vault: &'a Vault,
+    encryption: &'a Encryption,
     journals: Chain,
     snapshots: Chain,
 }
 
 fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
-    // Before the journal, which grows while it is run.
+    // Listed before the journal is read, because a running loop appends to it.
     let listed = place
         .backups
         .map(|dir| backup::list(dir, Some(place.loop_id)));
@@ -158,7 +159,7 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
         Err(StoreError::Damaged { path, line, what }) => (path, line, what),
         Ok(found) => {
             let listed = listed.and_then(Result::ok).unwrap_or_default();
-            return match backup::ahead_of(found.state.seq, listed, place.dir, place.vault) {
+            return match backup::ahead_of(found.state.seq, listed, place.dir, place.encryption) {
                 None => Ok(found),
                 Some(_) if loss == Loss::Accept => Ok(backups::find(place, loss).unwrap_or(found)),
                 Some(ahead) => Err(found.cut_short(place.dir, &ahead)),
@@ -173,7 +174,7 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
         Loss::Refuse => Err(StoreError::Damaged { path, line, what }),
         Loss::Accept => {
             let mut found = match find(place, Some((&path, line))) {
-                // Nothing is left to go on from.
+                // There is no record to continue from.
                 Err(StoreError::File(FsError::Io { source, .. }))
                     if source.kind() == ErrorKind::NotFound =>
                 {
@@ -182,7 +183,7 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
                 found => found?,
             };
             found.troubles.push(format!(
-                "falling back to record {}: journal {} is damaged at line {line} ({what}); what follows is lost to the \
+                "falling back to record {}: journal {} is damaged at line {line} ({what}); the rest is lost to the \
                  loop, and kept in {RALPH_DIR}/quarantine/",
                 found.state.seq,
                 path.display()
@@ -193,7 +194,7 @@ fn read_at(place: &Place<'_>, loss: Loss) -> Result<Recovered, StoreError> {
 }
 
 impl Recovered {
-    /// The end of the journal is gone: a backup has what was there.
+    /// Returns the error for a journal that ends before a backup does.
     fn cut_short(&self, dir: &Path, ahead: &backup::Listed) -> StoreError {
         let end = self.end.as_ref();
         StoreError::Damaged {
@@ -204,34 +205,34 @@ impl Recovered {
     }
 }
 
-/// The snapshot, as far as it is of use, or what stands for it.
+/// The state from which the journal is read on.
 #[derive(Default)]
 struct Base {
     state: Option<State>,
-    /// The backup that stands for it.
+    /// The backup that is used instead of the snapshot.
     backup: Option<PathBuf>,
     older: Option<(PathBuf, u32)>,
     in_the_way: Option<InTheWay>,
-    /// Why it cannot be read.
+    /// Why the snapshot cannot be read.
     trouble: Option<String>,
 }
 
 impl Base {
     fn read(place: &Place<'_>) -> Result<Self, StoreError> {
-        let path = snapshot::place(place.snapshot, place.vault);
-        match snapshot::read_as(place.snapshots, place.snapshot, place.vault) {
+        let path = snapshot::place(place.snapshot, place.encryption);
+        match snapshot::read_as(place.snapshots, place.snapshot, place.encryption) {
             Ok(None) => Ok(Self::default()),
             Ok(Some(found)) if found.state.loop_id != place.loop_id => Ok(Self {
                 in_the_way: Some(InTheWay::OfAnother(path, found.state.loop_id)),
                 ..Self::default()
             }),
             Ok(Some(found))
-                if !Lives::of(place.dir, place.vault)
-                    .may_have(&found.state.life, found.state.seq) =>
+                if !Epochs::of(place.dir, place.encryption)
+                    .may_have(&found.state.epoch, found.state.seq) =>
             {
                 Ok(Self {
                     trouble: Some(format!(
-                        "snapshot {} is of the loop before it was restored",
+                        "snapshot {} belongs to the loop before a restore",
                         path.display()
                     )),
                     in_the_way: Some(InTheWay::Unreadable(path)),
@@ -259,7 +260,7 @@ fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered,
     find_from(place, Base::read(place)?, stop_at)
 }
 
-/// Finds the state from a base on.
+/// Recovers the state from a base.
 fn find_from(
     place: &Place<'_>,
     base: Base,
@@ -294,7 +295,7 @@ fn find_from(
         place.loop_id,
         base,
         name.clone(),
-        place.vault,
+        place.encryption,
     );
     let mut cut = Vec::new();
     for (number, path) in &segments[first..] {
@@ -328,7 +329,7 @@ fn find_from(
             Some(_) => String::new(),
         };
         let text = format!(
-            "falling back to the journal: {trouble}; {whole}what is there is kept in {RALPH_DIR}/quarantine/"
+            "falling back to the journal: {trouble}; {whole}the present file is kept in {RALPH_DIR}/quarantine/"
         );
         troubles.insert(0, text);
     }
@@ -338,12 +339,12 @@ fn find_from(
             None => "there is no record left in the journal".to_owned(),
         };
         troubles.push(format!(
-            "falling back to {name}: {ends}, and {name} stands at record {}; what came behind that, if anything did, is lost",
+            "falling back to {name}: {ends}, and {name} ends at record {}; later records, if there were any, are lost",
             state.seq
         ));
     }
     Ok(Recovered {
-        vault: place.vault.clone(),
+        encryption: place.encryption.clone(),
         state,
         source,
         records: tail.records,
@@ -357,8 +358,8 @@ fn find_from(
     })
 }
 
-/// Returns the place of the segment at which to begin, and the snapshot if it is of use there. Each segment begins with the
-/// full state: the last one that says it suffices, and a snapshot from before it does not matter.
+/// Returns the first segment to read, and the base if it is newer. Each segment starts with the full state, so that the last
+/// readable one is enough.
 fn begin_at(
     place: &Place<'_>,
     segments: &[(u32, PathBuf)],
@@ -369,7 +370,7 @@ fn begin_at(
         .enumerate()
         .rev()
         .find_map(|(at, (_, path))| {
-            let first = journal::first_record(place.journals, path, place.vault)?;
+            let first = journal::first_record(place.journals, path, place.encryption)?;
             if let LoopEvent::SegmentOpened { state, .. } = first.event
                 && first.loop_id == place.loop_id
             {

@@ -1,5 +1,5 @@
-//! `.ralph/state.json`: the state of a loop as one file, for people, other tools and a quick resumption. The journal is
-//! the truth; a snapshot says at which record of it it stands, so that the two cannot disagree.
+//! `.ralph/state.json`: the state of a loop in one file, for users, other tools and a quick start. The journal is the source of
+//! truth; a snapshot names its last record.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use tachikoma_fs::{is_missing, safe_read};
 
 use tachikoma_fs::relative_to;
 
+use super::encryption::Encryption;
 use super::migrate::{self, Chain};
-use super::vault::Vault;
 use super::{StoreError, compressed, is_damage};
 pub use tachikoma_fs::atomic_file::Durability;
 
@@ -25,109 +25,109 @@ pub use form::all_places;
 pub use form::{Packing, place};
 pub use form::{older_versions, older_versions_of};
 
-/// The version that this program writes, and the newest it reads.
+/// The version that this program writes, and the newest that it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
 
-/// No snapshot of ours comes near it (all that is in one has bounds), and what someone else put there must not take all memory.
+/// Limit for the size, so that a foreign file does not use up the memory. All parts of a snapshot are bounded.
 pub const BYTES_MAX: u64 = 64 << 20;
 
-/// What stands for the checksum while it is computed.
+/// Replaces the checksum while it is computed.
 const NO_CHECKSUM: &str = "00000000";
 
-/// The file's content.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The version of the format.
     pub version: u32,
-    /// CRC-32C of the file's bytes, with zeros in its own place.
+    /// CRC-32C of the file, computed with zeros in its own place.
     pub checksum: String,
-    /// The last record that is part of it.
+    /// The last record in it.
     pub seq: Seq,
     /// When it was written.
     pub saved_at: Timestamp,
     /// The loop.
     pub loop_id: LoopId,
-    /// The loop as such.
+    /// General data of the loop.
     pub core: Core,
     /// Its session.
     pub session: Session,
-    /// Whether the work comes forward.
+    /// Progress of the work.
     pub progress: Progress,
-    /// What the tests say.
+    /// Test results.
     pub tests: Tests,
-    /// How near the stop conditions are.
+    /// Progress of the stop conditions.
     pub stop_conditions: StopConditions,
-    /// What was done.
+    /// Counters.
     pub metrics: Metrics,
-    /// What hooks and the operator wrote down.
+    /// Notes of hooks and the operator.
     pub custom: BTreeMap<String, serde_json::Value>,
-    /// The exact state, from which the loop goes on.
+    /// The full state, from which the loop continues.
     pub state: State,
 }
 
-/// The loop as such.
+/// General data of a loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
     /// Its public state.
     pub status: LoopState,
-    /// The iteration last started.
+    /// The iteration that was started last.
     pub iteration: u32,
     /// When the loop was first started.
     pub started: Option<Timestamp>,
-    /// When it last did something.
+    /// When it was last active.
     pub last_activity: Timestamp,
-    /// Where it works.
+    /// Its working directory.
     pub working_dir: PathBuf,
-    /// Where its prompt is; none where the prompt was given as words.
+    /// Path of its prompt; `None` if the prompt was given as text.
     pub prompt_path: Option<String>,
-    /// The hash of the settings it was started with.
+    /// Hash of the settings that it was started with.
     pub config_hash: String,
 }
 
 /// The session of a loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// The agent's own name for it, where it has one.
+    /// The agent's session id, if it has one.
     pub current_id: Option<String>,
     /// When it began.
     pub started: Option<Timestamp>,
-    /// How many iterations it has finished.
+    /// Number of finished iterations.
     pub iterations: u32,
-    /// The fill of its context in percent, once it is known.
+    /// Fill of the context in percent; `None` before it is known.
     pub context_usage: Option<u8>,
-    /// The sessions before it.
+    /// Number of earlier sessions.
     pub history: Vec<PastSession>,
 }
 
-/// Whether the work comes forward.
+/// Progress of the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Iterations in a row without progress.
     pub iterations_since_progress: u32,
-    /// The last iteration that brought some.
+    /// The last iteration with progress.
     pub last_progress_iteration: Option<u32>,
     /// The latest scores, from 0 to 100, oldest first.
     pub recent_scores: Vec<u32>,
-    /// Files that the loop changed, relative to the working directory; the latest of them, as far as they are known.
+    /// The latest files that the loop changed, relative to the working directory.
     pub modified_files: Vec<String>,
-    /// Objectives that are reached, the first of them.
+    /// The first objectives that are reached.
     pub completed_objectives: Vec<String>,
-    /// Objectives that are not, the first of them.
+    /// The first objectives that are not reached.
     pub pending_objectives: Vec<String>,
 }
 
-/// What the tests said when they last ran; the first of each kind by name.
+/// Results of the last test run; the first tests of each kind by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tests {
     /// Failing runs in a row.
     pub failure_streak: u32,
-    /// Names of those that pass.
+    /// Names of passing tests.
     pub passing: Vec<String>,
-    /// Names of those that fail.
+    /// Names of failing tests.
     pub failing: Vec<String>,
-    /// Names of those that do both.
+    /// Names of flaky tests.
     pub flaky: Vec<String>,
-    /// Names of those that passed again lately.
+    /// Names of tests that pass again.
     pub recently_fixed: Vec<String>,
 }
 
@@ -175,12 +175,12 @@ impl Tests {
     }
 }
 
-/// How near the stop conditions are.
+/// Progress of the stop conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopConditions {
     /// Progress by name, in percent.
     pub progress: BTreeMap<String, u8>,
-    /// The last evaluation, in words.
+    /// The last evaluation, as text.
     pub last_evaluation: Option<String>,
 }
 
@@ -198,7 +198,7 @@ impl StopConditions {
     }
 }
 
-/// What was done.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Finished iterations.
@@ -214,7 +214,7 @@ pub struct Metrics {
 }
 
 impl Snapshot {
-    /// Takes a snapshot of a state.
+    /// Builds the snapshot of a state.
     #[must_use]
     pub fn of(state: &State, working_dir: &Path, saved_at: Timestamp) -> Self {
         let stats = &state.stats;
@@ -261,43 +261,42 @@ impl Snapshot {
         }
     }
 
-    /// Writes the file: whole or not at all, and never through a symbolic link. What a snapshot of another form left is
-    /// removed.
+    /// Replaces the file atomically, without following symbolic links. Snapshots of other forms are removed.
     ///
     /// # Errors
-    /// It cannot be written; the file that was there stays.
+    /// It cannot be written. The existing file is unchanged.
     pub fn write(
         &self,
         path: &Path,
         packing: Packing,
         durability: Durability,
-        vault: &Vault,
+        encryption: &Encryption,
     ) -> Result<(), StoreError> {
-        self.write_marked(path, packing, durability, vault)
+        self.write_marked(path, packing, durability, encryption)
             .map(drop)
     }
 
-    /// Writes the file, and returns by what it is known again.
+    /// Writes the file, and returns its identity.
     pub fn write_marked(
         &self,
         path: &Path,
         packing: Packing,
         durability: Durability,
-        vault: &Vault,
+        encryption: &Encryption,
     ) -> Result<FileMark, StoreError> {
         let begun = tachikoma_runtime::clock::monotonic();
-        let path_of = packing.path(path, vault);
+        let path_of = packing.path(path, encryption);
         let bytes = packing.pack(self.encode().into_bytes());
-        let bytes = vault
-            .seal(&bytes)
-            .map_err(StoreError::io("seal", &path_of))?;
+        let bytes = encryption
+            .encrypt(&bytes)
+            .map_err(StoreError::io("encrypt", &path_of))?;
         let mark = write_whole(&path_of, &bytes, durability)?;
-        form::remove_other(path, packing, vault)?;
+        form::remove_other(path, packing, encryption)?;
         tracing::debug!(bytes = bytes.len(), elapsed = ?begun.elapsed(), "snapshot written");
         Ok(mark)
     }
 
-    /// Writes the snapshot as text, with its checksum.
+    /// Returns the text with its checksum.
     #[must_use]
     pub fn encode(&self) -> String {
         let blank = Self {
@@ -311,22 +310,30 @@ impl Snapshot {
     }
 }
 
-/// Reads a snapshot, plain or compressed; none where there is no file.
+/// Reads a snapshot, plain or compressed; `None` if there is no file.
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
-pub fn read(path: &Path, vault: &Vault) -> Result<Option<Snapshot>, StoreError> {
-    read_as(migrate::SNAPSHOT, path, vault)
+pub fn read(path: &Path, encryption: &Encryption) -> Result<Option<Snapshot>, StoreError> {
+    read_as(migrate::SNAPSHOT, path, encryption)
 }
 
-/// Reads a snapshot of any version up to the newest; its version stays what it was.
-pub fn read_as(formats: Chain, path: &Path, vault: &Vault) -> Result<Option<Snapshot>, StoreError> {
-    read_at(formats, &place(path, vault), vault)
+/// Reads a snapshot of any supported version. `version` keeps the value in the file.
+pub fn read_as(
+    formats: Chain,
+    path: &Path,
+    encryption: &Encryption,
+) -> Result<Option<Snapshot>, StoreError> {
+    read_at(formats, &place(path, encryption), encryption)
 }
 
-/// Reads the snapshot in just that file.
-fn read_at(formats: Chain, path: &Path, vault: &Vault) -> Result<Option<Snapshot>, StoreError> {
-    let text = match content(path, vault) {
+/// Reads the snapshot in this very file.
+fn read_at(
+    formats: Chain,
+    path: &Path,
+    encryption: &Encryption,
+) -> Result<Option<Snapshot>, StoreError> {
+    let text = match content(path, encryption) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) if is_damage(&error) => {
@@ -340,7 +347,7 @@ fn read_at(formats: Chain, path: &Path, vault: &Vault) -> Result<Option<Snapshot
     from_bytes_as(formats, path, &text).map(Some)
 }
 
-/// Reads a snapshot from its bytes; `path` is named in errors.
+/// Parses a snapshot. `path` is used in errors.
 pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
     from_bytes_as(migrate::SNAPSHOT, path, bytes)
 }
@@ -359,21 +366,21 @@ fn from_bytes_as(formats: Chain, path: &Path, bytes: &[u8]) -> Result<Snapshot, 
     })
 }
 
-/// Reads the text of the snapshot, whatever it says.
-pub fn bytes(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {
-    let path = &place(path, vault);
-    content(path, vault).map_err(StoreError::io("read", path))
+/// Reads the text of a snapshot without checking it.
+pub fn bytes(path: &Path, encryption: &Encryption) -> Result<Vec<u8>, StoreError> {
+    let path = &place(path, encryption);
+    content(path, encryption).map_err(StoreError::io("read", path))
 }
 
-/// Reads the text in a file, plain or compressed.
-fn content(path: &Path, vault: &Vault) -> std::io::Result<Vec<u8>> {
-    let content = compressed::content_of(safe_read::open(path)?, vault)?;
+/// Reads the text of a file, plain or compressed.
+fn content(path: &Path, encryption: &Encryption) -> std::io::Result<Vec<u8>> {
+    let content = compressed::content_of(safe_read::open(path)?, encryption)?;
     safe_read::read_all(content, BYTES_MAX)
 }
 
-/// Returns whether the file at `path` is a snapshot of ours, of whatever version: its checksum vouches for it.
-pub fn is_ours(path: &Path, vault: &Vault) -> bool {
-    let bytes = content(path, vault).unwrap_or_default();
+/// Returns whether a file is a snapshot of any version. The checksum proves it.
+pub fn is_ours(path: &Path, encryption: &Encryption) -> bool {
+    let bytes = content(path, encryption).unwrap_or_default();
     let text = std::str::from_utf8(&bytes);
     text.is_ok_and(|text| version_of(text).is_ok() && check(text).is_ok())
 }
@@ -416,7 +423,7 @@ fn version_of(text: &str) -> Result<u32, Problem> {
         .map_or(rest, |end| &rest[..end]);
     digits
         .parse()
-        .map_err(|_| damaged("its version is no number"))
+        .map_err(|_| damaged("its version is not a number"))
 }
 
 /// Checks the text against its checksum.

@@ -1,5 +1,5 @@
-//! The store of a loop that is not kept (`state.enabled = false`): laid out as in a working directory, in a temporary
-//! place, and gone with its last user.
+//! The temporary store of a loop with `state.enabled = false`. It has the layout of a working directory and is removed with its
+//! last user.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use tachikoma_fs::{make_dir, owner};
 
 use super::StoreError;
 
-/// A temporary store. Dropping it removes everything in it.
+/// A temporary store. Dropping it removes all files.
 #[derive(Debug)]
 pub struct TemporaryStore {
     root: PathBuf,
 }
 
 impl TemporaryStore {
-    /// Makes the store of a new loop.
+    /// Creates the store of a new loop.
     pub fn create(temporary_dir: &Path, loop_id: LoopId) -> Result<Self, StoreError> {
         owner::make_private_dir(temporary_dir)?;
         let root = root(temporary_dir, loop_id);
@@ -23,7 +23,7 @@ impl TemporaryStore {
         Ok(Self { root })
     }
 
-    /// Returns what stands for the working directory.
+    /// Returns the path that is used as the working directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -36,19 +36,20 @@ impl Drop for TemporaryStore {
     }
 }
 
-/// Returns what stands for the working directory of a loop that is not kept.
+/// Returns the directory of a loop's temporary store.
 #[must_use]
 pub fn root(temporary_dir: &Path, loop_id: LoopId) -> PathBuf {
     temporary_dir.join(loop_id.to_string())
 }
 
-/// Removes what the runner of a loop left that was killed, if its loop was not to be kept. The lock of the loop's working
-/// directory must be held. Only a name is taken from the lock file, which others can write, and no path.
+/// Removes the temporary store of a killed runner. The lock of the working directory must be held. The loop id is taken from the
+/// lock file, but no path, because other programs can write the file.
 pub fn clear(temporary_dir: &Path, loop_id: LoopId) {
     remove(&root(temporary_dir, loop_id));
 }
 
-/// Symbolic links are removed, not followed. What cannot be removed is left to whoever empties temporary directories.
+/// Symbolic links are removed, not followed. Files that cannot be removed are left to the system's cleanup of temporary
+/// directories.
 fn remove(root: &Path) {
     let _ = std::fs::remove_dir_all(root);
 }

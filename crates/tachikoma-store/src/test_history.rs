@@ -1,4 +1,4 @@
-//! The books of a loop's tests: one file in its directory. They are a convenience: lost, they begin anew.
+//! The test history of a loop: one file in its directory. If it is lost, the history starts again.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,39 +8,39 @@ use tachikoma_core::TestsSeen;
 use tachikoma_fs::atomic_file::{Durability, write_whole};
 
 use super::StoreError;
-use super::vault::Vault;
+use super::encryption::Encryption;
 
-/// What the file is called.
+/// Name of the file.
 pub const NAME: &str = "tests.json";
 
 /// The format of the file.
 const VERSION: u32 = 1;
 
-/// Twenty thousand tests make 0.7 MB; a file beyond this was not written by us.
+/// Twenty thousand tests take 0.7 MB. A larger file was not written by this program.
 pub const BYTES_MAX: u64 = 16 << 20;
 
-/// The file as it is.
+/// Content of the file.
 #[derive(Serialize, Deserialize)]
 struct Book {
     version: u32,
     tests: TestsSeen,
 }
 
-/// Returns whether a file of that name in the directory of a loop has its books.
+/// Returns whether a file of that name is a test history.
 pub fn is_ours(name: &str) -> bool {
     name == NAME
 }
 
-/// Returns the file with the loop's test results.
+/// Returns the file of the test history.
 pub fn path_of(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
-/// Reads the books of the loop in `dir`; with why they begin anew, if they do. None where there are none.
-pub fn read(dir: &Path, vault: &Vault) -> Result<Option<TestsSeen>, String> {
+/// Reads the test history; `None` if there is no file. Also returns why it starts again, if it does.
+pub fn read(dir: &Path, encryption: &Encryption) -> Result<Option<TestsSeen>, String> {
     let path = path_of(dir);
     let failed = |what: String| format!("{}: {what}", path.display());
-    let bytes = match vault.read(&path, BYTES_MAX) {
+    let bytes = match encryption.read(&path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
@@ -54,15 +54,17 @@ pub fn read(dir: &Path, vault: &Vault) -> Result<Option<TestsSeen>, String> {
     Ok(Some(book.tests))
 }
 
-/// Writes the books of the loop in `dir`.
+/// Writes the test history.
 ///
 /// # Errors
-/// They cannot be written; those that were there stay.
-pub fn write(dir: &Path, tests: TestsSeen, vault: &Vault) -> Result<(), StoreError> {
+/// It cannot be written. The existing file is unchanged.
+pub fn write(dir: &Path, tests: TestsSeen, encryption: &Encryption) -> Result<(), StoreError> {
     let version = VERSION;
     let bytes = serde_json::to_vec(&Book { version, tests }).expect("books are plain data");
     let path = path_of(dir);
-    let bytes = vault.seal(&bytes).map_err(StoreError::io("seal", &path))?;
+    let bytes = encryption
+        .encrypt(&bytes)
+        .map_err(StoreError::io("encrypt", &path))?;
     write_whole(&path, &bytes, Durability::Lazy)?;
     Ok(())
 }
@@ -76,23 +78,23 @@ mod tests {
     fn what_is_written_is_read_and_what_is_damaged_or_newer_is_said() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
-        assert_eq!(read(dir, &Vault::plain()), Ok(None));
+        assert_eq!(read(dir, &Encryption::plain()), Ok(None));
         let mut tests = TestsSeen::default();
         let run = tests.compare(true, [("a", Verdict::Failed), ("b", Verdict::Passed)]);
         tests.apply(&run);
-        write(dir, tests.clone(), &Vault::plain()).unwrap();
-        assert_eq!(read(dir, &Vault::plain()), Ok(Some(tests)));
+        write(dir, tests.clone(), &Encryption::plain()).unwrap();
+        assert_eq!(read(dir, &Encryption::plain()), Ok(Some(tests)));
         let text = std::fs::read_to_string(path_of(dir)).unwrap();
         std::fs::write(path_of(dir), text.replace("\"version\":1", "\"version\":9")).unwrap();
         assert!(
-            read(dir, &Vault::plain())
+            read(dir, &Encryption::plain())
                 .unwrap_err()
                 .contains("version 9 is newer")
         );
         for damaged in ["", "{", "[1]", &text[..text.len() / 2]] {
             std::fs::write(path_of(dir), damaged).unwrap();
             assert!(
-                read(dir, &Vault::plain())
+                read(dir, &Encryption::plain())
                     .unwrap_err()
                     .contains("it is damaged"),
                 "{damaged}"
@@ -101,7 +103,7 @@ mod tests {
         std::fs::remove_file(path_of(dir)).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", path_of(dir)).unwrap();
         assert!(
-            read(dir, &Vault::plain())
+            read(dir, &Encryption::plain())
                 .unwrap_err()
                 .contains("symbolic link")
         );

@@ -1,7 +1,8 @@
-//! What a user agreed to, per working directory: configurations whose programs may run, and loops that were started here.
-//! It is kept outside of the working directory, because a clone or an agent may write there.
+//! Decisions of a user about a working directory: which configurations may run programs, and which loops were started here. They
+//! are stored outside of the working directory, because a clone or an agent may write there.
 //!
-//! Each directory has a folder, each agreement is a file in it. Its name says all; the text inside is for people.
+//! Each working directory has a directory, and each decision is a file in it. Its name holds the decision, the text
+//! inside is for users.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,25 +15,25 @@ use tachikoma_fs::{is_missing, make_dir, owner, private, sync_dir};
 use super::StoreError;
 use tachikoma_config::digest;
 
-/// Agreements that are kept for one directory; the oldest ones go first. A loop or a configuration that is gone is asked about again.
+/// Limit for decisions about one directory. The oldest are removed first, and the user is asked again.
 const AGREEMENTS_MAX: usize = 200;
 
-/// The file in a folder that names its working directory. Only people read it.
+/// The file that names the working directory, for users.
 const PATH: &str = "path";
 
-/// Something that a user agreed to.
+/// A decision of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
-    /// The settings with this digest may name programs and loosen permissions.
+    /// Settings with this digest may name programs and relax permissions.
     Configuration([u8; 32]),
     /// This loop was started here.
     Loop(LoopId),
-    /// A setting that names a program or loosens a permission, with this digest, was given on the command line of this loop.
+    /// A setting with this digest was given on the command line of this loop.
     Override(LoopId, [u8; 32]),
 }
 
 impl Agreement {
-    /// Returns the agreement to a setting of a launch, by its key and its value as TOML.
+    /// Returns the decision about a setting of a launch, from its key and its value as TOML.
     #[must_use]
     pub fn to_override(loop_id: LoopId, key: &str, value: &str) -> Self {
         Self::Override(loop_id, digest([key, value]))
@@ -47,33 +48,33 @@ impl Agreement {
     }
 }
 
-/// Agreements that were written down: the directories that changed.
+/// Decisions that were written; the directories to sync.
 #[derive(Debug)]
 #[must_use]
 pub struct Added(Vec<PathBuf>);
 
 impl Added {
-    /// Makes what was written down durable.
+    /// Syncs the decisions.
     ///
     /// # Errors
-    /// It cannot be made durable.
+    /// A directory cannot be synced.
     pub fn sync(&self) -> Result<(), StoreError> {
         self.0.iter().try_for_each(|dir| sync_dir(dir))?;
         Ok(())
     }
 }
 
-/// The agreements of one working directory.
+/// The decisions about one working directory.
 #[derive(Clone, Debug)]
 pub struct Agreements {
     working_dir: PathBuf,
-    /// The directory with the folders of all working directories.
+    /// The directory with the decisions about all working directories.
     all: PathBuf,
     folder: PathBuf,
 }
 
 impl Agreements {
-    /// Returns the agreements about a working directory, whose path must be canonical. `state_dir` is the user's own.
+    /// Returns the decisions about a working directory. Its path must be canonical. `state_dir` is the user's.
     #[must_use]
     pub fn of(state_dir: &Path, working_dir: &Path) -> Self {
         let all = state_dir.join("trust");
@@ -84,7 +85,7 @@ impl Agreements {
         }
     }
 
-    /// Returns whether the user agreed to something. Where others could have written the answer, the user did not.
+    /// Returns whether the user made a decision. False if others can write to the directory.
     #[must_use]
     pub fn have(&self, agreement: &Agreement) -> bool {
         let path = self.folder.join(agreement.name());
@@ -94,10 +95,10 @@ impl Agreements {
                 .all(|dir| is_private(dir))
     }
 
-    /// Writes down what the user agreed to. It is visible at once, and durable after [`Added::sync`].
+    /// Writes a decision. It is visible at once, and durable after [`Added::sync`].
     ///
     /// # Errors
-    /// It cannot be written, or others could write there too.
+    /// It cannot be written, or others can write to the directory.
     pub fn add(&self, agreements: &[Agreement]) -> Result<Added, StoreError> {
         let made = self.folder.ancestors().take_while(|dir| !dir.exists());
         let made = made.filter_map(Path::parent).map(Path::to_owned);
@@ -114,7 +115,7 @@ impl Agreements {
         for name in [PATH].into_iter().chain(names.iter().map(String::as_str)) {
             let path = self.folder.join(name);
             match private().write(true).create_new(true).open(&path) {
-                // It says nothing that the name does not: one that is cut is as good.
+                // The content repeats the name, so that an incomplete file is valid.
                 Ok(mut file) => {
                     let _ = file.write_all(text.as_bytes());
                 }
@@ -126,10 +127,10 @@ impl Agreements {
         Ok(added)
     }
 
-    /// Forgets all agreements about the working directory. Returns whether there were any.
+    /// Removes all decisions about the working directory. Returns whether there were any.
     ///
     /// # Errors
-    /// They cannot be deleted.
+    /// They cannot be removed.
     pub fn forget(&self) -> Result<bool, StoreError> {
         match std::fs::remove_dir_all(&self.folder) {
             Ok(()) => {
@@ -158,7 +159,7 @@ impl Agreements {
             .len()
             .saturating_sub(AGREEMENTS_MAX.saturating_sub(newest.len()));
         for (_, path) in &others[..excess] {
-            // It takes a little room, and is asked about no more often for that.
+            // A file that stays is harmless.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -172,7 +173,7 @@ fn is_own(there: &std::fs::Metadata) -> bool {
     owner::is_ours(there.uid())
 }
 
-/// Returns whether a directory belongs to this user, and others cannot write to it.
+/// Returns whether a directory belongs to this user and only the user can write to it.
 fn is_private(dir: &Path) -> bool {
     std::fs::symlink_metadata(dir)
         .is_ok_and(|there| there.is_dir() && is_own(&there) && there.mode() & 0o022 == 0)

@@ -60,6 +60,10 @@ impl Collector {
         }
     }
 
+    pub const fn format(&self) -> Format {
+        self.results.format
+    }
+
     /// Adds the result of one test. `parts` are the parts of its name, from the outside in. Of two results with one name the worse
     /// counts.
     pub fn add(&mut self, line: u64, parts: &[&str], verdict: Verdict) {

@@ -25,7 +25,7 @@ struct Event<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct GoReader {
     /// Tests that began and did not end, with their packages. Older versions of Go report lines that a test printed as
     /// results, so a test that did not begin cannot end.
     running: HashMap<TestId, TestId>,
@@ -36,7 +36,7 @@ pub(super) struct Reader {
     ended: bool,
 }
 
-impl LineReader for Reader {
+impl LineReader for GoReader {
     fn line(&mut self, line: Line<'_>, into: &mut Collector) {
         if let Some(package) = not_built(line.text) {
             into.add(line.number, &[package], Verdict::Errored);
@@ -71,7 +71,7 @@ impl LineReader for Reader {
     }
 }
 
-impl Reader {
+impl GoReader {
     fn event(&mut self, event: &Event<'_>, line: u64, into: &mut Collector) {
         let Some(package) = event.package.as_deref() else {
             return;

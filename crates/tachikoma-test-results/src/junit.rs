@@ -2,72 +2,98 @@
 //! cases. A case has child elements if it did not pass.
 
 use std::borrow::Cow;
-use std::io::Read;
 
 use quick_xml::Reader;
+use quick_xml::errors::Error as XmlError;
 use quick_xml::escape::unescape;
 use quick_xml::events::{BytesStart, Event};
 use tachikoma_core::Verdict;
 
 use super::ResultsError;
 use super::collector::Collector;
-use super::source::Source;
-use super::xml::{Next, Place, Tags};
 
 /// Nested elements. Results have a handful.
 const DEPTH_MAX: usize = 64;
 
+/// Reads a whole document, which begins at `place`.
 pub(super) fn read(
-    source: &mut Source<impl Read>,
+    document: &[u8],
+    mut place: Place,
     into: &mut Collector,
 ) -> Result<(), ResultsError> {
-    let mut tags = Tags::new(source);
-    let ahead = tags.peek()?;
-    if ahead.starts_with(b"\xff\xfe") || ahead.starts_with(b"\xfe\xff") || ahead.starts_with(b"<\0")
-    {
-        return Err(not_xml(tags.begin, "it is UTF-16, and only UTF-8 is read"));
+    let utf16 = [&b"\xff\xfe"[..], b"\xfe\xff", b"<\0"];
+    if utf16.iter().any(|start| document.starts_with(start)) {
+        return Err(not_xml(place, "it is UTF-16, and only UTF-8 is read"));
     }
-    if ahead.starts_with(b"\xef\xbb\xbf") {
-        tags.skip(3);
-    }
+    let text = String::from_utf8_lossy(document);
+    let text = text.trim_start_matches('\u{feff}');
+    let mut reader = Reader::from_str(text);
+    let config = reader.config_mut();
+    // The report matches the tags itself, because a cut report is read up to its end.
+    config.check_end_names = false;
+    config.allow_unmatched_ends = true;
+    config.allow_dangling_amp = true;
     let mut report = Report::default();
+    let mut passed = 0;
     loop {
-        let outside = report.open.is_empty();
-        let wrong = match tags.advance(outside)? {
-            Next::Tag => match report.tag(&tags.tag, tags.begin, into) {
-                Ok(()) => continue,
-                Err(wrong) => wrong,
-            },
-            Next::End if report.began && outside => {
+        let event = reader.read_event();
+        let next = usize::try_from(reader.buffer_position()).unwrap_or(usize::MAX);
+        let wrong = match event {
+            Ok(Event::Start(start)) => report.start(&start, place, into).err(),
+            Ok(Event::Empty(start)) => {
+                let wrong = report.start(&start, place, into).err();
+                if wrong.is_none() {
+                    report.end(place, into);
+                }
+                wrong
+            }
+            Ok(Event::End(end)) => report.end_tag(end.name().as_ref(), place, into).err(),
+            Ok(Event::Text(text)) if report.open.is_empty() => {
+                let blank = text.trim_start();
+                place.pass(&text[..text.len() - blank.len()]);
+                passed = next - blank.len();
+                (!blank.is_empty()).then(|| Wrong::Xml("text where a tag should be".into()))
+            }
+            Ok(Event::Eof) if report.began && report.open.is_empty() => {
                 if into.is_empty() {
-                    into.problem(tags.begin.line, "there is no test in it".to_owned());
+                    into.problem(place.line, "there is no test in it".to_owned());
                 }
                 return Ok(());
             }
-            Next::End | Next::Torn if report.began => {
+            Ok(Event::Eof) | Err(XmlError::Syntax(_)) if report.began => {
                 let inside = report.open.last().map_or("", |element| &element.name);
                 into.problem(
-                    tags.begin.line,
+                    place.line,
                     format!("it ends in the middle, inside of <{inside}>"),
                 );
                 return Ok(());
             }
-            Next::End => Wrong::Xml("there is no element in it".into()),
-            Next::Torn => Wrong::Xml("it ends in the middle of its first tag".into()),
-            Next::Stray => Wrong::Xml("text where a tag should be".into()),
-            Next::Large => Wrong::Xml("a tag has too many attributes".into()),
-        };
-        let Place { line, .. } = tags.begin;
-        return match wrong {
-            Wrong::Root(root) if into.is_empty() => Err(ResultsError::NotJunit { line, root }),
-            Wrong::Xml(reason) if into.is_empty() && report.open.len() < 2 => {
-                Err(not_xml(tags.begin, &reason))
+            Ok(Event::Eof) => Some(Wrong::Xml("there is no element in it".into())),
+            Err(XmlError::Syntax(_)) => {
+                Some(Wrong::Xml("it ends in the middle of its first tag".into()))
             }
-            Wrong::Root(reason) | Wrong::Xml(reason) => {
-                into.problem(line, format!("it cannot be read any further: {reason}"));
-                Ok(())
-            }
+            Err(error) => Some(Wrong::Xml(error.to_string())),
+            Ok(_) => None,
         };
+        match wrong {
+            None => {}
+            Some(Wrong::Root(root)) if into.is_empty() => {
+                let line = place.line;
+                return Err(ResultsError::NotJunit { line, root });
+            }
+            Some(Wrong::Xml(reason)) if into.is_empty() && report.open.len() < 2 => {
+                return Err(not_xml(place, &reason));
+            }
+            Some(Wrong::Root(reason) | Wrong::Xml(reason)) => {
+                into.problem(
+                    place.line,
+                    format!("it cannot be read any further: {reason}"),
+                );
+                return Ok(());
+            }
+        }
+        place.pass(text.get(passed..next).unwrap_or_default());
+        passed = next;
     }
 }
 
@@ -77,6 +103,24 @@ fn not_xml(place: Place, reason: &str) -> ResultsError {
         line,
         column,
         reason: reason.to_owned(),
+    }
+}
+
+/// A position in the document, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub line: u64,
+    pub column: u64,
+}
+
+impl Place {
+    fn pass(&mut self, text: &str) {
+        let lines = text.bytes().filter(|byte| *byte == b'\n').count();
+        self.line += lines as u64;
+        self.column = match text.rfind('\n') {
+            Some(last) => (text.len() - last) as u64,
+            None => self.column + text.len() as u64,
+        };
     }
 }
 
@@ -123,35 +167,14 @@ struct Case {
 }
 
 impl Report {
-    fn tag(&mut self, tag: &[u8], place: Place, into: &mut Collector) -> Result<(), Wrong> {
-        let tag = String::from_utf8_lossy(tag);
-        let mut reader = Reader::from_str(&tag);
-        let config = reader.config_mut();
-        // A self-closing tag has no end tag; the others are matched below.
-        config.check_end_names = false;
-        config.allow_unmatched_ends = true;
-        match reader.read_event() {
-            Ok(Event::Start(start)) => self.start(&start, place, into),
-            Ok(Event::Empty(start)) => {
-                self.start(&start, place, into)?;
+    fn end_tag(&mut self, name: &str, place: Place, into: &mut Collector) -> Result<(), Wrong> {
+        match self.open.last() {
+            Some(element) if element.name == name => {
                 self.end(place, into);
                 Ok(())
             }
-            Ok(Event::End(end)) => {
-                let name = end.name().as_ref().to_owned();
-                match self.open.last() {
-                    Some(element) if element.name == name => {
-                        self.end(place, into);
-                        Ok(())
-                    }
-                    Some(element) => {
-                        Err(Wrong::Xml(format!("</{name}> closes <{}>", element.name)))
-                    }
-                    None => Err(Wrong::Xml(format!("</{name}> closes nothing"))),
-                }
-            }
-            Ok(_) => Err(Wrong::Xml("there is something that is not a tag".into())),
-            Err(error) => Err(Wrong::Xml(error.to_string())),
+            Some(element) => Err(Wrong::Xml(format!("</{name}> closes <{}>", element.name))),
+            None => Err(Wrong::Xml(format!("</{name}> closes nothing"))),
         }
     }
 
@@ -284,7 +307,8 @@ struct Attributes {
 impl Attributes {
     fn of(start: &BytesStart<'_>) -> Result<Self, Wrong> {
         let mut found = Self::default();
-        for attribute in start.attributes() {
+        // The check for duplicates takes quadratic time.
+        for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(|error| Wrong::Xml(error.to_string()))?;
             let number = || attribute.value.trim().parse::<u64>().unwrap_or(0);
             let wanted = match attribute.key.as_ref() {

@@ -1,6 +1,6 @@
 //! Reads the output of test runners: bytes in, a report out. Starts no process and writes no file.
 //!
-//! [`read`] takes any bytes and bounded memory ([`TESTS_MAX`], [`NAME_BYTES_MAX`], [`LINE_BYTES_MAX`]).
+//! [`read`] takes any bytes and bounded memory ([`TESTS_MAX`], [`NAME_BYTES_MAX`], [`LINE_BYTES_MAX`], [`DOCUMENT_BYTES_MAX`]).
 //! It reports what it could not read as [`Results::problems`]. Each format has its own file.
 
 mod collector;
@@ -8,7 +8,6 @@ mod detect;
 mod error;
 mod go;
 mod jest;
-mod json;
 mod junit;
 mod libtest;
 mod lines;
@@ -17,7 +16,6 @@ mod pytest;
 mod report_pattern;
 mod source;
 mod tap;
-mod xml;
 
 use std::io::Read;
 use std::path::Path;
@@ -32,7 +30,11 @@ pub use report_pattern::ReportPattern;
 pub use source::INPUT_BYTES_MAX;
 
 use collector::Collector;
+use junit::Place;
 use source::Source;
+
+/// Bytes of a JUnit or Jest document that are read: ten times the largest known. It is held in memory.
+pub const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
 
 /// The output format of a test runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -186,13 +188,12 @@ pub fn read(reader: impl Read, hint: Option<Format>) -> Result<Results, ResultsE
     };
     let mut into = Collector::new(format);
     match format {
-        Format::Junit => junit::read(&mut source, &mut into)?,
-        Format::Jest => jest::read(&mut source, &mut into)?,
-        Format::Libtest => lines::read(&mut source, libtest::Reader::default(), &mut into)?,
-        Format::Nextest => lines::read(&mut source, nextest::Reader::default(), &mut into)?,
-        Format::Pytest => lines::read(&mut source, pytest::Reader::default(), &mut into)?,
-        Format::Go => lines::read(&mut source, go::Reader::default(), &mut into)?,
-        Format::Tap => lines::read(&mut source, tap::Reader::default(), &mut into)?,
+        Format::Junit | Format::Jest => read_document(&mut source, &mut into)?,
+        Format::Libtest => lines::read(&mut source, libtest::LibtestReader::default(), &mut into)?,
+        Format::Nextest => lines::read(&mut source, nextest::NextestReader::default(), &mut into)?,
+        Format::Pytest => lines::read(&mut source, pytest::PytestReader::default(), &mut into)?,
+        Format::Go => lines::read(&mut source, go::GoReader::default(), &mut into)?,
+        Format::Tap => lines::read(&mut source, tap::TapReader::default(), &mut into)?,
     }
     if source.is_beyond() {
         let line = source.line_number();
@@ -202,6 +203,22 @@ pub fn read(reader: impl Read, hint: Option<Format>) -> Result<Results, ResultsE
         );
     }
     Ok(into.finish())
+}
+
+/// Reads a format that is one document, which is held in memory.
+fn read_document(source: &mut Source<impl Read>, into: &mut Collector) -> Result<(), ResultsError> {
+    let line = source.line_number();
+    let mut document = Vec::new();
+    source.take(DOCUMENT_BYTES_MAX).read_to_end(&mut document)?;
+    let read = match into.format() {
+        Format::Junit => junit::read(&document, Place { line, column: 1 }, into),
+        _ => jest::read(&document, line, into),
+    };
+    if !source.peek()?.is_empty() {
+        let text = format!("only the first {DOCUMENT_BYTES_MAX} bytes were read");
+        into.problem(source.line_number(), text);
+    }
+    read
 }
 
 /// Reads results from a file.

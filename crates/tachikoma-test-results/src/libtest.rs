@@ -20,7 +20,7 @@ pub(super) fn is_sign(line: &str) -> bool {
 
 /// The binary that runs, with its tests so far.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct LibtestReader {
     /// The package of the binary, if it is known.
     package: String,
     binary: String,
@@ -32,18 +32,18 @@ pub(super) struct Reader {
 struct Run {
     line: u64,
     announced: u64,
-    named: Sums,
+    named: LibtestTotals,
     /// Tests with a result that is lost between lines of output.
     waiting: Waiting,
     /// Whether the last of them has not ended.
     last_waits: bool,
-    section: Section,
+    section: LibtestSection,
     /// The names below the last `failures:`.
     listed: Waiting,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Section {
+enum LibtestSection {
     #[default]
     Tests,
     /// The results of the tests.
@@ -51,14 +51,14 @@ enum Section {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
+struct LibtestTotals {
     passed: u64,
     failed: u64,
     ignored: u64,
     measured: u64,
 }
 
-impl Sums {
+impl LibtestTotals {
     const fn total(self) -> u64 {
         self.passed
             .saturating_add(self.failed)
@@ -67,12 +67,12 @@ impl Sums {
     }
 }
 
-impl LineReader for Reader {
+impl LineReader for LibtestReader {
     fn line(&mut self, line: Line<'_>, into: &mut Collector) {
         let quoting = self
             .run
             .as_ref()
-            .is_some_and(|run| run.section == Section::Output);
+            .is_some_and(|run| run.section == LibtestSection::Output);
         if !quoting {
             if let Some((package, binary)) = header(line.text) {
                 self.died(line.number, into);
@@ -118,7 +118,7 @@ impl LineReader for Reader {
     }
 }
 
-impl Reader {
+impl LibtestReader {
     /// The binary has ended. If its totals are missing, it crashed.
     fn died(&mut self, line: u64, into: &mut Collector) {
         let Some(run) = self.run.take() else { return };
@@ -139,13 +139,13 @@ impl Run {
         let text = line.text;
         match text {
             "failures:" | "successes:" => {
-                self.section = Section::Output;
+                self.section = LibtestSection::Output;
                 self.listed = Waiting::default();
                 return;
             }
             _ => {}
         }
-        if self.section == Section::Output {
+        if self.section == LibtestSection::Output {
             if let Some(name) = text.strip_prefix("    ") {
                 self.listed.push(name);
             }
@@ -181,7 +181,7 @@ impl Run {
     }
 
     /// The totals were printed: pending tests have passed, unless they are listed as failures.
-    fn settle(&mut self, binary: &str, sums: Sums, line: u64, into: &mut Collector) {
+    fn settle(&mut self, binary: &str, sums: LibtestTotals, line: u64, into: &mut Collector) {
         let listed = match self.listed.len() as u64 == sums.failed {
             true => self.listed.take(),
             false => Vec::new(),
@@ -266,9 +266,9 @@ fn not_compiled(line: &str) -> Option<&str> {
 }
 
 /// `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s`
-fn sums(line: &str) -> Option<Sums> {
+fn sums(line: &str) -> Option<LibtestTotals> {
     let (_, sums) = line.strip_prefix("test result: ")?.split_once(". ")?;
-    let mut found = Sums::default();
+    let mut found = LibtestTotals::default();
     for part in sums.split("; ") {
         let (count, what) = part.trim().split_once(' ')?;
         let field = match what {

@@ -14,13 +14,13 @@ pub(super) fn is_sign(line: &str) -> bool {
 
 /// The totals that the summary must match.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct NextestReader {
     summed_up: bool,
     /// Tests that failed in an attempt that may not be the last. The summary or a later attempt decides.
     ran: bool,
 }
 
-impl LineReader for Reader {
+impl LineReader for NextestReader {
     fn line(&mut self, line: Line<'_>, into: &mut Collector) {
         if let Some(summary) = line.text.strip_prefix("     Summary [") {
             self.summed_up = true;

@@ -31,10 +31,10 @@ pub(super) fn is_sign(line: &str) -> bool {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct PytestReader {
     /// The width of the rules of this run.
     width: Option<usize>,
-    section: Section,
+    section: PytestSection,
     /// Quoted runs that have not ended.
     nested: u32,
     /// A test without a result so far.
@@ -49,21 +49,21 @@ pub(super) struct Reader {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Section {
+enum PytestSection {
     #[default]
     Progress,
     Quoted,
     Summary,
 }
 
-impl LineReader for Reader {
+impl LineReader for PytestReader {
     fn line(&mut self, line: Line<'_>, into: &mut Collector) {
         if let Some(title) = self.rule(line.text, '=') {
             self.titled(title, line.number, into);
             self.width.get_or_insert(line.text.chars().count());
             return;
         }
-        if self.section == Section::Quoted {
+        if self.section == PytestSection::Quoted {
             return;
         }
         if let Some(reason) = self.rule(line.text, '!') {
@@ -76,13 +76,13 @@ impl LineReader for Reader {
             return;
         }
         match self.section {
-            Section::Progress => self.progress(line, into),
-            Section::Summary => {
+            PytestSection::Progress => self.progress(line, into),
+            PytestSection::Summary => {
                 if let Some((name, verdict)) = summarised(line.text) {
                     self.add(name, verdict, line.number, into);
                 }
             }
-            Section::Quoted => {}
+            PytestSection::Quoted => {}
         }
     }
 
@@ -97,19 +97,19 @@ impl LineReader for Reader {
     }
 }
 
-impl Reader {
+impl PytestReader {
     fn rule<'a>(&self, line: &'a str, of: char) -> Option<&'a str> {
         let title = rule(line, of)?;
         let width = line.chars().count();
         // A title that is too long for the width has one character at each end.
         let fits = |own: usize| width == own || (width > own && line.get(1..2) == Some(" "));
-        let begins = title == BEGIN && self.section != Section::Quoted;
+        let begins = title == BEGIN && self.section != PytestSection::Quoted;
         (begins || self.width.is_none_or(fits)).then_some(title)
     }
 
     fn titled(&mut self, title: &str, line: u64, into: &mut Collector) {
         let sums = sums(title);
-        if self.section == Section::Quoted && title == BEGIN {
+        if self.section == PytestSection::Quoted && title == BEGIN {
             self.nested += 1;
         } else if self.nested > 0 {
             self.nested -= u32::from(sums.is_some());
@@ -120,11 +120,11 @@ impl Reader {
                 ..Self::default()
             };
         } else if title == SUMMARY {
-            self.section = Section::Summary;
+            self.section = PytestSection::Summary;
         } else if let Some(sums) = sums {
             self.sum_up(sums, line, into);
         } else if QUOTING.contains(&title) || title.starts_with("slowest ") {
-            self.section = Section::Quoted;
+            self.section = PytestSection::Quoted;
         }
     }
 
@@ -153,7 +153,7 @@ impl Reader {
         into.add(line, &[name], verdict);
     }
 
-    fn sum_up(&mut self, sums: Sums, line: u64, into: &mut Collector) {
+    fn sum_up(&mut self, sums: PytestTotals, line: u64, into: &mut Collector) {
         let (all, before) = (into.named(), self.before);
         let passed =
             all.passed + all.flaky - before.passed.min(all.passed) - before.flaky.min(all.flaky);
@@ -192,7 +192,7 @@ fn rule(line: &str, of: char) -> Option<&str> {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
+struct PytestTotals {
     passed: u64,
     failed: u64,
     skipped: u64,
@@ -200,11 +200,11 @@ struct Sums {
 }
 
 /// `3 failed, 8 passed, 1 xfailed, 3 errors in 0.04s`
-fn sums(text: &str) -> Option<Sums> {
+fn sums(text: &str) -> Option<PytestTotals> {
     let (sums, time) = text.rsplit_once(" in ")?;
     let time = time.split_once(' ').map_or(time, |(seconds, _)| seconds);
     time.strip_suffix('s')?.parse::<f64>().ok()?;
-    let mut found = Sums::default();
+    let mut found = PytestTotals::default();
     if sums == "no tests ran" {
         return Some(found);
     }
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn totals_are_distinguished_from_other_lines() {
         let sum = |passed, failed, skipped, errors| {
-            Some(Sums {
+            Some(PytestTotals {
                 passed,
                 failed,
                 skipped,

@@ -26,7 +26,7 @@ pub(super) fn is_sign(line: &str) -> bool {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct TapReader {
     /// The file, if `prove` names it.
     file: String,
     levels: Vec<Level>,
@@ -50,7 +50,7 @@ struct Level {
     opened_by: Option<(String, Verdict)>,
 }
 
-impl LineReader for Reader {
+impl LineReader for TapReader {
     fn line(&mut self, line: Line<'_>, into: &mut Collector) {
         let text = line.text.trim_start_matches(' ');
         let indent = line.text.len() - text.len();
@@ -92,7 +92,7 @@ impl LineReader for Reader {
     }
 }
 
-impl Reader {
+impl TapReader {
     fn level(&mut self, level: usize, line: u64) -> &mut Level {
         self.began = true;
         if self.levels.len() <= level {

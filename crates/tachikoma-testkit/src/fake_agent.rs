@@ -34,14 +34,14 @@ pub const STAMPS_VAR: &str = "FAKE_AGENT_STAMPS";
 
 /// Its inputs, from the environment.
 #[derive(Debug, Clone, Default)]
-struct Surroundings {
+struct CloudEnvironment {
     scenario: Option<PathBuf>,
     replay: Option<PathBuf>,
     real_speed: bool,
     state: Option<PathBuf>,
 }
 
-impl Surroundings {
+impl CloudEnvironment {
     fn read() -> Self {
         let path = |name| std::env::var_os(name).map(PathBuf::from);
         Self {
@@ -58,7 +58,7 @@ impl Surroundings {
 #[expect(clippy::print_stderr, reason = "it is a program's main")]
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match run::run(&words, &Surroundings::read()) {
+    match run::run(&words, &CloudEnvironment::read()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("{error}");

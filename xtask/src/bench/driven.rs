@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_core::{
-    AgentEvent, Context, Exit, Input, Policy, Runner, State, Step, Timestamp, step,
+    AgentInput, Context, Exit, Input, Policy, Runner, State, Step, Timestamp, step,
 };
 use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::store::journal::Journal;
@@ -40,12 +40,12 @@ impl Driven {
     /// Resumes the loop of a working directory without a runner, and starts its next iteration.
     pub fn take_up(working_dir: &Path) -> Result<Self, String> {
         let snapshot = working_dir.join(SNAPSHOT);
-        let loop_id = loops::current(working_dir, &snapshot, &Vault::plain())
+        let loop_id = loops::current(working_dir, &snapshot, &Encryption::plain())
             .map_err(|error| chain(&error))?;
         let loop_id = loop_id.ok_or("there is no loop to take up")?;
         let dir = layout::loop_dir(working_dir, loop_id);
         let (journal, state) =
-            open_journal(&dir, &Vault::plain()).map_err(|error| chain(&error))?;
+            open_journal(&dir, &Encryption::plain()).map_err(|error| chain(&error))?;
         let policy = Policy {
             iteration_delay: Duration::ZERO,
             ..Policy::default()
@@ -76,7 +76,7 @@ impl Driven {
     /// Ends the running iteration like a quiet agent, and starts the next one.
     pub fn iterate(&mut self, write: Write<'_>) -> Result<(), String> {
         let generation = self.state.generation;
-        let exited = AgentEvent::Exited {
+        let exited = AgentInput::Exited {
             exit: Exit::Code(0),
             claimed: false,
             stop_pattern: None,
@@ -84,7 +84,7 @@ impl Driven {
             last_words: None,
             problem: None,
         };
-        for news in [AgentEvent::Launched { pid: PID }, exited] {
+        for news in [AgentInput::Launched { pid: PID }, exited] {
             self.take(
                 Input::Agent {
                     generation,
@@ -112,7 +112,7 @@ impl Driven {
                 write,
             )
         };
-        tell(self, AgentEvent::Launched { pid: PID })?;
+        tell(self, AgentInput::Launched { pid: PID })?;
         for call in 0..CALLS {
             let id = format!("toolu_{iteration}_{call}");
             let context = Context {
@@ -123,16 +123,16 @@ impl Driven {
             };
             let (name, summary) = ("Bash".to_owned(), format!("cargo test --lib {call}"));
             let answering = false;
-            tell(self, AgentEvent::ContextMeasured { context, answering })?;
-            let started = AgentEvent::ToolStarted {
+            tell(self, AgentInput::ContextMeasured { context, answering })?;
+            let started = AgentInput::ToolStarted {
                 id: id.clone(),
                 name,
                 summary,
             };
             tell(self, started)?;
-            tell(self, AgentEvent::ToolEnded { id, error: None })?;
+            tell(self, AgentInput::ToolEnded { id, error: None })?;
         }
-        let exited = AgentEvent::Exited {
+        let exited = AgentInput::Exited {
             exit: Exit::Code(0),
             claimed: false,
             stop_pattern: None,

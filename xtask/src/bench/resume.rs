@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_loop_runner::chain;
 use tachikoma_loop_runner::store::snapshot::{Durability, Packing, Snapshot};
@@ -83,13 +83,13 @@ fn prepare(ground: &Ground) -> Result<String, String> {
             &ground.path().join(SNAPSHOT),
             Packing::Plain,
             Durability::Synced,
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .map_err(|error| chain(&error))?;
     let (last, bytes) = last_segment(&driven.dir)?;
     for segment in 1..last {
         let plain = driven.dir.join(format!("journal-{segment:04}.jsonl"));
-        compressed::replace(&plain, &Vault::plain(), &AtomicBool::new(false)).map_err(text)?;
+        compressed::replace(&plain, &Encryption::plain(), &AtomicBool::new(false)).map_err(text)?;
     }
     #[expect(clippy::cast_precision_loss, reason = "for people to read")]
     let mib = bytes as f64 / f64::from(1 << 20);

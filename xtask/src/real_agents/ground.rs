@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tachikoma_agents::Observation;
+use tachikoma_agents::AgentEvent;
 use tachikoma_agents::claude::Decoder;
 use tachikoma_testkit::{Ended, Kind, Scratch, ScriptedModel, Talk, Usage, await_until};
 
@@ -234,13 +234,13 @@ pub fn expect_readings(ended: &Ended, model: &ScriptedModel) -> usize {
     let mut decoder = Decoder::default();
     let mut seen = Vec::new();
     for line in ended.raw.split(|byte| *byte == b'\n') {
-        decoder.observe(line, &mut seen);
+        decoder.decode(line, &mut seen);
     }
     let decoded: Vec<u64> = seen
         .iter()
         .filter_map(|seen| match seen {
             // An estimate of the agent has no answer.
-            Observation::Measured(reading) if !reading.estimated => Some(reading.tokens),
+            AgentEvent::Measured(reading) if !reading.estimated => Some(reading.tokens),
             _ => None,
         })
         .collect();

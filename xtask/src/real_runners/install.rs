@@ -125,7 +125,7 @@ impl Installed {
 
 /// An environment that does not change the output, and keeps caches out of the home. Go compiles its own library once, which
 /// takes longer than all the rest.
-pub fn surroundings(command: &mut Command, ground: &Path, cache: &Path) {
+pub fn cloud_environment(command: &mut Command, ground: &Path, cache: &Path) {
     for (name, _) in std::env::vars_os() {
         let foreign = [
             "CARGO", "RUST", "NEXTEST", "PYTEST", "PYTHON", "GO", "NODE", "NPM", "npm_",

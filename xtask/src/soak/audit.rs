@@ -8,11 +8,11 @@ use serde_json::Value;
 use tachikoma_core::replay::{LaunchRules, Replay};
 use tachikoma_core::{Launch, LoopEvent, LoopId, Record, Seq, State, Status};
 use tachikoma_loop_runner::launch_rules;
+use tachikoma_loop_runner::store::encryption::Encryption;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
-use tachikoma_loop_runner::store::vault::Vault;
 use tachikoma_loop_runner::store::{backup, journal, layout, loops};
 
-use crate::encryption::vault_of;
+use crate::encryption::encryption_of;
 
 /// The snapshot of a loop, relative to its working directory.
 pub const SNAPSHOT: &str = ".ralph/state.json";
@@ -63,17 +63,20 @@ impl Books {
     pub fn read(working_dir: &Path) -> Result<Option<Self>, String> {
         let text = |error| tachikoma_loop_runner::chain(&error);
         let snapshot = working_dir.join(SNAPSHOT);
-        let vault = vault_of(working_dir);
-        let Some(loop_id) = loops::current(working_dir, &snapshot, &vault).map_err(text)? else {
+        let encryption = encryption_of(working_dir);
+        let Some(loop_id) = loops::current(working_dir, &snapshot, &encryption).map_err(text)?
+        else {
             return Ok(None);
         };
-        check_backups(working_dir, &vault)?;
+        check_backups(working_dir, &encryption)?;
         let dir = layout::loop_dir(working_dir, loop_id);
         let mut records = Vec::new();
-        journal::read_records(&dir, &vault, Seq::default(), |record| records.push(record))
-            .map_err(text)?;
-        let state = journal::read_state(&dir, &vault).map_err(text)?;
-        let copies = Copies::only(&snapshot, &vault);
+        journal::read_records(&dir, &encryption, Seq::default(), |record| {
+            records.push(record);
+        })
+        .map_err(text)?;
+        let state = journal::read_state(&dir, &encryption).map_err(text)?;
+        let copies = Copies::only(&snapshot, &encryption);
         let found = recover::read(&dir, &copies, loop_id, Loss::Refuse).map_err(text)?;
         if found.state != state {
             return Err(format!(
@@ -259,12 +262,12 @@ impl Ledger {
 }
 
 /// Checks that every backup is complete. A runner that died may leave an empty file with a reserved name.
-fn check_backups(working_dir: &Path, vault: &Vault) -> Result<(), String> {
+fn check_backups(working_dir: &Path, encryption: &Encryption) -> Result<(), String> {
     let text = |error| tachikoma_loop_runner::chain(&error);
     for listed in backup::list(&working_dir.join(".ralph/backups"), None).map_err(text)? {
         let is_empty = std::fs::metadata(&listed.path).is_ok_and(|there| there.len() == 0);
         if !is_empty {
-            backup::read_through(&listed.path, vault).map_err(text)?;
+            backup::read_through(&listed.path, encryption).map_err(text)?;
         }
     }
     Ok(())

@@ -7,17 +7,17 @@ use std::sync::atomic::AtomicBool;
 
 use tachikoma_core::State;
 use tachikoma_loop_runner::chain;
+use tachikoma_loop_runner::store::encryption::Encryption;
 use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::snapshot::{self, Durability, Packing, Snapshot};
-use tachikoma_loop_runner::store::vault::Vault;
 use tachikoma_loop_runner::store::{compressed, journal};
 use tempfile::TempDir;
 
 use super::audit::SNAPSHOT;
 use super::dice::Dice;
-use super::sealed;
+use super::encrypted;
 use super::victim::{PATIENCE, Victim};
-use crate::encryption::vault_of;
+use crate::encryption::encryption_of;
 use crate::product::{self, text};
 
 /// Iterations of the damaged journal: several hundred records.
@@ -29,22 +29,22 @@ const EXHAUSTIVE: u32 = 10_000;
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let product = product::build(root)?;
     let plain = mistreat(&Victim::new(&product)?, rounds)?;
-    let victim = Victim::new(&product)?.configured(sealed::SETTINGS)?;
+    let victim = Victim::new(&product)?.configured(encrypted::SETTINGS)?;
     let encrypted = mistreat(&victim, rounds)?;
     Ok(format!("{plain}; encrypted: {encrypted}"))
 }
 
 fn mistreat(victim: &Victim, rounds: u32) -> Result<String, String> {
-    let vault = vault_of(victim.ground().path());
+    let encryption = encryption_of(victim.ground().path());
     let code = victim.start_up_to(ITERATIONS)?.wait(PATIENCE)?;
     if code != Some(3) {
         return Err(format!("no journal to damage: exit code {code:?}"));
     }
     let journal = fs::read(victim.journal()?).map_err(text)?;
     let records = journal.iter().filter(|byte| **byte == b'\n').count();
-    let found = damage_journals(&journal, rounds, &vault)?;
+    let found = damage_journals(&journal, rounds, &encryption)?;
     let snapshot = victim.ground().path().join(SNAPSHOT);
-    let snapshot = damage_snapshot(&snapshot, stride(rounds), &vault)?;
+    let snapshot = damage_snapshot(&snapshot, stride(rounds), &encryption)?;
     Ok(format!(
         "{rounds} damages to a journal of {records} records in {} KiB, plain and closed, with a snapshot and without: {found} \
          refused, and the state whole in all others; {snapshot} bytes of a snapshot, each changed, taken away and \
@@ -61,7 +61,7 @@ struct Case {
     segment: PathBuf,
     whole: Vec<u8>,
     state: State,
-    vault: Vault,
+    encryption: Encryption,
 }
 
 impl Case {
@@ -71,27 +71,27 @@ impl Case {
         journal: &[u8],
         has_snapshot: bool,
         is_closed: bool,
-        vault: &Vault,
+        encryption: &Encryption,
     ) -> Result<Self, String> {
         let scratch = TempDir::new().map_err(text)?;
         let mut segment = scratch.path().join("journal-0001.jsonl");
         if has_snapshot {
             let lines: Vec<&[u8]> = journal.split_inclusive(|byte| *byte == b'\n').collect();
             fs::write(&segment, lines[..lines.len() / 2].concat()).map_err(text)?;
-            let half = read_state(scratch.path(), vault)?;
+            let half = read_state(scratch.path(), encryption)?;
             Snapshot::of(&half, scratch.path(), half.time)
                 .write(
                     &scratch.path().join("state.json"),
                     Packing::Plain,
                     Durability::Lazy,
-                    vault,
+                    encryption,
                 )
                 .map_err(|error| chain(&error))?;
         }
         fs::write(&segment, journal).map_err(text)?;
-        let state = read_state(scratch.path(), vault)?;
+        let state = read_state(scratch.path(), encryption)?;
         if is_closed {
-            compressed::replace(&segment, vault, &AtomicBool::new(false)).map_err(text)?;
+            compressed::replace(&segment, encryption, &AtomicBool::new(false)).map_err(text)?;
             segment.set_extension("jsonl.zst");
             // Its runner died before it could write the first record: all of the closed segment is read.
             fs::write(scratch.path().join("journal-0002.jsonl"), "").map_err(text)?;
@@ -103,7 +103,7 @@ impl Case {
             segment,
             whole,
             state,
-            vault: vault.clone(),
+            encryption: encryption.clone(),
         };
         match case.resume() {
             Ok(found) if found == case.state => Ok(case),
@@ -118,7 +118,7 @@ impl Case {
         let snapshot = dir.join("state.json");
         recover::read(
             dir,
-            &Copies::only(&snapshot, &self.vault),
+            &Copies::only(&snapshot, &self.encryption),
             self.state.loop_id,
             Loss::Refuse,
         )
@@ -137,17 +137,17 @@ impl Case {
     }
 }
 
-fn read_state(dir: &Path, vault: &Vault) -> Result<State, String> {
-    journal::read_state(dir, vault).map_err(|error| chain(&error))
+fn read_state(dir: &Path, encryption: &Encryption) -> Result<State, String> {
+    journal::read_state(dir, encryption).map_err(|error| chain(&error))
 }
 
 /// Damages journals at random positions, and returns how often that was refused.
-fn damage_journals(journal: &[u8], rounds: u32, vault: &Vault) -> Result<u32, String> {
+fn damage_journals(journal: &[u8], rounds: u32, encryption: &Encryption) -> Result<u32, String> {
     let cases = [
-        Case::new("alone", journal, false, false, vault)?,
-        Case::new("with a snapshot", journal, true, false, vault)?,
-        Case::new("closed", journal, false, true, vault)?,
-        Case::new("closed, with a snapshot", journal, true, true, vault)?,
+        Case::new("alone", journal, false, false, encryption)?,
+        Case::new("with a snapshot", journal, true, false, encryption)?,
+        Case::new("closed", journal, false, true, encryption)?,
+        Case::new("closed, with a snapshot", journal, true, true, encryption)?,
     ];
     let mut dice = Dice::shaken();
     let mut refused = 0;
@@ -180,14 +180,14 @@ fn stride(rounds: u32) -> usize {
 }
 
 /// Damages bytes of a snapshot in turn, and returns how many.
-fn damage_snapshot(path: &Path, stride: usize, vault: &Vault) -> Result<usize, String> {
-    let path = &snapshot::place(path, vault);
+fn damage_snapshot(path: &Path, stride: usize, encryption: &Encryption) -> Result<usize, String> {
+    let path = &snapshot::place(path, encryption);
     let whole = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
     let scratch = TempDir::new().map_err(text)?;
     let copy = scratch.path().join("state.json");
     let is_read = |bytes: &[u8]| {
         fs::write(&copy, bytes).map_err(text)?;
-        Ok::<_, String>(snapshot::read(&copy, vault).is_ok())
+        Ok::<_, String>(snapshot::read(&copy, encryption).is_ok())
     };
     if !is_read(&whole)? {
         return Err("a snapshot without damage is not read".into());

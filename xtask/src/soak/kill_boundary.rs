@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::sealed;
+use super::encrypted;
 use super::tracer::{self, Call, MISSED_OF, NEAR, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::product::{self, await_that};
@@ -40,7 +40,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tracer::require()?;
     let product = product::build(root)?;
     let mut tally = Tally::default();
-    for start in [Start::New, Start::Resumed, Start::Sealed] {
+    for start in [Start::New, Start::Resumed, Start::Encrypted] {
         let mut calls = storage_calls(&product, start)?;
         if calls.len() < CALLS_MAX {
             return Err(format!("only {} storage calls were made", calls.len()));
@@ -103,7 +103,7 @@ enum Start {
     New,
     Resumed,
     /// The same, encrypted.
-    Sealed,
+    Encrypted,
 }
 
 impl fmt::Display for Start {
@@ -111,7 +111,7 @@ impl fmt::Display for Start {
         f.write_str(match self {
             Self::New => "new loop",
             Self::Resumed => "resumed loop",
-            Self::Sealed => "resumed loop that is encrypted",
+            Self::Encrypted => "resumed loop that is encrypted",
         })
     }
 }
@@ -122,7 +122,7 @@ impl Start {
         let victim = match self {
             Self::New => return Ok(victim),
             Self::Resumed => victim,
-            Self::Sealed => victim.configured(sealed::SETTINGS)?,
+            Self::Encrypted => victim.configured(encrypted::SETTINGS)?,
         };
         let runner = victim.start()?;
         await_that("some iterations", PATIENCE, || {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::dice::Dice;
-use super::sealed;
+use super::encrypted;
 use super::victim::Victim;
 use crate::product;
 
@@ -22,7 +22,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     let (mut iterations, mut repeated) = (0, 0);
     let mut done = 0;
     while done < rounds {
-        let settings = sealed::in_turn(done / KILLS_PER_LOOP, "");
+        let settings = encrypted::in_turn(done / KILLS_PER_LOOP, "");
         let victim = Victim::new(&product)?.configured(settings)?;
         for _ in 0..KILLS_PER_LOOP.min(rounds - done) {
             done += 1;

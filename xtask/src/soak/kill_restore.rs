@@ -9,8 +9,8 @@ use tachikoma_loop_runner::store::recover::{self, Copies, Loss};
 use tachikoma_loop_runner::store::{layout, loops};
 
 use super::audit::Books;
+use super::encrypted;
 use super::kill_boundary::{CALLS, FAULTS, calls_in, is_on_memory};
-use super::sealed;
 use super::tracer::{self, Call, trace_of};
 use super::victim::{PATIENCE, Victim};
 use crate::encryption;
@@ -34,16 +34,16 @@ enum There {
     /// Another loop, which is the current one.
     Another,
     /// The loop itself, further on, and all of it encrypted.
-    Sealed,
+    Encrypted,
 }
 
 impl There {
-    const ALL: [Self; 4] = [Self::Further, Self::Damaged, Self::Another, Self::Sealed];
+    const ALL: [Self; 4] = [Self::Further, Self::Damaged, Self::Another, Self::Encrypted];
 
     /// The iteration of the current loop before it is restored.
     fn iteration(self) -> u32 {
         match self {
-            Self::Further | Self::Damaged | Self::Sealed => ENDED,
+            Self::Further | Self::Damaged | Self::Encrypted => ENDED,
             Self::Another => OTHER,
         }
     }
@@ -92,7 +92,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
 /// Makes a loop with a backup, and returns the path of the backup.
 fn victim(product: &Path, there: There) -> Result<(Victim, String), String> {
     let victim = match there {
-        There::Sealed => Victim::new(product)?.configured(sealed::SETTINGS)?,
+        There::Encrypted => Victim::new(product)?.configured(encrypted::SETTINGS)?,
         There::Further | There::Damaged | There::Another => Victim::new(product)?,
     };
     finish(&victim, victim.start_up_to(BACKED_UP)?)?;
@@ -105,7 +105,7 @@ fn victim(product: &Path, there: There) -> Result<(Victim, String), String> {
     let file = String::from_utf8_lossy(&backup.stdout).trim().to_owned();
     finish(&victim, victim.start_up_to(ENDED)?)?;
     match there {
-        There::Further | There::Sealed => {}
+        There::Further | There::Encrypted => {}
         There::Damaged => {
             let journal = victim.journal()?;
             let records = std::fs::read_to_string(&journal).map_err(text)?;
@@ -130,9 +130,9 @@ fn current(dir: &Path) -> Result<(LoopId, u32), String> {
     let copies = Copies {
         snapshot: dir.join(".ralph/state.json"),
         backups: dir.join(".ralph/backups"),
-        vault: encryption::vault_of(dir),
+        encryption: encryption::encryption_of(dir),
     };
-    let found = loops::current(dir, &copies.snapshot, &copies.vault).map_err(text)?;
+    let found = loops::current(dir, &copies.snapshot, &copies.encryption).map_err(text)?;
     let loop_id = found.ok_or("the loop is gone")?;
     let found = recover::read(
         &layout::loop_dir(dir, loop_id),
@@ -181,7 +181,7 @@ fn inject(product: &Path, there: There, call: &Call, fault: &str) -> Result<Opti
     if code == Some(0) && iteration != BACKED_UP {
         return Err("it was said to be restored, and is not".to_owned());
     }
-    if matches!(there, There::Further | There::Sealed) {
+    if matches!(there, There::Further | There::Encrypted) {
         Books::read(dir)?;
     }
     // A repeated restore succeeds, and the loop continues.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::dice::Dice;
 use super::disk::{Disk, Fault, Mounted, Unsynced};
-use super::sealed;
+use super::encrypted;
 use super::victim::Victim;
 use crate::encryption;
 use crate::product::{self, PROMPT, text};
@@ -31,7 +31,7 @@ pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     while done < rounds {
         let victim = Victim::new(&product)?;
         let disk = Arc::new(Mutex::new(Disk::new()));
-        let settings = sealed::in_turn(done / CUTS_PER_LOOP, CONFIG);
+        let settings = encrypted::in_turn(done / CUTS_PER_LOOP, CONFIG);
         furnish(&victim, &disk, settings)?;
         for _ in 0..CUTS_PER_LOOP.min(rounds - done) {
             done += 1;

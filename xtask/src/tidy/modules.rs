@@ -291,7 +291,7 @@ fn parent(path: &ModulePath) -> Option<ModulePath> {
     Some(parent.to_vec())
 }
 
-fn is_for_tests(item: &Item) -> bool {
+pub fn is_for_tests(item: &Item) -> bool {
     let attributes = match item {
         Item::Mod(item) => &item.attrs,
         Item::Use(item) => &item.attrs,

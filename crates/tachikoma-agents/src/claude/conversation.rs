@@ -6,7 +6,7 @@ use super::costs::Costs;
 use super::scan::{Raw, Scan, Walk, member};
 use super::usage::Usage;
 use super::window::Windows;
-use crate::{Observation, PlanChange, Reading, SessionInfo, TurnResult};
+use crate::{AgentEvent, PlanChange, Reading, SessionInfo, TurnResult};
 
 /// Limit of an id or a name in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -100,7 +100,7 @@ impl Conversation {
         id: Raw<'_>,
         model: Raw<'_>,
         usage: Raw<'_>,
-        seen: &mut Vec<Observation>,
+        seen: &mut Vec<AgentEvent>,
     ) {
         let id = id.bare().unwrap_or_default();
         if !id.is_empty() && id == self.streamed.id.as_bytes() {
@@ -114,7 +114,7 @@ impl Conversation {
         let again = !id.is_empty() && self.latest.id == id;
         self.measured(&id, &model, counted.tokens(), false, seen);
         if !again && counted.tokens() > 0 {
-            seen.push(Observation::CallEnded(counted.tokens()));
+            seen.push(AgentEvent::CallEnded(counted.tokens()));
         }
     }
 
@@ -124,7 +124,7 @@ impl Conversation {
         model: &str,
         tokens: u64,
         answering: bool,
-        seen: &mut Vec<Observation>,
+        seen: &mut Vec<AgentEvent>,
     ) {
         // A request is never empty: a service that does not count reports 0.
         if tokens == 0 {
@@ -143,20 +143,20 @@ impl Conversation {
         self.latest.model.push_str(model);
         self.latest.tokens = tokens;
         self.latest.estimated = false;
-        seen.push(Observation::Measured(self.latest_reading()));
+        seen.push(AgentEvent::Measured(self.latest_reading()));
     }
 
     /// The agent estimates the fill of the context after a summary replaced it. The next message has the exact number.
-    pub fn estimated(&mut self, tokens: u64, seen: &mut Vec<Observation>) {
+    pub fn estimated(&mut self, tokens: u64, seen: &mut Vec<AgentEvent>) {
         self.latest.id.clear();
         self.latest.tokens = tokens;
         self.latest.estimated = true;
         self.latest.answering = false;
-        seen.push(Observation::Measured(self.latest_reading()));
+        seen.push(AgentEvent::Measured(self.latest_reading()));
     }
 
     /// Reads a piece of a streamed message.
-    pub fn stream_event(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    pub fn stream_event(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         let (mut event, mut parent) = (Raw::default(), Raw::default());
         Scan::new(line).object(|key, scan| {
             let field = match key {
@@ -181,7 +181,7 @@ impl Conversation {
             Some(Walk::On)
         })?;
         if kind.bare() == Some(b"ping") {
-            seen.push(Observation::Ping);
+            seen.push(AgentEvent::Ping);
             return Some(());
         }
         if parent.is_some() {
@@ -205,7 +205,7 @@ impl Conversation {
         let Streamed { id, model, usage } = std::mem::take(&mut self.streamed);
         self.measured(&id, &model, usage.tokens(), answering, seen);
         if ended && usage.tokens() > 0 {
-            seen.push(Observation::CallEnded(usage.tokens()));
+            seen.push(AgentEvent::CallEnded(usage.tokens()));
         }
         self.streamed = Streamed { id, model, usage };
         Some(())
@@ -229,7 +229,7 @@ impl Conversation {
     }
 
     /// The answer to `/context` contains the window.
-    pub fn context_usage(&mut self, usage: Raw<'_>, seen: &mut Vec<Observation>) {
+    pub fn context_usage(&mut self, usage: Raw<'_>, seen: &mut Vec<AgentEvent>) {
         if !usage.is_some() {
             return;
         }
@@ -254,12 +254,12 @@ impl Conversation {
             .unwrap_or_default()
     }
 
-    pub fn learn_window(&mut self, model: &str, window: Option<u64>, seen: &mut Vec<Observation>) {
+    pub fn learn_window(&mut self, model: &str, window: Option<u64>, seen: &mut Vec<AgentEvent>) {
         if let Some(window) = window
             && self.windows.learn(model, window)
         {
             let model = model.to_owned();
-            seen.push(Observation::WindowKnown { model, window });
+            seen.push(AgentEvent::WindowKnown { model, window });
         }
     }
 
@@ -268,7 +268,7 @@ impl Conversation {
     }
 
     /// The conversation was emptied. The fill of its context is unknown.
-    pub fn conversation_reset(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    pub fn conversation_reset(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         let (mut session, mut new) = (Raw::default(), Raw::default());
         Scan::new(line).object(|key, scan| {
             let value = scan.value()?;
@@ -287,12 +287,12 @@ impl Conversation {
         }
         self.latest = Latest::default();
         self.streamed = Streamed::default();
-        seen.push(Observation::SessionReset { session_id });
+        seen.push(AgentEvent::SessionReset { session_id });
         Some(())
     }
 
     /// A turn begins, perhaps in another conversation.
-    pub fn init(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    pub fn init(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         let mut fields = [Raw::default(); 4];
         let mut found = 0;
         Scan::new(line).object(|key, scan| {
@@ -322,14 +322,14 @@ impl Conversation {
             if info.session_id != self.session.session_id {
                 self.latest = Latest::default();
             }
-            seen.push(Observation::SessionKnown(info.clone()));
+            seen.push(AgentEvent::SessionKnown(info.clone()));
             self.session = info;
         }
         Some(())
     }
 
-    pub fn ended(&mut self, result: TurnResult, seen: &mut Vec<Observation>) {
+    pub fn ended(&mut self, result: TurnResult, seen: &mut Vec<AgentEvent>) {
         self.turn = Turn::default();
-        seen.push(Observation::Resulted(Box::new(result)));
+        seen.push(AgentEvent::Resulted(Box::new(result)));
     }
 }

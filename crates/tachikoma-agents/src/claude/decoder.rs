@@ -5,7 +5,7 @@ use super::costs::Costs;
 use super::scan::{Raw, Scan, Walk};
 use super::{message, result, system};
 use crate::report::Standing;
-use crate::{Observation, Reading, SessionInfo};
+use crate::{AgentEvent, Reading, SessionInfo};
 
 /// Bytes of a line that is not understood that are kept.
 const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
@@ -45,8 +45,8 @@ impl Decoder {
         decoder
     }
 
-    /// Reads one line and adds its observations to `seen`. A line that is not understood is counted and kept, bounded.
-    pub fn observe(&mut self, line: &[u8], seen: &mut Vec<Observation>) {
+    /// Reads one line and adds its events to `seen`. A line that is not understood is counted and kept, bounded.
+    pub fn decode(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) {
         let line = line.trim_ascii();
         // A truncated line does not end with a bracket, except by chance.
         if line.ends_with(b"}") {
@@ -64,10 +64,10 @@ impl Decoder {
         self.unknown_lines += 1;
         let head = line.get(..NOT_UNDERSTOOD_BYTES_MAX).unwrap_or(line);
         let text = String::from_utf8_lossy(head).into_owned();
-        seen.push(Observation::NotUnderstood(text));
+        seen.push(AgentEvent::NotUnderstood(text));
     }
 
-    fn read(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    fn read(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         let Some(head) = Head::at_start(line) else {
             return self.read_without_head(line, seen);
         };
@@ -75,14 +75,14 @@ impl Decoder {
     }
 
     /// Newer versions write the type of a result late. If the line is something else, it is read again.
-    fn read_without_head(&mut self, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    fn read_without_head(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         if result::result(&mut self.conversation, line, seen)? {
             return Some(());
         }
         self.read_as(&Head::anywhere(line)?, line, seen)
     }
 
-    fn read_as(&mut self, head: &Head<'_>, line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+    fn read_as(&mut self, head: &Head<'_>, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         match head.kind {
             b"assistant" => message::assistant(&mut self.conversation, line, seen),
             b"user" => message::user(&mut self.conversation, line, seen),
@@ -94,7 +94,7 @@ impl Decoder {
             b"control_request" => system::control_request(line, seen),
             b"conversation_reset" => self.conversation.conversation_reset(line, seen),
             b"keep_alive" => {
-                seen.push(Observation::Ping);
+                seen.push(AgentEvent::Ping);
                 Some(())
             }
             // Not needed: states of prompts, canceled requests, the seconds that a tool has run.

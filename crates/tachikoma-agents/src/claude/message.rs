@@ -4,7 +4,7 @@ use super::conversation::{Conversation, Pending};
 use super::limit;
 use super::scan::{Raw, Scan, Walk, member};
 use super::usage::Usage;
-use crate::{Observation, PlanChange, PlanItem};
+use crate::{AgentEvent, PlanChange, PlanItem};
 
 /// The model's name in messages that the agent itself creates. Their usage is zero and not used.
 const SYNTHETIC: &[u8] = b"<synthetic>";
@@ -70,7 +70,7 @@ impl<'a> Message<'a> {
 pub(super) fn assistant(
     conversation: &mut Conversation,
     line: &[u8],
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     let mut message = Message::default();
     let (mut parent, mut error, mut context) = (Raw::default(), Raw::default(), Raw::default());
@@ -114,7 +114,7 @@ fn call_below(
     conversation: &mut Conversation,
     id: Raw<'_>,
     usage: Raw<'_>,
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) {
     let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
     let mut counted = Usage::default();
@@ -126,7 +126,7 @@ fn call_below(
         conversation.below.pop_front();
     }
     conversation.below.push_back(id);
-    seen.push(Observation::CallEnded(counted.tokens()));
+    seen.push(AgentEvent::CallEnded(counted.tokens()));
 }
 
 /// Reads the reset of a usage limit from the parameters of a failed request. A second rejection in a row comes without a
@@ -143,12 +143,12 @@ fn request_failed(
     conversation: &mut Conversation,
     error: Raw<'_>,
     content: Raw<'_>,
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) {
     let error = error.line(ABOUT_BYTES_MAX).unwrap_or_default();
     conversation.note_error(&error);
     let text = last_text(content, TAIL_BYTES_MAX);
-    seen.push(Observation::RequestFailed { error, text });
+    seen.push(AgentEvent::RequestFailed { error, text });
 }
 
 /// Reads the blocks of a message. Text of a sub-agent is not part of the conversation, but the files that it writes count.
@@ -156,7 +156,7 @@ fn blocks(
     conversation: &mut Conversation,
     content: Raw<'_>,
     main: bool,
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     content.scan().array(|scan| {
         let (mut kind, mut text) = (Raw::default(), Raw::default());
@@ -176,7 +176,7 @@ fn blocks(
         match kind.bare() {
             Some(b"text") if main => {
                 let text = text.string().unwrap_or_default();
-                seen.push(Observation::Said(text));
+                seen.push(AgentEvent::Said(text));
             }
             Some(b"tool_use") => tool_started(conversation, id, name, input, main, seen),
             _ => {}
@@ -191,7 +191,7 @@ fn tool_started(
     name: Raw<'_>,
     input: Raw<'_>,
     main: bool,
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) {
     let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
     if let Some(pending) = pending(name.bare().unwrap_or_default(), input)
@@ -200,7 +200,7 @@ fn tool_started(
         conversation.pending.push((id.clone(), pending));
     }
     if main {
-        seen.push(Observation::ToolStarted {
+        seen.push(AgentEvent::ToolStarted {
             id,
             name: name.line(ABOUT_BYTES_MAX).unwrap_or_default(),
             about: about(input),
@@ -212,7 +212,7 @@ fn tool_started(
 pub(super) fn user(
     conversation: &mut Conversation,
     line: &[u8],
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     let (mut message, mut parent) = (Message::default(), Raw::default());
     let (mut has_message, mut has_parent) = (false, false);
@@ -267,7 +267,7 @@ fn tool_ended(
     failed: bool,
     content: Raw<'_>,
     main: bool,
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) {
     if let Some(at) = conversation
         .pending
@@ -276,15 +276,15 @@ fn tool_ended(
     {
         match conversation.pending.swap_remove(at).1 {
             _ if failed => {}
-            Pending::File(path) => seen.push(Observation::FileTouched(path)),
-            Pending::Plan(change) => seen.push(Observation::PlanChanged(change)),
+            Pending::File(path) => seen.push(AgentEvent::FileTouched(path)),
+            Pending::Plan(change) => seen.push(AgentEvent::PlanChanged(change)),
         }
     }
     if main {
         let tail = content
             .tail(TAIL_BYTES_MAX)
             .unwrap_or_else(|| last_text(content, TAIL_BYTES_MAX));
-        seen.push(Observation::ToolEnded { id, failed, tail });
+        seen.push(AgentEvent::ToolEnded { id, failed, tail });
     }
 }
 

@@ -2,8 +2,8 @@
 
 use tachikoma_core::{Problem, Timestamp};
 
-use super::hint;
 use super::limit::resets_at;
+use crate::tested_version::CLAUDE;
 use crate::{FailureClass, TurnResult, ZoneOffset};
 
 /// Its error for a conversation that another process uses.
@@ -25,7 +25,7 @@ pub(crate) fn of_result(
         FailureClass::Overloaded => Some(Problem::Limited { until: None }),
         FailureClass::Unreachable => Some(Problem::Unreachable),
         FailureClass::Authentication | FailureClass::Billing | FailureClass::Model => {
-            let advice = hint(failure).unwrap_or_default().to_owned();
+            let advice = CLAUDE.hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
         }
         FailureClass::Other => of_words(&result.text),

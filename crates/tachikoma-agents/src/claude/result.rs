@@ -7,7 +7,7 @@ use super::costs::rounded;
 use super::limit;
 use super::scan::{Raw, Scan, Walk};
 use super::usage::Usage;
-use crate::{FailureClass, Observation, TurnOutcome, TurnResult};
+use crate::{AgentEvent, FailureClass, TurnOutcome, TurnResult};
 
 /// Limit of a word of the agent in bytes.
 const WORD_BYTES_MAX: usize = 256;
@@ -163,7 +163,7 @@ impl<'a> Fields<'a> {
 pub(super) fn result(
     conversation: &mut Conversation,
     line: &[u8],
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<bool> {
     let fields = Fields::read(line)?;
     if fields.kind.bare() != Some(b"result") {
@@ -214,7 +214,7 @@ pub(super) fn result(
 }
 
 /// Reads the context windows of the models, which only a result contains without a request.
-fn models(conversation: &mut Conversation, models: Raw<'_>, seen: &mut Vec<Observation>) {
+fn models(conversation: &mut Conversation, models: Raw<'_>, seen: &mut Vec<AgentEvent>) {
     each_model(models, |model, usage| {
         let window = usage.window.count();
         conversation.learn_window(&String::from_utf8_lossy(model), window, seen);

@@ -3,7 +3,7 @@
 use super::conversation::Conversation;
 use super::limit;
 use super::scan::{Raw, Scan, Walk};
-use crate::{Allowance, AllowanceStatus, Observation, Retry, WHAT_COST, Window};
+use crate::{AgentEvent, Allowance, AllowanceStatus, Retry, WHAT_COST, Window};
 use tachikoma_core::Timestamp;
 
 /// Limit of a name or a word in bytes.
@@ -92,7 +92,7 @@ pub(super) fn system(
     conversation: &mut Conversation,
     subtype: &[u8],
     line: &[u8],
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     match subtype {
         b"init" => conversation.init(line, seen),
@@ -101,7 +101,7 @@ pub(super) fn system(
         b"background_tasks_changed" => background(line, seen),
         b"permission_denied" => {
             let [tool, id] = members(line, [b"tool_name", b"tool_use_id"])?;
-            seen.push(Observation::PermissionDenied {
+            seen.push(AgentEvent::PermissionDenied {
                 tool: word(tool),
                 id: word(id),
             });
@@ -110,7 +110,7 @@ pub(super) fn system(
         b"model_fallback" => {
             let names: [&[u8]; 2] = [b"original_model", b"fallback_model"];
             let [from, to] = members(line, names)?.map(word);
-            seen.push(Observation::ModelFellBack { from, to });
+            seen.push(AgentEvent::ModelFellBack { from, to });
             Some(())
         }
         known if NOTHING_NEEDED.contains(&known) => Some(()),
@@ -121,12 +121,12 @@ pub(super) fn system(
 fn compacted(
     conversation: &mut Conversation,
     line: &[u8],
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     let [metadata] = members(line, [b"compact_metadata"])?;
     let names: [&[u8]; 3] = [b"trigger", b"pre_tokens", b"post_tokens"];
     let [trigger, before, after] = members_of(metadata, names);
-    seen.push(Observation::Compacted {
+    seen.push(AgentEvent::Compacted {
         automatic: trigger.bare() == Some(b"auto"),
         tokens_before: before.count().unwrap_or_default(),
     });
@@ -141,7 +141,7 @@ fn compacted(
 pub(super) fn rate_limit(
     conversation: &mut Conversation,
     line: &[u8],
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     let [info] = members(line, [b"rate_limit_info"])?;
     let names: [&[u8]; 5] = [
@@ -166,7 +166,7 @@ pub(super) fn rate_limit(
     if let Some(used) = utilization.number().filter(|_| windows.is_empty()) {
         windows.push(window(word(kind), used, resets_at));
     }
-    seen.push(Observation::Allowance(Allowance {
+    seen.push(AgentEvent::Allowance(Allowance {
         status,
         kind: word(kind),
         resets_at,
@@ -180,7 +180,7 @@ pub(super) fn rate_limit(
 pub(super) fn control_response(
     conversation: &mut Conversation,
     line: &[u8],
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     let mut answer = Answer::default();
     // In one pass: answers can be long.
@@ -195,11 +195,11 @@ pub(super) fn control_response(
     }
     if answer.id.bare() == Some(WHAT_COST.as_bytes()) {
         let text = answer.text.string().unwrap_or_default();
-        seen.push(Observation::Cost(total_cost(&text)));
+        seen.push(AgentEvent::Cost(total_cost(&text)));
         return Some(());
     }
     let error = || answer.error.string().unwrap_or_else(|| answer.error.json());
-    seen.push(Observation::ControlAnswered {
+    seen.push(AgentEvent::ControlAnswered {
         request_id: word(answer.id),
         answer: match answer.subtype.bare() {
             Some(b"success") => Ok(answer.payload.json()),
@@ -209,11 +209,11 @@ pub(super) fn control_response(
     Some(())
 }
 
-pub(super) fn control_request(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+pub(super) fn control_request(line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
     let names: [&[u8]; 2] = [b"request_id", b"request"];
     let [id, request] = members(line, names)?;
     let [subtype] = members_of(request, [b"subtype"]);
-    seen.push(Observation::ControlAsked {
+    seen.push(AgentEvent::ControlAsked {
         request_id: word(id),
         subtype: word(subtype),
         // Complete, even if it is long: the answer may have to repeat parts of it.
@@ -261,7 +261,7 @@ fn total_cost(text: &str) -> Option<f64> {
     digits.parse().ok().filter(|cost: &f64| cost.is_finite())
 }
 
-fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+fn retry(line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
     let names: [&[u8]; 5] = [
         b"attempt",
         b"max_retries",
@@ -278,7 +278,7 @@ fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
         reason = "clamped to what fits"
     )]
     let delay_ms = delay_ms as u64;
-    seen.push(Observation::Retrying(Retry {
+    seen.push(AgentEvent::Retrying(Retry {
         attempt: attempt.count().unwrap_or_default(),
         attempts_max: max.count().unwrap_or_default(),
         delay_ms,
@@ -288,13 +288,13 @@ fn retry(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
     Some(())
 }
 
-fn background(line: &[u8], seen: &mut Vec<Observation>) -> Option<()> {
+fn background(line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
     let [tasks] = members(line, [b"tasks"])?;
     let mut count = 0;
     tasks.scan().array(|scan| {
         count += 1;
         scan.value().map(|_| ())
     })?;
-    seen.push(Observation::BackgroundTasks(count));
+    seen.push(AgentEvent::BackgroundTasks(count));
     Some(())
 }

@@ -7,7 +7,7 @@ use super::failure::Trouble;
 use super::ids;
 use super::own::Own;
 use crate::{
-    ARE_YOU_THERE, FailureClass, Observation, Reading, Retry, SessionInfo, TurnOutcome, TurnResult,
+    ARE_YOU_THERE, AgentEvent, FailureClass, Reading, Retry, SessionInfo, TurnOutcome, TurnResult,
 };
 
 /// Bytes of a line that is not understood that are kept.
@@ -65,7 +65,7 @@ pub(super) struct Turn {
 }
 
 impl Conversation {
-    pub fn own(&mut self, own: Own, seen: &mut Vec<Observation>) {
+    pub fn own(&mut self, own: Own, seen: &mut Vec<AgentEvent>) {
         match own {
             Own::Session {
                 id,
@@ -90,18 +90,18 @@ impl Conversation {
                 if window > 0 && !known && self.windows.len() < REMEMBERED_MAX {
                     self.windows.push((model.clone(), window));
                     self.model.get_or_insert_with(|| model.clone());
-                    seen.push(Observation::WindowKnown { model, window });
+                    seen.push(AgentEvent::WindowKnown { model, window });
                 }
             }
-            Own::Here {} => seen.push(Observation::ControlAnswered {
+            Own::Here {} => seen.push(AgentEvent::ControlAnswered {
                 request_id: ARE_YOU_THERE.to_owned(),
                 answer: Ok(String::new()),
             }),
-            Own::TakenUp { usd, tokens: used } => seen.push(Observation::TakenUp {
+            Own::TakenUp { usd, tokens: used } => seen.push(AgentEvent::TakenUp {
                 usd: usd.max(0.0),
                 tokens: tokens(&used),
             }),
-            Own::Cost { usd } => seen.push(Observation::Cost(usd.filter(|usd| *usd >= 0.0))),
+            Own::Cost { usd } => seen.push(AgentEvent::Cost(usd.filter(|usd| *usd >= 0.0))),
             Own::Prompted { .. } => self.turn.open = true,
             Own::Limited { message, until } => {
                 self.turn.limited = Some((message, Timestamp::from_millis(until)));
@@ -120,7 +120,7 @@ impl Conversation {
                 self.end(seen);
             }
             Own::Waiting { why } => {
-                seen.push(Observation::AwaitingServer(line(
+                seen.push(AgentEvent::AwaitingServer(line(
                     &why,
                     NOT_UNDERSTOOD_BYTES_MAX,
                 )));
@@ -129,7 +129,7 @@ impl Conversation {
         }
     }
 
-    pub fn session_created(&mut self, info: &Value, seen: &mut Vec<Observation>) {
+    pub fn session_created(&mut self, info: &Value, seen: &mut Vec<AgentEvent>) {
         // A sub-agent's conversation has a parent. The bridge has named our conversation.
         if info["parentID"].is_string() || self.session.permission_mode.is_some() {
             return;
@@ -144,7 +144,7 @@ impl Conversation {
     }
 
     /// Returns whether events of a conversation are ours. Until one is known, the first one is ours.
-    pub fn is_ours(&mut self, session: &str, seen: &mut Vec<Observation>) -> bool {
+    pub fn is_ours(&mut self, session: &str, seen: &mut Vec<AgentEvent>) -> bool {
         if self.session.session_id.is_empty() {
             let session_id = line(session, NAME_BYTES_MAX);
             self.known(
@@ -158,7 +158,7 @@ impl Conversation {
         self.session.session_id == session
     }
 
-    pub fn known(&mut self, session: SessionInfo, seen: &mut Vec<Observation>) {
+    pub fn known(&mut self, session: SessionInfo, seen: &mut Vec<AgentEvent>) {
         if session == self.session {
             return;
         }
@@ -167,7 +167,7 @@ impl Conversation {
             self.turn = Turn::default();
             self.running.clear();
         }
-        seen.push(Observation::SessionKnown(session.clone()));
+        seen.push(AgentEvent::SessionKnown(session.clone()));
         self.session = session;
     }
 
@@ -212,7 +212,7 @@ impl Conversation {
     }
 
     /// Each request to the model ends with its usage. Its tools have ended by then.
-    pub fn step_finished(&mut self, part: &Value, seen: &mut Vec<Observation>) {
+    pub fn step_finished(&mut self, part: &Value, seen: &mut Vec<AgentEvent>) {
         self.turn.open = true;
         self.turn.steps += 1;
         self.turn.calling = part["reason"] == "tool-calls";
@@ -226,7 +226,7 @@ impl Conversation {
         if tokens == 0 {
             return;
         }
-        seen.push(Observation::CallEnded(tokens));
+        seen.push(AgentEvent::CallEnded(tokens));
         if self.is_summary(message) {
             return;
         }
@@ -240,7 +240,7 @@ impl Conversation {
             answering: !self.turn.calling,
         };
         self.latest = Some(reading.clone());
-        seen.push(Observation::Measured(reading));
+        seen.push(AgentEvent::Measured(reading));
     }
 
     pub fn tokens(&self) -> u64 {
@@ -256,7 +256,7 @@ impl Conversation {
         told.map(|(_, window)| *window).or(self.assumed_window)
     }
 
-    pub fn status(&mut self, event: &str, status: &Value, seen: &mut Vec<Observation>) {
+    pub fn status(&mut self, event: &str, status: &Value, seen: &mut Vec<AgentEvent>) {
         match status["type"].as_str() {
             Some("busy") => self.turn.open = true,
             Some("retry") => {
@@ -264,7 +264,7 @@ impl Conversation {
                 let next = status["next"].as_u64();
                 let delay = next.and_then(|next| ids::millis_until(event, next));
                 let message = status["message"].as_str().unwrap_or_default();
-                seen.push(Observation::Retrying(Retry {
+                seen.push(AgentEvent::Retrying(Retry {
                     attempt: status["attempt"].as_u64().unwrap_or_default(),
                     attempts_max: ATTEMPTS,
                     delay_ms: delay.unwrap_or_default(),
@@ -276,11 +276,11 @@ impl Conversation {
         }
     }
 
-    pub fn trouble(&mut self, error: &Value, seen: &mut Vec<Observation>) {
+    pub fn trouble(&mut self, error: &Value, seen: &mut Vec<AgentEvent>) {
         self.turn.open = true;
         let trouble = Trouble::of(error);
         if trouble.class != Some(FailureClass::Interrupted) {
-            seen.push(Observation::RequestFailed {
+            seen.push(AgentEvent::RequestFailed {
                 error: trouble.name.clone(),
                 text: trouble.message.clone(),
             });
@@ -292,7 +292,7 @@ impl Conversation {
         }
     }
 
-    pub fn replied(&mut self, properties: &Value, seen: &mut Vec<Observation>) {
+    pub fn replied(&mut self, properties: &Value, seen: &mut Vec<AgentEvent>) {
         let id = properties["requestID"].as_str().unwrap_or_default();
         let Some(at) = self.asked.iter().position(|(asked, ..)| asked == id) else {
             return;
@@ -300,12 +300,12 @@ impl Conversation {
         let (_, tool, id) = self.asked.swap_remove(at);
         if properties["reply"] == "reject" {
             self.turn.denials += 1;
-            seen.push(Observation::PermissionDenied { tool, id });
+            seen.push(AgentEvent::PermissionDenied { tool, id });
         }
     }
 
     /// Ends the turn.
-    pub fn end(&mut self, seen: &mut Vec<Observation>) {
+    pub fn end(&mut self, seen: &mut Vec<AgentEvent>) {
         let turn = std::mem::take(&mut self.turn);
         self.running.clear();
         let trouble = turn.trouble.unwrap_or_default();
@@ -325,7 +325,7 @@ impl Conversation {
             Some((message, _)) => message.clone(),
             None => trouble.message,
         };
-        seen.push(Observation::Resulted(Box::new(TurnResult {
+        seen.push(AgentEvent::Resulted(Box::new(TurnResult {
             failure,
             outcome,
             limit_resets_at: turn.limited.map(|(_, until)| until),

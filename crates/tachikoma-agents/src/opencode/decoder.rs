@@ -6,7 +6,7 @@ use super::conversation::{
     Conversation, NAME_BYTES_MAX, NOT_UNDERSTOOD_BYTES_MAX, REMEMBERED_MAX, line, rounded,
 };
 use super::parts::{plan, read_part};
-use crate::Observation;
+use crate::AgentEvent;
 use crate::report::Standing;
 
 /// Reads the output of one process.
@@ -38,8 +38,8 @@ impl Decoder {
         }
     }
 
-    /// Reads one line and adds its observations to `seen`. A line that is not understood is counted and kept, bounded.
-    pub fn observe(&mut self, line: &[u8], seen: &mut Vec<Observation>) {
+    /// Reads one line and adds its events to `seen`. A line that is not understood is counted and kept, bounded.
+    pub fn decode(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) {
         let mut line = line.trim_ascii();
         // The prefix of the server's stream in a recording.
         if let Some(data) = line.strip_prefix(b"data:") {
@@ -56,10 +56,10 @@ impl Decoder {
         self.unknown_lines += 1;
         let head = line.get(..NOT_UNDERSTOOD_BYTES_MAX).unwrap_or(line);
         let text = String::from_utf8_lossy(head).into_owned();
-        seen.push(Observation::NotUnderstood(text));
+        seen.push(AgentEvent::NotUnderstood(text));
     }
 
-    fn read(&mut self, value: &Value, seen: &mut Vec<Observation>) -> Option<()> {
+    fn read(&mut self, value: &Value, seen: &mut Vec<AgentEvent>) -> Option<()> {
         let kind = value["type"].as_str()?;
         if kind.starts_with("tachikoma.") {
             let own = serde_json::from_value(value.clone()).ok()?;
@@ -75,7 +75,7 @@ impl Decoder {
     }
 
     /// Reads an event of the server. There are many kinds, and more with each version; unknown ones are ignored.
-    fn event(&mut self, kind: &str, id: &str, properties: &Value, seen: &mut Vec<Observation>) {
+    fn event(&mut self, kind: &str, id: &str, properties: &Value, seen: &mut Vec<AgentEvent>) {
         if kind == "session.created" {
             return self.conversation.session_created(&properties["info"], seen);
         }
@@ -113,12 +113,7 @@ impl Decoder {
 
     /// Reads a line of `opencode run --format json`. The process ends with its turn, after the step that
     /// calls no tool.
-    fn line_of_run(
-        &mut self,
-        kind: &str,
-        value: &Value,
-        seen: &mut Vec<Observation>,
-    ) -> Option<()> {
+    fn line_of_run(&mut self, kind: &str, value: &Value, seen: &mut Vec<AgentEvent>) -> Option<()> {
         let part = &value["part"];
         match kind {
             "step_start" | "text" | "reasoning" | "tool_use" | "step_finish" => {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tachikoma_core::Problem;
 
-use super::hint;
+use crate::tested_version::OPENCODE;
 use crate::{FailureClass, TurnResult};
 
 /// Bytes of an error message that are kept.
@@ -102,7 +102,7 @@ pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
         }),
         FailureClass::Unreachable => Some(Problem::Unreachable),
         FailureClass::Authentication | FailureClass::Billing | FailureClass::Model => {
-            let advice = hint(failure).unwrap_or_default().to_owned();
+            let advice = OPENCODE.hint(failure).unwrap_or_default().to_owned();
             Some(Problem::Permanent { advice })
         }
         // The rejected content stays in the conversation.
@@ -122,7 +122,7 @@ pub(crate) fn of_words(words: &str) -> Option<Problem> {
         return Some(Problem::Cut);
     }
     words.starts_with(GAVE_UP).then(|| Problem::Permanent {
-        advice: "start it again, and `tachikoma run` goes on".to_owned(),
+        advice: "start it again, and `tachikoma run` continues".to_owned(),
     })
 }
 

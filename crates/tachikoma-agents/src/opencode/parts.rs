@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::conversation::{Conversation, line};
-use crate::{Observation, PlanChange, PlanItem};
+use crate::{AgentEvent, PlanChange, PlanItem};
 
 /// Bytes of the purpose of a tool call.
 const ABOUT_BYTES_MAX: usize = 200;
@@ -36,11 +36,7 @@ const ABOUT_KEYS: [&str; 8] = [
 ];
 
 /// Reads a part in its current state. Text counts when it is complete.
-pub(super) fn read_part(
-    conversation: &mut Conversation,
-    part: &Value,
-    seen: &mut Vec<Observation>,
-) {
+pub(super) fn read_part(conversation: &mut Conversation, part: &Value, seen: &mut Vec<AgentEvent>) {
     let message = part["messageID"].as_str().unwrap_or_default();
     match part["type"].as_str() {
         Some("text") if part["time"]["end"].is_number() => {
@@ -51,7 +47,7 @@ pub(super) fn read_part(
             let text = part["text"].as_str().unwrap_or_default();
             conversation.said(message, text);
             if !text.is_empty() {
-                seen.push(Observation::Said(text.to_owned()));
+                seen.push(AgentEvent::Said(text.to_owned()));
             }
         }
         Some("tool") => tool(conversation, part, seen),
@@ -60,9 +56,9 @@ pub(super) fn read_part(
         Some("patch") => {
             let files = part["files"].as_array().into_iter().flatten();
             let paths = files.filter_map(Value::as_str).take(FILES_MAX);
-            seen.extend(paths.map(|path| Observation::FileTouched(line(path, PATH_BYTES_MAX))));
+            seen.extend(paths.map(|path| AgentEvent::FileTouched(line(path, PATH_BYTES_MAX))));
         }
-        Some("compaction") => seen.push(Observation::Compacted {
+        Some("compaction") => seen.push(AgentEvent::Compacted {
             automatic: part["auto"] == true,
             tokens_before: conversation.tokens(),
         }),
@@ -71,7 +67,7 @@ pub(super) fn read_part(
     }
 }
 
-fn tool(conversation: &mut Conversation, part: &Value, seen: &mut Vec<Observation>) {
+fn tool(conversation: &mut Conversation, part: &Value, seen: &mut Vec<AgentEvent>) {
     conversation.turn.open = true;
     let word = |value: &Value| line(value.as_str().unwrap_or_default(), ABOUT_BYTES_MAX);
     let (id, name, state) = (word(&part["callID"]), word(&part["tool"]), &part["state"]);
@@ -90,20 +86,20 @@ fn tool(conversation: &mut Conversation, part: &Value, seen: &mut Vec<Observatio
         conversation.running.swap_remove(at);
     } else {
         // `opencode run` reports a call only after it has ended.
-        seen.push(Observation::ToolStarted {
+        seen.push(AgentEvent::ToolStarted {
             id: id.clone(),
             name: name.clone(),
             about: about(&state["input"]),
         });
         let path = state["input"]["filePath"].as_str();
         if let Some(path) = path.filter(|_| !failed && matches!(&*name, "write" | "edit")) {
-            seen.push(Observation::FileTouched(line(path, PATH_BYTES_MAX)));
+            seen.push(AgentEvent::FileTouched(line(path, PATH_BYTES_MAX)));
         }
     }
     let output = output.as_str().unwrap_or_default();
     let start = output.ceil_char_boundary(output.len().saturating_sub(TAIL_BYTES_MAX));
     let tail = output.get(start..).unwrap_or_default().to_owned();
-    seen.push(Observation::ToolEnded { id, failed, tail });
+    seen.push(AgentEvent::ToolEnded { id, failed, tail });
 }
 
 fn tool_started(
@@ -111,25 +107,25 @@ fn tool_started(
     id: String,
     name: String,
     input: &Value,
-    seen: &mut Vec<Observation>,
+    seen: &mut Vec<AgentEvent>,
 ) {
     if conversation.running.contains(&id) || conversation.running.len() >= RUNNING_MAX {
         return;
     }
     conversation.running.push(id.clone());
     let about = about(input);
-    seen.push(Observation::ToolStarted { id, name, about });
+    seen.push(AgentEvent::ToolStarted { id, name, about });
 }
 
 /// Returns the agent's to-do list.
-pub(super) fn plan(todos: &Value) -> Observation {
+pub(super) fn plan(todos: &Value) -> AgentEvent {
     let todos = todos.as_array().into_iter().flatten().take(PLAN_ITEMS_MAX);
     let word = |value: &Value| line(value.as_str().unwrap_or_default(), ABOUT_BYTES_MAX);
     let items = todos.map(|item| PlanItem {
         text: word(&item["content"]),
         status: word(&item["status"]),
     });
-    Observation::PlanChanged(PlanChange::All(items.collect()))
+    AgentEvent::PlanChanged(PlanChange::All(items.collect()))
 }
 
 fn about(input: &Value) -> String {

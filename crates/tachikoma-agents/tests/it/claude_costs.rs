@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use tachikoma_agents::claude::Decoder;
-use tachikoma_agents::{Observation, Window};
+use tachikoma_agents::{AgentEvent, Window};
 
-fn observe(lines: &str) -> Vec<Observation> {
+fn decode(lines: &str) -> Vec<AgentEvent> {
     let mut decoder = Decoder::default();
     let mut seen = Vec::new();
     for line in lines.lines() {
-        decoder.observe(line.as_bytes(), &mut seen);
+        decoder.decode(line.as_bytes(), &mut seen);
     }
     seen
 }
@@ -22,10 +22,10 @@ fn recorded(name: &str) -> String {
 
 fn costs(lines: &str) -> Vec<Option<f64>> {
     let cost = |seen| match seen {
-        Observation::Cost(cost) => Some(cost),
+        AgentEvent::Cost(cost) => Some(cost),
         _ => None,
     };
-    observe(lines).into_iter().filter_map(cost).collect()
+    decode(lines).into_iter().filter_map(cost).collect()
 }
 
 /// The request in the recording has another id than ours.
@@ -60,9 +60,9 @@ fn the_cost_is_read_from_the_text_of_the_answer() {
     assert_eq!(costs(&other), [], "another question");
 }
 
-fn calls(seen: &[Observation]) -> Vec<u64> {
+fn calls(seen: &[AgentEvent]) -> Vec<u64> {
     let calls = seen.iter().filter_map(|seen| match seen {
-        Observation::CallEnded(tokens) => Some(*tokens),
+        AgentEvent::CallEnded(tokens) => Some(*tokens),
         _ => None,
     });
     calls.collect()
@@ -72,11 +72,11 @@ fn calls(seen: &[Observation]) -> Vec<u64> {
 #[test]
 fn the_calls_of_a_turn_add_up_to_its_result() {
     for name in ["08-partial-messages.jsonl", "v2.0.37-08-growth.jsonl"] {
-        let seen = observe(&recorded(name));
+        let seen = decode(&recorded(name));
         let results: Vec<u64> = seen
             .iter()
             .filter_map(|seen| match seen {
-                Observation::Resulted(result) => Some(result.tokens),
+                AgentEvent::Resulted(result) => Some(result.tokens),
                 _ => None,
             })
             .collect();
@@ -105,18 +105,18 @@ fn a_call_of_a_sub_agent_counts_once_and_is_not_a_reading() {
         below("a", 10),
         below("a", 10),
     ];
-    let seen = observe(&lines.join("\n"));
+    let seen = decode(&lines.join("\n"));
     assert_eq!(calls(&seen), [10, 20]);
     let readings = seen
         .iter()
-        .filter(|seen| matches!(seen, Observation::Measured(_)));
+        .filter(|seen| matches!(seen, AgentEvent::Measured(_)));
     assert_eq!(readings.count(), 0);
 }
 
 #[test]
 fn every_window_of_a_subscription_is_reported() {
     let line = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","resetsAt":1794715833,"rateLimitType":"five_hour","unifiedWindows":{"five_hour":{"utilization":0.4256,"resetsAt":1794715833,"status":"allowed"},"seven_day":{"utilization":0.1,"status":"allowed"},"odd":{"status":"allowed"},"none":7}}}"#;
-    let [Observation::Allowance(allowance)] = &observe(line)[..] else {
+    let [AgentEvent::Allowance(allowance)] = &decode(line)[..] else {
         panic!("one line says one thing")
     };
     let moment = allowance.resets_at;
@@ -132,7 +132,7 @@ fn every_window_of_a_subscription_is_reported() {
     ];
     assert_eq!(allowance.windows, expected);
     let old = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"allowed_warning","rateLimitType":"seven_day","utilization":0.81}}"#;
-    let [Observation::Allowance(allowance)] = &observe(old)[..] else {
+    let [AgentEvent::Allowance(allowance)] = &decode(old)[..] else {
         panic!("one line says one thing")
     };
     assert_eq!(allowance.windows, [window("seven_day", 81.0, None)]);

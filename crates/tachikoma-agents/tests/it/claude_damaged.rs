@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use tachikoma_agents::claude::Decoder;
-use tachikoma_agents::{Decoder as AnyDecoder, Observation};
+use tachikoma_agents::{AgentEvent, Decoder as AnyDecoder};
 
 use crate::corpus::{Case, claude, opencode};
 
@@ -15,7 +15,7 @@ const LINES_PER_DECODER: usize = 400;
 /// printing can turn one byte into ten.
 const PRINTED_PER_BYTE: usize = 24;
 
-/// Bytes that an observation prints without any text from the line.
+/// Bytes that an event prints without any text from the line.
 const PRINTED_ALWAYS: usize = 4096;
 
 /// Limit of what a decoder keeps, as printed: 256 tool calls with paths of 4 KiB, ten bytes for each.
@@ -84,27 +84,27 @@ fn damage(line: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
 }
 
 /// Checks the invariants after any line.
-fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[Observation]) {
+fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[AgentEvent]) {
     let not_understood = seen
         .iter()
-        .filter(|observation| matches!(observation, Observation::NotUnderstood(_)))
+        .filter(|event| matches!(event, AgentEvent::NotUnderstood(_)))
         .count();
     assert_eq!(
         unknown_lines,
         before + not_understood as u64,
         "what is counted is handed on"
     );
-    for observation in seen {
-        match observation {
-            Observation::Measured(reading) => {
+    for event in seen {
+        match event {
+            AgentEvent::Measured(reading) => {
                 assert!(reading.context().percent().is_finite(), "{reading:?}");
                 assert!(reading.tokens < 1 << 52, "{reading:?}");
             }
-            Observation::Resulted(result) => {
+            AgentEvent::Resulted(result) => {
                 assert!(result.cost_usd.is_finite() && result.cost_usd >= 0.0);
                 assert!(result.session_cost_usd.is_finite());
             }
-            Observation::Allowance(allowance) => {
+            AgentEvent::Allowance(allowance) => {
                 assert!(allowance.utilization.is_none_or(f64::is_finite));
             }
             _ => {}
@@ -151,7 +151,7 @@ fn taken_whatever_happens(cases: &[Case]) {
                     }
                 }
                 let before = decoder.standing().unknown_lines;
-                let seen = decoder.observe_bytes(&current);
+                let seen = decoder.decode_bytes(&current);
                 let unknown_lines = decoder.standing().unknown_lines;
                 check(&current, before, unknown_lines, &seen);
                 understood += u64::from(unknown_lines == before);
@@ -181,11 +181,11 @@ fn a_line_cut_at_any_byte_is_accepted() {
             for end in 0..line.len() {
                 let mut decoder = Decoder::default();
                 let mut seen = Vec::new();
-                decoder.observe(&line[..end], &mut seen);
+                decoder.decode(&line[..end], &mut seen);
                 check(&line[..end], 0, decoder.unknown_lines(), &seen);
                 let result = seen
                     .iter()
-                    .any(|observation| matches!(observation, Observation::Resulted(_)));
+                    .any(|event| matches!(event, AgentEvent::Resulted(_)));
                 assert!(
                     !result,
                     "a part of a result is not a result: {:?}",

@@ -1,9 +1,9 @@
-//! Single lines of Claude Code and their observations.
+//! Single lines of Claude Code and their events.
 
 use serde_json::Value;
 use tachikoma_agents::claude::Decoder;
 use tachikoma_agents::report::{Exit, Summing};
-use tachikoma_agents::{FailureClass, Observation, TurnOutcome, TurnResult};
+use tachikoma_agents::{AgentEvent, FailureClass, TurnOutcome, TurnResult};
 
 use crate::corpus::claude;
 
@@ -18,9 +18,9 @@ fn result(more: &str) -> String {
     format!(r#"{{"session_id":"s",{more},"type":"result"}}"#)
 }
 
-fn observe(decoder: &mut Decoder, line: &str) -> Vec<Observation> {
+fn decode(decoder: &mut Decoder, line: &str) -> Vec<AgentEvent> {
     let mut seen = Vec::new();
-    decoder.observe(line.as_bytes(), &mut seen);
+    decoder.decode(line.as_bytes(), &mut seen);
     seen
 }
 
@@ -30,8 +30,8 @@ fn tokens(decoder: &Decoder) -> Option<(u64, bool)> {
 }
 
 fn ended(decoder: &mut Decoder, more: &str) -> TurnResult {
-    match observe(decoder, &result(more)).pop() {
-        Some(Observation::Resulted(result)) => *result,
+    match decode(decoder, &result(more)).pop() {
+        Some(AgentEvent::Resulted(result)) => *result,
         other => panic!("no result: {other:?}"),
     }
 }
@@ -50,9 +50,9 @@ fn recordings_line_by_line() {
         let mut decoder = Decoder::default();
         for line in case.lines() {
             let mut seen = Vec::new();
-            decoder.observe(line, &mut seen);
-            for observation in seen {
-                text += &format!("  {observation:?}\n");
+            decoder.decode(line, &mut seen);
+            for event in seen {
+                text += &format!("  {event:?}\n");
             }
         }
     }
@@ -78,18 +78,18 @@ fn the_order_of_members_and_white_space_do_not_matter() {
 #[test]
 fn repeated_events_of_a_message_are_one_reading_and_the_last_counts() {
     let mut decoder = Decoder::default();
-    observe(&mut decoder, &assistant("a", 100, 1));
-    observe(&mut decoder, &assistant("a", 100, 1));
+    decode(&mut decoder, &assistant("a", 100, 1));
+    decode(&mut decoder, &assistant("a", 100, 1));
     assert_eq!(
         (decoder.readings(), tokens(&decoder)),
         (1, Some((101, false)))
     );
-    observe(&mut decoder, &assistant("a", 100, 7));
+    decode(&mut decoder, &assistant("a", 100, 7));
     assert_eq!(
         (decoder.readings(), tokens(&decoder)),
         (1, Some((107, false)))
     );
-    observe(&mut decoder, &assistant("b", 50, 1));
+    decode(&mut decoder, &assistant("b", 50, 1));
     assert_eq!(
         (decoder.readings(), tokens(&decoder)),
         (2, Some((51, false)))
@@ -103,20 +103,20 @@ fn streamed_usage_wins_over_that_of_finished_blocks() {
         format!(r#"{{"type":"stream_event","event":{event},"parent_tool_use_id":null}}"#)
     };
     let start = r#"{"type":"message_start","message":{"id":"a","model":"claude-opus-5-5","usage":{"input_tokens":10,"cache_read_input_tokens":1000,"output_tokens":1}}}"#;
-    observe(&mut decoder, &piece(start));
+    decode(&mut decoder, &piece(start));
     assert_eq!(tokens(&decoder), Some((1011, false)));
     // Only changed fields are reported at the end.
     let end = r#"{"type":"message_delta","usage":{"output_tokens":90}}"#;
-    observe(&mut decoder, &piece(end));
+    decode(&mut decoder, &piece(end));
     assert_eq!(tokens(&decoder), Some((1100, false)));
-    let block = observe(&mut decoder, &assistant("a", 1010, 1));
-    assert!(matches!(block[..], [Observation::Said(_)]), "{block:?}");
+    let block = decode(&mut decoder, &assistant("a", 1010, 1));
+    assert!(matches!(block[..], [AgentEvent::Said(_)]), "{block:?}");
     assert_eq!(
         (decoder.readings(), tokens(&decoder)),
         (1, Some((1100, false)))
     );
     // A message without streaming counts as it is.
-    observe(&mut decoder, &assistant("b", 1200, 1));
+    decode(&mut decoder, &assistant("b", 1200, 1));
     assert_eq!(
         (decoder.readings(), tokens(&decoder)),
         (2, Some((1201, false)))
@@ -126,7 +126,7 @@ fn streamed_usage_wins_over_that_of_finished_blocks() {
 #[test]
 fn only_the_main_conversation_is_measured() {
     let mut decoder = Decoder::default();
-    observe(&mut decoder, &assistant("a", 100, 1));
+    decode(&mut decoder, &assistant("a", 100, 1));
     for other in [
         assistant("b", 900, 1).replace(
             r#""parent_tool_use_id":null"#,
@@ -139,7 +139,7 @@ fn only_the_main_conversation_is_measured() {
         ),
         assistant("e", 0, 0),
     ] {
-        observe(&mut decoder, &other);
+        decode(&mut decoder, &other);
         assert_eq!(
             (decoder.readings(), tokens(&decoder)),
             (1, Some((101, false))),
@@ -151,25 +151,25 @@ fn only_the_main_conversation_is_measured() {
 #[test]
 fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
     let mut decoder = Decoder::default();
-    observe(&mut decoder, &assistant("a", 100_000, 1));
+    decode(&mut decoder, &assistant("a", 100_000, 1));
     let compacted = r#"{"type":"system","subtype":"compact_boundary","compact_metadata":{"trigger":"manual","pre_tokens":100001,"post_tokens":3000}}"#;
-    let seen = observe(&mut decoder, compacted);
+    let seen = decode(&mut decoder, compacted);
     assert!(matches!(
         seen[0],
-        Observation::Compacted {
+        AgentEvent::Compacted {
             automatic: false,
             tokens_before: 100_001
         }
     ));
     assert_eq!(tokens(&decoder), Some((3000, true)));
     // The same message after a summary is measured again.
-    observe(&mut decoder, &assistant("a", 5000, 1));
+    decode(&mut decoder, &assistant("a", 5000, 1));
     assert_eq!(tokens(&decoder), Some((5001, false)));
     let reset = r#"{"type":"conversation_reset","new_conversation_id":"n","session_id":"n"}"#;
-    let seen = observe(&mut decoder, reset);
+    let seen = decode(&mut decoder, reset);
     assert_eq!(
         seen,
-        [Observation::SessionReset {
+        [AgentEvent::SessionReset {
             session_id: Some("n".into())
         }]
     );
@@ -195,7 +195,7 @@ fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
             r#"{{"type":"rate_limit_event","rate_limit_info":{{"status":"{status}","resetsAt":1794715833}}}}"#
         )
     };
-    observe(&mut decoder, &event("rejected"));
+    decode(&mut decoder, &event("rejected"));
     let result = ended(
         &mut decoder,
         &failed("You've hit your weekly limit · resets Nov 20, 4pm (UTC)"),
@@ -208,12 +208,12 @@ fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
     );
 
     // Another version may use other words.
-    observe(&mut decoder, &event("rejected"));
+    decode(&mut decoder, &event("rejected"));
     let words = format!(r#"{},"api_error_status":429"#, failed("Come back later"));
     assert_eq!(ended(&mut decoder, &words).outcome, TurnOutcome::UsageLimit);
 
     // A rejection in an earlier turn and a warning do not count.
-    observe(&mut decoder, &event("allowed_warning"));
+    decode(&mut decoder, &event("allowed_warning"));
     let result = ended(
         &mut decoder,
         &format!(r#"{},"api_error_status":429"#, failed("Rate limited")),
@@ -252,7 +252,7 @@ fn turn_without_request_to_the_model_is_a_failure() {
         let answer = format!(
             r#"{{"type":"assistant","message":{{"id":"x","model":"{model}","content":[]}},"parent_tool_use_id":null}}"#
         );
-        observe(&mut decoder, &answer);
+        decode(&mut decoder, &answer);
         assert_eq!(ended(&mut decoder, refused).outcome, outcome, "{model}");
     }
 }
@@ -262,7 +262,7 @@ fn a_second_rejection_has_its_reset_in_the_error_params() {
     let refused = r#"{"type":"assistant","parent_tool_use_id":null,"error":"rate_limit","message":{"model":"<synthetic>","content":[]},"api_error_params":{"rate_limit_info":{"status":"rejected","resetsAt":1794715833}}}"#;
     let result = r#""is_error":true,"subtype":"success","api_error":"usage_limit_reached","result":"You've hit your 5-hour limit · resets 11:12am (UTC)""#;
     let mut decoder = Decoder::default();
-    observe(&mut decoder, refused);
+    decode(&mut decoder, refused);
     let reset = ended(&mut decoder, result).limit_resets_at;
     assert_eq!(
         reset.map(|moment| moment.to_string()).as_deref(),
@@ -323,9 +323,9 @@ fn failures_are_classified_by_what_can_be_done() {
         r#""parent_tool_use_id""#,
         r#""error":"billing_error","parent_tool_use_id""#,
     );
-    let seen = observe(&mut decoder, &billing);
+    let seen = decode(&mut decoder, &billing);
     assert!(
-        matches!(&seen[..], [Observation::RequestFailed { error, text }] if error == "billing_error" && text == "hi")
+        matches!(&seen[..], [AgentEvent::RequestFailed { error, text }] if error == "billing_error" && text == "hi")
     );
     let result = ended(&mut decoder, r#""is_error":true,"result":"x""#);
     assert_eq!(result.failure, Some(FailureClass::Billing));
@@ -389,10 +389,10 @@ fn costs_are_those_of_the_turn_not_of_the_conversation() {
 #[test]
 fn windows_belong_to_models() {
     let mut decoder = Decoder::default();
-    observe(&mut decoder, &assistant("a", 100, 1));
+    decode(&mut decoder, &assistant("a", 100, 1));
     assert_eq!(decoder.window(), Some(200_000), "by its name");
     let answer = r#"{"type":"control_response","response":{"subtype":"success","request_id":"c","response":{"maxTokens":150000,"rawMaxTokens":180000}}}"#;
-    observe(&mut decoder, answer);
+    decode(&mut decoder, answer);
     assert_eq!(decoder.window(), Some(180_000), "as reported");
     ended(
         &mut decoder,
@@ -400,9 +400,9 @@ fn windows_belong_to_models() {
     );
     assert_eq!(decoder.window(), Some(190_000));
     let unknown = assistant("b", 100, 1).replace("claude-sonnet-4-5", "mystery");
-    let seen = observe(&mut decoder, &unknown);
+    let seen = decode(&mut decoder, &unknown);
     assert!(
-        matches!(&seen[0], Observation::Measured(reading) if reading.window.is_none() && reading.context().window == 200_000)
+        matches!(&seen[0], AgentEvent::Measured(reading) if reading.window.is_none() && reading.context().window == 200_000)
     );
 }
 
@@ -418,15 +418,15 @@ fn unknown_lines_are_kept_and_counted() {
         "[]",
         "{}",
     ] {
-        let seen = observe(&mut decoder, line);
-        assert_eq!(seen, [Observation::NotUnderstood(line.to_owned())]);
+        let seen = decode(&mut decoder, line);
+        assert_eq!(seen, [AgentEvent::NotUnderstood(line.to_owned())]);
     }
     assert_eq!(decoder.unknown_lines(), 7);
-    assert_eq!(observe(&mut decoder, "  "), []);
+    assert_eq!(decode(&mut decoder, "  "), []);
     assert_eq!(decoder.unknown_lines(), 7, "nothing is nothing unknown");
     let long = format!("{}x", "y".repeat(1 << 20));
-    let seen = observe(&mut decoder, &long);
-    assert!(matches!(&seen[..], [Observation::NotUnderstood(kept)] if kept.len() == 4096));
+    let seen = decode(&mut decoder, &long);
+    assert!(matches!(&seen[..], [AgentEvent::NotUnderstood(kept)] if kept.len() == 4096));
 }
 
 #[test]
@@ -434,26 +434,26 @@ fn rare_events_are_reported() {
     let mut decoder = Decoder::default();
     let denied =
         r#"{"type":"system","subtype":"permission_denied","tool_name":"Bash","tool_use_id":"t1"}"#;
-    let expected = Observation::PermissionDenied {
+    let expected = AgentEvent::PermissionDenied {
         tool: "Bash".into(),
         id: "t1".into(),
     };
-    assert_eq!(observe(&mut decoder, denied), [expected]);
+    assert_eq!(decode(&mut decoder, denied), [expected]);
     let fallback =
         r#"{"type":"system","subtype":"model_fallback","original_model":"a","fallback_model":"b"}"#;
-    let expected = Observation::ModelFellBack {
+    let expected = AgentEvent::ModelFellBack {
         from: "a".into(),
         to: "b".into(),
     };
-    assert_eq!(observe(&mut decoder, fallback), [expected]);
+    assert_eq!(decode(&mut decoder, fallback), [expected]);
     let context = r#"{"type":"assistant","message":{"id":"x","model":"<synthetic>","content":[]},"context_usage":{"total_tokens":5,"raw_max_tokens":321},"parent_tool_use_id":null}"#;
-    assert_eq!(observe(&mut decoder, context), [], "of no model");
-    observe(&mut decoder, &assistant("m", 5, 1));
-    let expected = Observation::WindowKnown {
+    assert_eq!(decode(&mut decoder, context), [], "of no model");
+    decode(&mut decoder, &assistant("m", 5, 1));
+    let expected = AgentEvent::WindowKnown {
         model: "claude-sonnet-4-5".into(),
         window: 321,
     };
-    assert_eq!(observe(&mut decoder, context), [expected]);
+    assert_eq!(decode(&mut decoder, context), [expected]);
 }
 
 #[test]
@@ -465,18 +465,14 @@ fn a_new_session_is_reported_once_and_its_context_is_unknown() {
         )
     };
     assert!(
-        matches!(&observe(&mut decoder, &init("a"))[..], [Observation::SessionKnown(info)] if info.session_id == "a")
+        matches!(&decode(&mut decoder, &init("a"))[..], [AgentEvent::SessionKnown(info)] if info.session_id == "a")
     );
-    observe(&mut decoder, &assistant("m", 100, 1));
-    assert_eq!(
-        observe(&mut decoder, &init("a")),
-        [],
-        "every turn begins so"
-    );
+    decode(&mut decoder, &assistant("m", 100, 1));
+    assert_eq!(decode(&mut decoder, &init("a")), [], "every turn begins so");
     assert_eq!(tokens(&decoder), Some((101, false)));
     assert!(matches!(
-        &observe(&mut decoder, &init("b"))[..],
-        [Observation::SessionKnown(_)]
+        &decode(&mut decoder, &init("b"))[..],
+        [AgentEvent::SessionKnown(_)]
     ));
     assert_eq!(tokens(&decoder), None);
 }
@@ -485,6 +481,6 @@ fn a_new_session_is_reported_once_and_its_context_is_unknown() {
 fn tool_progress_is_ignored() {
     let mut decoder = Decoder::default();
     let line = r#"{"type":"tool_progress","tool_use_id":"toolu_1","tool_name":"Bash","parent_tool_use_id":null,"elapsed_time_seconds":30,"session_id":"s","uuid":"u"}"#;
-    assert_eq!(observe(&mut decoder, line), []);
+    assert_eq!(decode(&mut decoder, line), []);
     assert_eq!(decoder.unknown_lines(), 0);
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use tachikoma_agents::opencode::{Decoder, Own};
-use tachikoma_agents::{FailureClass, Observation};
+use tachikoma_agents::{AgentEvent, FailureClass};
 
 use crate::corpus::{Case, opencode};
 
@@ -36,14 +36,14 @@ fn reports_of_all_recordings() {
     insta::assert_snapshot!("opencode_reports", text);
 }
 
-fn observe(decoder: &mut Decoder, line: &str) -> Vec<Observation> {
+fn decode(decoder: &mut Decoder, line: &str) -> Vec<AgentEvent> {
     let mut seen = Vec::new();
-    decoder.observe(line.as_bytes(), &mut seen);
+    decoder.decode(line.as_bytes(), &mut seen);
     seen
 }
 
-fn say(decoder: &mut Decoder, own: &Own) -> Vec<Observation> {
-    observe(decoder, &serde_json::to_string(own).expect("a line"))
+fn say(decoder: &mut Decoder, own: &Own) -> Vec<AgentEvent> {
+    decode(decoder, &serde_json::to_string(own).expect("a line"))
 }
 
 fn event(kind: &str, properties: &str) -> String {
@@ -80,27 +80,27 @@ fn a_reading_has_the_window_of_the_bridge_and_marks_the_last_step() {
             ),
         )
     };
-    let measured = |seen: Vec<Observation>| match &seen[..] {
-        [Observation::CallEnded(_), Observation::Measured(reading)] => {
+    let measured = |seen: Vec<AgentEvent>| match &seen[..] {
+        [AgentEvent::CallEnded(_), AgentEvent::Measured(reading)] => {
             (reading.tokens, reading.window, reading.answering)
         }
         other => panic!("{other:?}"),
     };
-    let calling = observe(&mut decoder, &step("tool-calls", 50_000));
+    let calling = decode(&mut decoder, &step("tool-calls", 50_000));
     assert_eq!(measured(calling), (50_000, Some(100_000), false));
-    let last = observe(&mut decoder, &step("stop", 60_000));
+    let last = decode(&mut decoder, &step("stop", 60_000));
     assert_eq!(measured(last), (60_000, Some(100_000), true));
     let other = step("stop", 9).replace("ses_1", "ses_2");
     assert_eq!(
-        observe(&mut decoder, &other),
+        decode(&mut decoder, &other),
         [],
         "a sub-agent's context is not ours"
     );
-    let idle = observe(
+    let idle = decode(
         &mut decoder,
         &event("session.idle", r#"{"sessionID":"ses_1"}"#),
     );
-    let [Observation::Resulted(result)] = &idle[..] else {
+    let [AgentEvent::Resulted(result)] = &idle[..] else {
         panic!("{idle:?}")
     };
     assert!(result.success);
@@ -116,12 +116,12 @@ fn a_turn_ended_for_a_usage_limit_has_its_reset() {
     };
     say(&mut decoder, &limited);
     let aborted = r#"{"sessionID":"ses_1","error":{"name":"MessageAbortedError","data":{"message":"Aborted"}}}"#;
-    observe(&mut decoder, &event("session.error", aborted));
-    let seen = observe(
+    decode(&mut decoder, &event("session.error", aborted));
+    let seen = decode(
         &mut decoder,
         &event("session.idle", r#"{"sessionID":"ses_1"}"#),
     );
-    let [Observation::Resulted(result)] = &seen[..] else {
+    let [AgentEvent::Resulted(result)] = &seen[..] else {
         panic!("{seen:?}")
     };
     assert_eq!(result.failure, Some(FailureClass::UsageLimit));
@@ -138,12 +138,12 @@ fn a_turn_ended_for_a_usage_limit_has_its_reset() {
 fn a_turn_that_ends_after_a_tool_call_was_interrupted() {
     let mut decoder = opened();
     let step = r#"{"sessionID":"ses_1","part":{"type":"step-finish","messageID":"m","reason":"tool-calls","tokens":{"total":9}}}"#;
-    observe(&mut decoder, &event("message.part.updated", step));
-    let seen = observe(
+    decode(&mut decoder, &event("message.part.updated", step));
+    let seen = decode(
         &mut decoder,
         &event("session.idle", r#"{"sessionID":"ses_1"}"#),
     );
-    let [Observation::Resulted(result)] = &seen[..] else {
+    let [AgentEvent::Resulted(result)] = &seen[..] else {
         panic!("{seen:?}")
     };
     assert_eq!(result.failure, Some(FailureClass::Interrupted));
@@ -161,13 +161,13 @@ fn a_turn_that_failed_and_was_then_interrupted_failed() {
             ),
         )
     };
-    observe(&mut decoder, &error("ContextOverflowError"));
-    observe(&mut decoder, &error("MessageAbortedError"));
-    let seen = observe(
+    decode(&mut decoder, &error("ContextOverflowError"));
+    decode(&mut decoder, &error("MessageAbortedError"));
+    let seen = decode(
         &mut decoder,
         &event("session.idle", r#"{"sessionID":"ses_1"}"#),
     );
-    let [Observation::Resulted(result)] = &seen[..] else {
+    let [AgentEvent::Resulted(result)] = &seen[..] else {
         panic!("{seen:?}")
     };
     assert_eq!(result.failure, Some(FailureClass::PromptTooLong));
@@ -178,8 +178,8 @@ fn retries_have_their_delay() {
     let mut decoder = opened();
     // The id of the event is from 1794709761629.
     let status = r#"{"sessionID":"ses_1","status":{"type":"retry","attempt":2,"message":"busy","next":1794709765629}}"#;
-    let seen = observe(&mut decoder, &event("session.status", status));
-    let [Observation::Retrying(retry)] = &seen[..] else {
+    let seen = decode(&mut decoder, &event("session.status", status));
+    let [AgentEvent::Retrying(retry)] = &seen[..] else {
         panic!("{seen:?}")
     };
     assert_eq!((retry.attempt, retry.delay_ms), (2, 4000));
@@ -189,10 +189,10 @@ fn retries_have_their_delay() {
 fn a_denied_call_is_reported_once() {
     let mut decoder = opened();
     let asked = r#"{"id":"per_1","sessionID":"ses_1","permission":"bash","patterns":["ls"],"metadata":{},"always":[]}"#;
-    assert_eq!(observe(&mut decoder, &event("permission.asked", asked)), []);
+    assert_eq!(decode(&mut decoder, &event("permission.asked", asked)), []);
     let replied = r#"{"sessionID":"ses_1","requestID":"per_1","reply":"reject"}"#;
-    let seen = observe(&mut decoder, &event("permission.replied", replied));
-    let [Observation::PermissionDenied { tool, .. }] = &seen[..] else {
+    let seen = decode(&mut decoder, &event("permission.replied", replied));
+    let [AgentEvent::PermissionDenied { tool, .. }] = &seen[..] else {
         panic!("{seen:?}")
     };
     assert_eq!(tool, "bash");
@@ -206,10 +206,10 @@ fn a_line_cut_at_any_byte_is_accepted() {
         for end in 0..line.len() {
             let mut decoder = Decoder::default();
             let mut seen = Vec::new();
-            decoder.observe(&line[..end], &mut seen);
+            decoder.decode(&line[..end], &mut seen);
             let ended = seen
                 .iter()
-                .any(|seen| matches!(seen, Observation::Resulted(_)));
+                .any(|seen| matches!(seen, AgentEvent::Resulted(_)));
             assert!(
                 !ended,
                 "a part of a line is not a result: {:?}",

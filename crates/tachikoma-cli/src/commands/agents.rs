@@ -9,7 +9,7 @@ use tachikoma_agents::line::{Line, LineSplitter};
 use tachikoma_agents::report::{Exit, Report, Summing};
 use tachikoma_agents::{Decoder, claude, opencode};
 use tachikoma_core::Context;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 use tachikoma_loop_runner::store::{compressed, is_damage};
 
 use crate::args::{AgentsCommand, DecodeArgs, DecodedAgent};
@@ -63,7 +63,7 @@ fn read(path: &Path, mut summing: Summing, line_bytes_max: usize) -> io::Result<
     let mut content: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        compressed::open_named(path, &Vault::plain())?.content
+        compressed::open_named(path, &Encryption::plain())?.content
     };
     let mut lines = LineSplitter::new(line_bytes_max);
     let mut binary = false;

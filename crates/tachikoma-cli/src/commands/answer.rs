@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tachikoma_core::{Choice, NOTE_BYTES_MAX};
-use tachikoma_loop_runner::control::Request;
+use tachikoma_loop_runner::control::ControlRequest;
 
 use super::control::ask_live;
 use super::note::said;
@@ -28,7 +28,7 @@ pub fn answer(workspace: &Workspace, args: &AnswerArgs) -> Result<ExitCode, Fail
         return Err(Failure::usage("`edit` and `--prompt-file` go together")
             .hint("`tachikoma answer edit --prompt-file FILE`"));
     }
-    let request = Request::Answer {
+    let request = ControlRequest::Answer {
         id,
         choice,
         prompt_file,
@@ -47,7 +47,7 @@ fn choice(word: &str) -> Result<Choice, Failure> {
     let found = Choice::ALL.into_iter().find(|choice| choice.word() == word);
     found.ok_or_else(|| {
         let words: Vec<&str> = Choice::ALL.iter().map(|choice| choice.word()).collect();
-        Failure::usage(format!("`{word}` is no answer")).hint(format!(
+        Failure::usage(format!("`{word}` is not an answer")).hint(format!(
             "an answer is one of {}; `tachikoma status` shows which of them the question offers",
             words.join(", ")
         ))
@@ -64,12 +64,12 @@ pub fn tell(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure
     let text = said(words)?;
     if text.is_empty() || text.len() > NOTE_BYTES_MAX {
         let what = format!(
-            "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes, not {}",
+            "a message to the agent has from 1 to {NOTE_BYTES_MAX} bytes, not {}",
             text.len()
         );
         return Err(
             Failure::usage(what).hint("put more into the prompt: it is read at every iteration")
         );
     }
-    ask_live(workspace, &Request::Tell { text })
+    ask_live(workspace, &ControlRequest::Tell { text })
 }

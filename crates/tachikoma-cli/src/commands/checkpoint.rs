@@ -36,9 +36,9 @@ fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure>
                 .hint("`tachikoma checkpoint show --now` shows what one would get"),
         );
     };
-    let text = checkpoints::read(&current.dir, session, &current.vault).map_err(unread)?;
+    let text = checkpoints::read(&current.dir, session, &current.encryption).map_err(unread)?;
     text.ok_or_else(|| {
-        let failure = Failure::new(format!("no hand-off to session {session} is kept"));
+        let failure = Failure::new(format!("there is no hand-off for session {session}"));
         let numbers: Vec<String> = listed.iter().map(ToString::to_string).collect();
         match numbers.len() {
             0 => failure.hint("none is: no session has taken over from another yet"),

@@ -22,7 +22,7 @@ pub fn context(
 ) -> Result<ExitCode, Failure> {
     let current = workspace.current_loop()?;
     let mut curves = curve::Curves::new(session.map(SessionNo));
-    records::read(&current.dir, &current.vault, Seq(0), |record| {
+    records::read(&current.dir, &current.encryption, Seq(0), |record| {
         curves.take(&record);
     })?;
     let Some(curve) = curves.finish() else {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tachikoma_core::{Answer, LoopCommand};
-use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
+use tachikoma_loop_runner::control::{Client, ClientError, ControlRequest, Response};
 use tachikoma_loop_runner::store::lock;
 
 use crate::failure::{Failure, chain};
@@ -14,14 +14,14 @@ use crate::workspace::Workspace;
 
 /// Sends a command to the live runner and prints its answer.
 pub fn tell(workspace: &Workspace, command: LoopCommand) -> Result<ExitCode, Failure> {
-    ask_live(workspace, &Request::Command { command })
+    ask_live(workspace, &ControlRequest::Command { command })
 }
 
 /// Sends a request to the live runner and prints its answer.
-pub fn ask_live(workspace: &Workspace, request: &Request) -> Result<ExitCode, Failure> {
+pub fn ask_live(workspace: &Workspace, request: &ControlRequest) -> Result<ExitCode, Failure> {
     let no_live_loop = || {
         Failure::new(format!("no loop runs in {}", workspace.directory.display()))
-            .hint("`tachikoma run` starts one, or goes on with the last")
+            .hint("`tachikoma run` starts one, or continues the last one")
     };
     let working_dir = workspace.working_dir()?.ok_or_else(no_live_loop)?;
     let socket = live_socket(&working_dir).ok_or_else(no_live_loop)?;
@@ -30,7 +30,10 @@ pub fn ask_live(workspace: &Workspace, request: &Request) -> Result<ExitCode, Fa
 }
 
 /// Sends a request to the runner that listens at `socket`.
-pub fn ask(socket: &Path, request: &Request) -> Result<Result<Response, ClientError>, Failure> {
+pub fn ask(
+    socket: &Path,
+    request: &ControlRequest,
+) -> Result<Result<Response, ClientError>, Failure> {
     Ok(runtime()?.block_on(async { Client::connect(socket).await?.ask(request).await }))
 }
 

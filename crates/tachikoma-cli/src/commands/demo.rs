@@ -10,8 +10,8 @@ use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
 use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{Layers, Origin};
+use tachikoma_loop_runner::store::encryption::Encryption;
 use tachikoma_loop_runner::store::recover::Loss;
-use tachikoma_loop_runner::store::vault::Vault;
 use toml::Value;
 
 use super::run::run_here;
@@ -141,8 +141,8 @@ fn config(workspace: &Workspace, dir: &Path) -> Result<LoopConfig, Failure> {
         loss: Loss::Refuse,
         cgroup: true,
         secrets: BTreeMap::new(),
-        surroundings: tachikoma_loop_runner::cloud::Surroundings::default(),
-        vault: Vault::plain(),
+        cloud_environment: tachikoma_loop_runner::cloud::CloudEnvironment::default(),
+        encryption: Encryption::plain(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     })
 }

@@ -38,7 +38,7 @@ pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure>
             &CancelToken::new(),
         );
         present
-            .map_err(|error| snapshots::failed("the work tree cannot be looked at", &error))?
+            .map_err(|error| snapshots::failed("the work tree cannot be read", &error))?
             .tree
             .clone()
     };

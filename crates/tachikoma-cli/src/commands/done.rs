@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use tachikoma_core::NOTE_BYTES_MAX;
-use tachikoma_loop_runner::control::Request;
+use tachikoma_loop_runner::control::ControlRequest;
 
 use super::note::tell_own_loop;
 use crate::failure::Failure;
@@ -15,14 +15,14 @@ pub fn done(workspace: &Workspace, reason: Option<String>) -> Result<ExitCode, F
     let reason = reason.filter(|words| !words.is_empty());
     if let Some(words) = reason.as_ref().filter(|words| words.len() > NOTE_BYTES_MAX) {
         let what = format!(
-            "the reason has {} bytes; at most {NOTE_BYTES_MAX} are kept",
+            "the reason has {} bytes; the limit is {NOTE_BYTES_MAX}",
             words.len()
         );
         return Err(Failure::usage(what).hint("a sentence is enough: the gates look at the work"));
     }
     tell_own_loop(
         workspace,
-        &Request::Done { reason },
+        &ControlRequest::Done { reason },
         "completion is claimed for an iteration that runs; `tachikoma run` starts one",
     )
 }

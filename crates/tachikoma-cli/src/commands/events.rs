@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tachikoma_core::{Record, Seq};
-use tachikoma_loop_runner::control::{Client, Request, Response};
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::control::{Client, ControlRequest, Response};
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use super::control::{live_socket, unreachable_runner};
 use super::records;
@@ -21,11 +21,11 @@ pub fn events(workspace: &Workspace, follow: bool, json: bool) -> Result<ExitCod
     let Current {
         dir,
         working_dir,
-        vault,
+        encryption,
         ..
     } = workspace.current_loop()?;
-    let mut printer = Printer {
-        vault,
+    let mut printer = EventPrinter {
+        encryption,
         json,
         seen: Seq(0),
         lines: Lines::default(),
@@ -38,8 +38,8 @@ pub fn events(workspace: &Workspace, follow: bool, json: bool) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-struct Printer {
-    vault: Vault,
+struct EventPrinter {
+    encryption: Encryption,
     json: bool,
     seen: Seq,
     lines: Lines,
@@ -47,10 +47,10 @@ struct Printer {
     said: Vec<String>,
 }
 
-impl Printer {
+impl EventPrinter {
     fn catch_up(&mut self, dir: &Path) -> Result<(), Failure> {
-        let (after, vault) = (self.seen, self.vault.clone());
-        let damaged = records::read_quietly(dir, &vault, after, |record| self.print(&record))?;
+        let (after, encryption) = (self.seen, self.encryption.clone());
+        let damaged = records::read_quietly(dir, &encryption, after, |record| self.print(&record))?;
         for words in damaged {
             // With `--follow` the journal is read more than once.
             if !self.said.contains(&words) {
@@ -67,7 +67,7 @@ impl Printer {
             let mut client = Client::connect(&socket)
                 .await
                 .map_err(|error| unreachable_runner(&error))?;
-            let request = Request::Follow { after: self.seen };
+            let request = ControlRequest::Follow { after: self.seen };
             client
                 .send(&request)
                 .await
@@ -101,7 +101,7 @@ impl Printer {
         let expected = self.seen.next();
         if record.seq > expected {
             out::note(&format!(
-                "note: the records from {expected} to {} are lost; the journal goes on at {}",
+                "note: the records from {expected} to {} are lost; the journal continues at {}",
                 record.seq.0 - 1,
                 record.seq
             ));

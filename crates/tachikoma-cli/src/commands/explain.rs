@@ -7,7 +7,7 @@ use tachikoma_core::{LoopState, Phase};
 use tachikoma_loop_runner::journal_reader::{self, JournalRead};
 use tachikoma_loop_runner::store::{layout, lock};
 
-use super::replay::{Launches, reach_words};
+use super::replay::reach_words;
 use crate::failure::Failure;
 use crate::out;
 use crate::report::json as json_line;
@@ -24,16 +24,11 @@ pub fn explain(
     let current = workspace.named_loop(name)?;
     // Checked first: a runner that ends meanwhile has written its end.
     let live = is_live(&current);
-    let mut launches = Launches::default();
-    let (reach, explained) = {
-        // The policies that are asked again do not depend on the repository.
-        let rules = |launch: &_| launches.recorded(launch, Some(false)).policy;
-        let mut explain = Explain::new(current.loop_id, iteration, rules);
-        let reach =
-            journal_reader::read(&current.dir, &current.vault, |record| explain.take(&record))?;
-        (reach, explain.finish())
-    };
-    launches.say();
+    let mut explain = Explain::new(current.loop_id, iteration);
+    let reach = journal_reader::read(&current.dir, &current.encryption, |record| {
+        explain.take(&record)
+    })?;
+    let explained = explain.finish();
     let Some(account) = &explained.account else {
         let what = format!(
             "loop {} has no iteration {}",
@@ -112,7 +107,7 @@ fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
     let state = &explained.state;
     if explained.lost > 0 {
         out::note(&format!(
-            "note: {} records are lost; what they said is not part of this",
+            "note: {} records are lost; this report does not include them",
             explained.lost
         ));
     }
@@ -144,8 +139,8 @@ fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
             Phase::Idle | Phase::Ended { .. } => format!("after iteration {}", state.iteration),
         };
         out::note(&format!(
-            "note: the journal ends with record {} ({}), {doing}, and nobody runs the loop: its runner was killed, or the \
-             machine went down; `tachikoma run` goes on with it",
+            "note: the journal ends with record {} ({}), {doing}, and the loop is not running: its runner was killed, or the \
+             machine went down; `tachikoma run` continues it",
             state.seq, state.time
         ));
     }

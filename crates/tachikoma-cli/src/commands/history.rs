@@ -34,7 +34,7 @@ pub fn history(workspace: &Workspace, of_reboots: bool, json: bool) -> Result<Ex
         printed += 1;
         print(iteration, json);
     };
-    records::read(&current.dir, &current.vault, Seq(0), |record| {
+    records::read(&current.dir, &current.encryption, Seq(0), |record| {
         if let Some(iteration) = under_way.take(&record) {
             show(&iteration);
         }

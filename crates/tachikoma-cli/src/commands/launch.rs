@@ -166,7 +166,7 @@ pub fn plan(
         ..Launch::default()
     };
     let config = LoopConfig {
-        vault: workspace.vault(&working_dir, &loaded.settings),
+        encryption: workspace.encryption(&working_dir, &loaded.settings),
         settings: loaded.settings.clone(),
         working_dir,
         launch,
@@ -184,7 +184,7 @@ pub fn plan(
         loss,
         cgroup: true,
         secrets: secrets_of(&loaded.settings, None)?,
-        surroundings: workspace.surroundings(),
+        cloud_environment: workspace.cloud_environment(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     };
     Ok(Plan {
@@ -208,13 +208,13 @@ pub(super) fn secrets_of(
         for name in notify.variables() {
             let value = secrets::value(name).ok_or_else(|| {
                 Failure::usage(format!(
-                    "notify {number} ({}): the variable `{name}` is not set, or no text",
+                    "notify {number} ({}): the variable `{name}` is not set, or is not UTF-8",
                     notify.to.word()
                 ))
             })?;
             if notify.url_env.as_ref() == Some(name) && !notify.to.takes(&value) {
                 return Err(Failure::usage(format!(
-                    "notify {number} ({}): what the variable `{name}` has is no address that such a message can be sent to",
+                    "notify {number} ({}): the value of the variable `{name}` is not a valid address for it",
                     notify.to.word()
                 )));
             }
@@ -228,103 +228,97 @@ pub(super) fn secrets_of(
 type Flags = BTreeMap<&'static str, (&'static str, Value)>;
 
 fn flags(args: &RunArgs) -> Result<Flags, Failure> {
-    let mut flags = BTreeMap::new();
-    if let Some(path) = &args.prompt {
-        let path = path
-            .to_str()
-            .ok_or_else(|| Failure::usage("the prompt's path is not UTF-8"))?;
-        flags.insert("prompt_path", ("PROMPT", Value::from(path)));
+    let other_agent = |than: &str| args.agent.as_deref().is_some_and(|agent| agent != than);
+    if args.attach.is_some() && other_agent("opencode") {
+        let what = "`--attach` is for `--agent opencode`, and another agent was named";
+        return Err(Failure::usage(what).hint("leave out `--agent` or `--attach`"));
     }
-    if let Some(agent) = &args.agent {
-        flags.insert("agent.name", ("--agent", Value::from(agent.as_str())));
+    if !args.program.is_empty() && other_agent("command") {
+        let what = "`-- PROGRAM` is for `--agent command`, and another agent was named";
+        return Err(Failure::usage(what).hint("leave out `--agent` or the program"));
     }
-    if let Some(url) = &args.attach {
-        if args
-            .agent
-            .as_deref()
-            .is_some_and(|agent| agent != "opencode")
-        {
-            let what = "`--attach` is for `--agent opencode`, and another agent was named";
-            return Err(Failure::usage(what).hint("leave out `--agent` or `--attach`"));
-        }
-        flags.insert("agent.name", ("--attach", Value::from("opencode")));
-        let url = match url.as_str() {
-            "own" => "",
-            url => url,
-        };
-        flags.insert("opencode.attach", ("--attach", Value::from(url)));
-    }
-    if let Some(limit) = args.max_iterations {
-        flags.insert("max_iterations", ("--max-iterations", Value::from(limit)));
-    }
-    if let Some(usd) = args.max_cost {
-        flags.insert(
+    let prompt = args.prompt.as_ref().map(|path| {
+        path.to_str()
+            .ok_or_else(|| Failure::usage("the prompt's path is not UTF-8"))
+    });
+    let text = |text: &Option<String>| text.as_deref().map(Value::from);
+    let program = Some(&args.program).filter(|program| !program.is_empty());
+    let url = args.attach.as_deref();
+    let url = url.map(|url| if url == "own" { "" } else { url });
+    let on = |given: bool| given.then_some(Value::from(true));
+    let off = |given: bool| given.then_some(Value::from(false));
+    // Of two flags for one key the later one counts.
+    let given = [
+        (
+            "prompt_path",
+            "PROMPT",
+            prompt.transpose()?.map(Value::from),
+        ),
+        ("agent.name", "--agent", text(&args.agent)),
+        (
+            "agent.name",
+            "--attach",
+            url.map(|_| Value::from("opencode")),
+        ),
+        ("opencode.attach", "--attach", url.map(Value::from)),
+        (
+            "max_iterations",
+            "--max-iterations",
+            args.max_iterations.map(Value::from),
+        ),
+        (
             "stop_conditions.max_cost_usd",
-            ("--max-cost", Value::from(usd)),
-        );
-    }
-    if let Some(time) = &args.max_duration {
-        flags.insert(
+            "--max-cost",
+            args.max_cost.map(Value::from),
+        ),
+        (
             "stop_conditions.max_duration",
-            ("--max-duration", Value::from(time.as_str())),
-        );
-    }
-    if let Some(percent) = args.context_threshold {
-        flags.insert(
+            "--max-duration",
+            text(&args.max_duration),
+        ),
+        (
             "context_redline_percent",
-            ("--context-threshold", Value::from(percent)),
-        );
-    }
-    if let Some(tokens) = args.context_tokens {
-        flags.insert(
+            "--context-threshold",
+            args.context_threshold.map(Value::from),
+        ),
+        (
             "reboot.context_redline_tokens",
-            ("--context-tokens", Value::from(tokens)),
-        );
-    }
-    if let Some(limit) = args.max_restarts {
-        flags.insert(
+            "--context-tokens",
+            args.context_tokens.map(Value::from),
+        ),
+        (
             "reboot.max_restarts",
-            ("--max-restarts", Value::from(limit)),
-        );
-    }
-    if args.fresh_session {
-        flags.insert(
+            "--max-restarts",
+            args.max_restarts.map(Value::from),
+        ),
+        (
             "session.fresh_each_iteration",
-            ("--fresh-session", Value::from(true)),
-        );
-    }
-    if let Some(delay) = &args.delay {
-        flags.insert("iteration_delay", ("--delay", Value::from(delay.as_str())));
-    }
-    if args.attended || args.unattended {
-        let flag = match args.attended {
-            true => "--attended",
-            false => "--unattended",
-        };
-        flags.insert("attended_mode", (flag, Value::from(args.attended)));
-    }
-    if args.no_auto_commit {
-        flags.insert("git.auto_commit", ("--no-auto-commit", Value::from(false)));
-    }
-    if args.auto_commit {
-        flags.insert("git.auto_commit", ("--auto-commit", Value::from(true)));
-    }
-    if !args.program.is_empty() {
-        if args
-            .agent
-            .as_deref()
-            .is_some_and(|agent| agent != "command")
-        {
-            let what = "`-- PROGRAM` is for `--agent command`, and another agent was named";
-            return Err(Failure::usage(what).hint("leave out `--agent` or the program"));
-        }
-        flags.insert("agent.name", ("-- PROGRAM", Value::from("command")));
-        flags.insert(
+            "--fresh-session",
+            on(args.fresh_session),
+        ),
+        ("iteration_delay", "--delay", text(&args.delay)),
+        ("attended_mode", "--attended", on(args.attended)),
+        ("attended_mode", "--unattended", off(args.unattended)),
+        (
+            "git.auto_commit",
+            "--no-auto-commit",
+            off(args.no_auto_commit),
+        ),
+        ("git.auto_commit", "--auto-commit", on(args.auto_commit)),
+        (
+            "agent.name",
+            "-- PROGRAM",
+            program.map(|_| Value::from("command")),
+        ),
+        (
             "agents.command.program",
-            ("-- PROGRAM", Value::from(args.program.clone())),
-        );
-    }
-    Ok(flags)
+            "-- PROGRAM",
+            program.cloned().map(Value::from),
+        ),
+    ];
+    let given = given.into_iter();
+    let given = given.filter_map(|(key, flag, value)| Some((key, (flag, value?))));
+    Ok(given.collect())
 }
 
 /// Returns the key that `--model` sets: that of the agent of this run.
@@ -411,7 +405,7 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
 /// Returns the launch of the existing loop.
 fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<Before>, Failure> {
     let copies = workspace.copies(working_dir);
-    let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
+    let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.encryption)? else {
         return Ok(None);
     };
     let dir = layout::loop_dir(working_dir, loop_id);
@@ -445,13 +439,13 @@ fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failu
     }
     match accepted() {
         Some(state) => failure.hint(format!(
-            "nothing was changed; `tachikoma run --accept-loss` goes on from record {} (iteration {}) and keeps what \
-             follows in `.ralph/quarantine/`, `--new` begins a new loop beside it",
+            "nothing was changed; `tachikoma run --accept-loss` continues from record {} (iteration {}) and keeps what \
+             follows in `.ralph/quarantine/`, `--new` starts a new loop beside it",
             state.seq, state.iteration
         )),
         None => failure.hint(
             "nothing was changed, and nothing before that line can be gone on from: restore the file, or \
-             `tachikoma run --new` begins a new loop beside it",
+             `tachikoma run --new` starts a new loop beside it",
         ),
     }
 }

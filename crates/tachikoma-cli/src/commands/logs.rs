@@ -7,7 +7,7 @@ use tachikoma_agents::line::LineSplitter;
 use tachikoma_loop_runner::session::transcripts;
 use tachikoma_loop_runner::settings::SessionSettings;
 use tachikoma_loop_runner::store::compressed;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use crate::failure::Failure;
 use crate::out;
@@ -40,18 +40,18 @@ pub fn logs(workspace: &Workspace, iteration: Option<u32>) -> Result<ExitCode, F
             || "the agent".to_owned(),
             |number| format!("the agent in iteration {number}"),
         );
-        let what = format!("{which} has written nothing, or it is not kept any more");
+        let what = format!("{which} has no output, or its transcript was deleted");
         return Err(Failure::new(what).hint(format!("transcripts are in {}", dir.display())));
     }
     for file in &files {
         let unread = |error| Failure::unread(&file.path, &error);
-        print(&file.path, &current.vault).map_err(unread)?;
+        print(&file.path, &current.encryption).map_err(unread)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(path: &Path, vault: &Vault) -> std::io::Result<()> {
-    let mut reader = compressed::open(path, vault)?.content;
+fn print(path: &Path, encryption: &Encryption) -> std::io::Result<()> {
+    let mut reader = compressed::open(path, encryption)?.content;
     let mut lines = LineSplitter::new(LINE_BYTES_MAX);
     let mut each = |line: tachikoma_agents::line::Line<'_>| {
         let cut = if line.omitted_bytes > 0 {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tachikoma_core::NOTE_BYTES_MAX;
-use tachikoma_loop_runner::control::Request;
+use tachikoma_loop_runner::control::ControlRequest;
 use tachikoma_loop_runner::store::lock;
 
 use super::control::{answered, ask, live_socket, unreachable_runner};
@@ -21,13 +21,13 @@ pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure
     }
     if text.len() > NOTE_BYTES_MAX {
         let what = format!(
-            "the note has {} bytes; at most {NOTE_BYTES_MAX} are kept",
+            "the note has {} bytes; the limit is {NOTE_BYTES_MAX}",
             text.len()
         );
         return Err(Failure::usage(what)
             .hint("write the rest to a file in the work tree, and name that in the note"));
     }
-    tell_own_loop(workspace, &Request::Note { text }, NOTE_HINT)
+    tell_own_loop(workspace, &ControlRequest::Note { text }, NOTE_HINT)
 }
 
 /// Returns the text of the command line, or standard input if it is `-`.
@@ -49,12 +49,12 @@ pub fn said(words: &[String]) -> Result<String, Failure> {
 
 /// What to do about a note that no runner accepts.
 const NOTE_HINT: &str =
-    "a note is kept by the loop that runs; `tachikoma run` starts one, or goes on with the last";
+    "a note needs a running loop; `tachikoma run` starts one, or continues the last one";
 
 /// Asks the runner of the loop that started the caller, or of the loop here.
 pub fn tell_own_loop(
     workspace: &Workspace,
-    request: &Request,
+    request: &ControlRequest,
     hint: &str,
 ) -> Result<ExitCode, Failure> {
     let no_live_loop = |dir: &std::path::Path| no_live_loop(dir).hint(hint);

@@ -28,12 +28,12 @@ pub fn test(workspace: &Workspace, number: Option<usize>) -> Result<ExitCode, Fa
     let secrets = launch::secrets_of(&settings, number)?;
     let guard = workspace.ourselves(GUARD)?;
     let mut failed = false;
-    let report = |sent: notify::Sent| {
+    let report = |sent: notify::TestDelivery| {
         failed |= sent.error.is_some();
         let how = sent.error.unwrap_or_else(|| "sent".to_owned());
         out::line(&format!("{}: {how}", sent.target));
     };
-    let proxies = workspace.surroundings().proxies();
+    let proxies = workspace.cloud_environment().proxies();
     let (targets, dir) = (&settings.notify, &base.working_dir);
     block_on(notify::test(
         targets, &secrets, dir, &guard, &proxies, number, report,

@@ -44,7 +44,7 @@ fn dir_here(workspace: &Workspace) -> Result<PathBuf, Failure> {
 /// Returns the failure for a missing supervisor.
 fn no_supervisor(workspace: &Workspace) -> Failure {
     Failure::new(format!(
-        "no OpenCode server is kept running in {}",
+        "no OpenCode server is supervised in {}",
         workspace.directory.display()
     ))
     .hint("`tachikoma opencode up` starts one")

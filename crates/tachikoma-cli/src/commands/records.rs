@@ -5,7 +5,7 @@ use std::path::Path;
 use tachikoma_core::{Record, Seq};
 use tachikoma_loop_runner::journal_reader::{self, DamagedSegment};
 use tachikoma_loop_runner::store::StoreError;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use crate::failure::chain;
 use crate::out;
@@ -14,11 +14,11 @@ use crate::sanitise::sanitise;
 /// Reads the records of the loop in `dir` after `after`, and reports those that cannot be read.
 pub fn read(
     dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     after: Seq,
     each: impl FnMut(Record),
 ) -> Result<(), StoreError> {
-    for words in read_quietly(dir, vault, after, each)? {
+    for words in read_quietly(dir, encryption, after, each)? {
         out::note(&words);
     }
     Ok(())
@@ -27,11 +27,11 @@ pub fn read(
 /// Does the same, and returns the report.
 pub fn read_quietly(
     dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     after: Seq,
     each: impl FnMut(Record),
 ) -> Result<Vec<String>, StoreError> {
-    let reach = journal_reader::records(dir, vault, after, each)?;
+    let reach = journal_reader::records(dir, encryption, after, each)?;
     Ok(reach.damaged.iter().map(words).collect())
 }
 

@@ -91,17 +91,17 @@ pub fn reach_words(reach: &JournalRead, live: bool) -> Vec<String> {
     let mut words: Vec<String> = damaged
         .map(|damaged| {
             format!(
-                "{}; what follows it there is not part of this",
+                "{}; the rest of that file is left out",
                 chain(&damaged.first)
             )
         })
         .collect();
     let gaps = reach.gaps.iter();
-    words.extend(gaps.map(|gap| format!("{gap}; what follows it there is not part of this")));
+    words.extend(gaps.map(|gap| format!("{gap}; the rest of that file is left out")));
     // While a runner is alive this is normal.
     if reach.torn && !live {
         words.push(
-            "the journal is cut in the middle of its last line: whoever wrote it died over it, and that record never counted"
+            "the last line of the journal is incomplete: its runner died while writing it, and the record was never used"
                 .to_owned(),
         );
     }
@@ -132,8 +132,9 @@ pub fn replay(workspace: &Workspace, args: &ReplayArgs) -> Result<ExitCode, Fail
             LaunchRules { recorded, replayed }
         };
         let mut replay = Replay::new(current.loop_id, rules);
-        let reach =
-            journal_reader::read(&current.dir, &current.vault, |record| replay.take(record))?;
+        let reach = journal_reader::read(&current.dir, &current.encryption, |record| {
+            replay.take(record)
+        })?;
         (reach, replay.finish())
     };
     notes(&mut launches, &over, &reach, &replayed)?;
@@ -164,7 +165,7 @@ fn settings(words: &[String]) -> Result<Vec<Setting>, Failure> {
     let setting = |word: &String| {
         match word.split_once('=') {
         Some((_, value)) if is_broken(value.trim()) => {
-            Err(Failure::usage(format!("--set {word}: the value begins like TOML and is none"))
+            Err(Failure::usage(format!("--set {word}: the value is not valid TOML"))
                 .hint("close its quotes and brackets; your shell may have taken some away"))
         }
         Some((key, value)) if !key.trim().is_empty() => Ok(Setting {
@@ -202,13 +203,13 @@ fn notes(
         let added = patterns(launch_rules::rules(&launch, repository, over)?.rules);
         for pattern in added.iter().filter(|pattern| !known.contains(pattern)) {
             launches.note(&format!(
-                "whether the pattern `{pattern}` would have matched is not known: the agent's words are not in the journal"
+                "whether the pattern `{pattern}` would have matched is not known: the agent's output is not in the journal"
             ));
         }
     }
     if replayed.lost > 0 {
         launches.note(&format!(
-            "{} records are lost; the replay goes on from the state after them",
+            "{} records are lost; the replay continues from the state after them",
             replayed.lost
         ));
     }
@@ -235,7 +236,7 @@ fn notes(
 fn decides_nothing(key: &str) -> Option<&'static str> {
     match key {
         "stop_conditions.completion_promise" => Some(
-            "the agent's words are not in the journal, and its claims are those that were recorded",
+            "the agent's output is not in the journal, and its claims are those that were recorded",
         ),
         key if key.starts_with("git.") => {
             Some("commits are not made again, and count as they were recorded")

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_loop_runner::LoopConfig;
 use tachikoma_loop_runner::git::rollback::some;
-use tachikoma_loop_runner::git::start::{self, Standing};
+use tachikoma_loop_runner::git::start::{self, RepositoryState};
 
 use crate::failure::Failure;
 use crate::out;
@@ -13,7 +13,7 @@ use crate::sanitise::sanitise;
 /// The state of the repository before a run.
 #[derive(Debug)]
 pub struct Repository {
-    standing: Result<Standing, String>,
+    standing: Result<RepositoryState, String>,
     commits: bool,
 }
 
@@ -23,7 +23,7 @@ impl Repository {
     pub fn of(config: &LoopConfig, inputs: &[PathBuf]) -> Self {
         let commits = config.settings.git.auto_commit;
         let search_path = config.search_path.as_deref();
-        let mut standing = start::standing(&config.working_dir, search_path, commits);
+        let mut standing = start::repository_state(&config.working_dir, search_path, commits);
         if let Ok(standing) = &mut standing {
             let inputs = inputs.iter().filter_map(|path| path.canonicalize().ok());
             let inputs: Vec<PathBuf> = inputs.collect();
@@ -38,14 +38,14 @@ impl Repository {
     /// Refuses a run in an incomplete work tree, one in which commits are impossible, or one with changes of which
     /// the first commit could not know the owner.
     pub fn check(&self, first: bool, allow_dirty: bool) -> Result<(), Failure> {
-        if let Ok(Standing {
+        if let Ok(RepositoryState {
             half_restored: Some(mark),
             ..
         }) = &self.standing
         {
             let what = "the work tree is half made: a restoration was cut";
             return Err(Failure::usage(what).hint(format!(
-                "the same `tachikoma state restore` again makes all of it; to go on with what is there, delete {}",
+                "run the same `tachikoma state restore` again to complete it; to continue with the present work tree, delete {}",
                 mark.display()
             )));
         }

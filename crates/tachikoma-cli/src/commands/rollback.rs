@@ -13,7 +13,7 @@ use tachikoma_loop_runner::store::layout::is_archived;
 use super::snapshots;
 use super::state::refuse_live;
 use crate::args::RollbackArgs;
-use crate::confirm::{agree, can_ask, nobody_to_ask};
+use crate::confirm::{agree, can_ask, no_terminal};
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::runtime::runtime;
@@ -32,8 +32,8 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     let rules = found.rules(workspace)?;
     let premises = workspace.premises(&current.working_dir)?;
     if !args.yes && !can_ask() {
-        return Err(nobody_to_ask(
-            "nobody can be asked whether to replace files in the work tree",
+        return Err(no_terminal(
+            "this replaces files in the work tree, and there is no terminal to ask for confirmation",
         ));
     }
     // The lock prevents that a loop starts meanwhile.
@@ -61,7 +61,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     .status();
     shown.map_err(|error| Failure::new(format!("git cannot be started: {error}")))?;
     if !args.yes {
-        agree(&format!("bring the work tree back to what it was {to}?"))?;
+        agree(&format!("roll the work tree back to its state {to}?"))?;
     }
     // The user's changes are distinguished from those that come now: these are for the loop to commit.
     let tracker = is_archived(&current.dir).then_some(None);
@@ -73,12 +73,12 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     let name = plan
         .keep(current.loop_id, moment, &cancel)
         .map_err(|error| {
-            snapshots::failed("the work tree as it is cannot be kept", &error)
+            snapshots::failed("the current work tree cannot be saved", &error)
                 .hint("nothing was changed")
         })?;
     let tell = |what: &str| {
         let note = format!(
-            "The operator {what} the work tree back to what it was {to}. What it was is kept as {name}."
+            "The operator {what} the work tree back to its state {to}. The earlier content is saved as {name}."
         );
         if let Err(error) = offline::note(&lock, &premises, current.loop_id, note) {
             out::note(&format!(
@@ -91,16 +91,16 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     if let Some(stale) = RollbackBackup::left_behind(&current.dir, args.to) {
         stale.remove();
     }
-    tell("begins to bring");
+    tell("starts to roll");
     plan.perform(args.to, &cancel).map_err(|error| {
-        let failure = snapshots::failed("the work tree could not be brought back", &error);
+        let failure = snapshots::failed("the work tree could not be rolled back", &error);
         match error {
             PerformError::NotBegun(_) | PerformError::Undone(_) => {
-                tell("could not bring");
+                tell("could not roll");
                 failure.hint("nothing was changed")
             }
             PerformError::Half { .. } => failure.hint(format!(
-                "what it was is kept as {name}: `tachikoma rollback {moment}`"
+                "the earlier content is saved as {name}: `tachikoma rollback {moment}`"
             )),
         }
     })?;
@@ -113,17 +113,15 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
         ));
     }
     // The next session would look for work that is gone.
-    tell("has brought");
+    tell("rolled");
     out::line(&format!(
         "the work tree is as it was {to}; branch, commits and index are as they were"
     ));
-    out::line(&format!("what it was is kept as {name}"));
+    out::line(&format!("the earlier content is saved as {name}"));
     let of = args
         .loop_id
         .map_or_else(String::new, |loop_id| format!(" --loop {loop_id}"));
-    out::line(&format!(
-        "`tachikoma rollback {moment}{of}` brings that back"
-    ));
+    out::line(&format!("`tachikoma rollback {moment}{of}` restores it"));
     Ok(ExitCode::SUCCESS)
 }
 

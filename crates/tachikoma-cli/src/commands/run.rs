@@ -197,7 +197,7 @@ pub async fn run_here(
     let reporter = Reporter::start(
         style,
         handle.subscribe(),
-        (dir, config.vault.clone()),
+        (dir, config.encryption.clone()),
         (seen, state.seq),
         lines,
     );
@@ -243,7 +243,7 @@ pub async fn run_here(
     })?;
     if unwritten {
         out::note(
-            "note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends",
+            "note: the disk is full: the end of this run was not recorded, and `tachikoma run` continues where the journal ends",
         );
     }
     if style == Style::Quiet {
@@ -290,7 +290,7 @@ fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
 
 /// What to do after the end of a loop with temporary state.
 const NOT_KEPT: &str =
-    "nothing of this loop is kept (`state.enabled`); `tachikoma run` begins a new one";
+    "this loop is not saved (`state.enabled = false`); `tachikoma run` starts a new one";
 
 /// Prints what was found and what follows. Recorded events are part of the report for people.
 fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
@@ -324,14 +324,16 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
 fn next_step(outcome: &Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::LimitReached { .. } => {
-            Some("raise `--max-iterations` to go on, or use `--new` to begin again")
+            Some("raise `--max-iterations` to continue, or use `--new` to start over")
         }
         Outcome::Error { .. } => Some(
-            "`tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on",
+            "`tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues",
         ),
-        Outcome::Budget { .. } => Some("raise the budget to go on, or use `--new` to begin again"),
+        Outcome::Budget { .. } => {
+            Some("raise the budget to continue, or use `--new` to start over")
+        }
         Outcome::Condition { .. } | Outcome::Operator | Outcome::Signal { .. } => {
-            Some("`tachikoma run` goes on where this ended")
+            Some("`tachikoma run` continues where it stopped")
         }
         Outcome::Done => None,
     }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use tachikoma_core::{LoopId, Phase, Timestamp};
-use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, Kept, Moment};
+use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, KeptSnapshot, Moment};
 use tachikoma_loop_runner::git::worktree_tree::{Bounds, Rules};
 use tachikoma_loop_runner::git::{
-    self, CancelToken, ChangeOwner, Found, Git, Opened, Repository, TrackerOptions, WorkTracker,
+    self, CancelToken, ChangeOwner, Git, Lookup, Opened, Repository, TrackerOptions, WorkTracker,
 };
 use tachikoma_loop_runner::store::layout;
 use tachikoma_loop_runner::store::layout::ARCHIVED;
@@ -27,11 +27,11 @@ pub struct LoopSnapshots {
     /// Its repository.
     pub repository: Box<Repository>,
     /// Its snapshots in git.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptSnapshot>,
     /// The last iteration.
     pub last: u32,
     /// Whether changes since the last survey belong to the loop.
-    owes_a_look: bool,
+    needs_survey: bool,
     /// The time of its last record.
     until: Timestamp,
 }
@@ -58,7 +58,7 @@ pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapsho
         kept,
         last: found.state.iteration,
         // A runner that died in an iteration has not recorded it yet.
-        owes_a_look: found.state.owes_a_look()
+        needs_survey: found.state.needs_survey()
             || matches!(found.state.phase, Phase::Working { .. }),
         until: found.state.time,
     })
@@ -68,9 +68,9 @@ fn repository(workspace: &Workspace, current: &Current) -> Result<Box<Repository
     let search_path = workspace.search_path();
     let dir = &current.working_dir;
     let reason = match Repository::find(dir, search_path.as_deref(), &CancelToken::new()) {
-        Found::Repository(repository) => return Ok(repository),
-        Found::NoRepository => "it is in no repository".to_owned(),
-        Found::Unusable { reason } => reason,
+        Lookup::Repository(repository) => return Ok(repository),
+        Lookup::NoRepository => "it is in no repository".to_owned(),
+        Lookup::Unusable { reason } => reason,
     };
     Err(
         Failure::new(format!("no snapshots of {}: {reason}", dir.display()))
@@ -86,12 +86,12 @@ fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
     let dir = layout::loop_dir(&working_dir, loop_id);
     if !dir.is_dir() {
         let what = format!("no {loop_id} in {}", working_dir.display());
-        return Err(Failure::new(what).hint("`.ralph/loops` has the loops that are kept"));
+        return Err(Failure::new(what).hint("`.ralph/loops` lists the stored loops"));
     }
     Ok(Current {
-        vault: workspace
+        encryption: workspace
             .premises_to_look_at(&working_dir, &working_dir)
-            .vault,
+            .encryption,
         loop_id,
         dir,
         root: working_dir.clone(),
@@ -102,7 +102,7 @@ fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
 
 impl LoopSnapshots {
     /// Finds the snapshot of a moment, and prints a note if it belongs to an earlier iteration.
-    pub fn at(&self, moment: Moment) -> Result<&Kept, Failure> {
+    pub fn at(&self, moment: Moment) -> Result<&KeptSnapshot, Failure> {
         let found = git_snapshots::resolve(&self.kept, moment);
         let found = found.ok_or_else(|| self.nothing_at(moment))?;
         if found.moment != moment {
@@ -116,7 +116,7 @@ impl LoopSnapshots {
 
     fn nothing_at(&self, moment: Moment) -> Failure {
         let failure = Failure::new(format!(
-            "no snapshot {moment} of {} is kept",
+            "there is no snapshot {moment} of {}",
             self.current.loop_id
         ));
         let iterations = self.kept.iter().filter_map(|kept| match kept.moment {
@@ -177,7 +177,7 @@ impl LoopSnapshots {
             max_file_bytes: rules.max_file_bytes,
             runtime_files: rules.runtime_files.clone(),
         };
-        let owner = ChangeOwner::since_last_survey(self.owes_a_look, lock.died(), self.until);
+        let owner = ChangeOwner::since_last_survey(self.needs_survey, lock.died(), self.until);
         match git::open(options, owner, &CancelToken::new()) {
             Opened::Ready { tracker, .. } => Some(tracker),
             Opened::NoRepository | Opened::Unusable { .. } => None,
@@ -188,7 +188,7 @@ impl LoopSnapshots {
 /// Returns the command for git's `diff` of two trees. The repository can name programs for it, which an agent may have
 /// written, so only the operator's own pager is used.
 pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> Command {
-    let mut command = git.on_the_terminal();
+    let mut command = git.terminal_command();
     let settings = operators_pager(git).filter(|_| pager);
     match settings {
         Some((program, when)) => {
@@ -215,8 +215,10 @@ fn operators_pager(git: &Git) -> Option<(OsString, String)> {
     // Run outside of a repository.
     let elsewhere = git.clone().in_dir(Path::new("/"));
     let setting = |words: &[&str]| {
-        let answer = elsewhere.order(words).run(&CancelToken::new()).ok()?;
-        let text = String::from_utf8_lossy(&answer.bytes).trim_end().to_owned();
+        let answer = elsewhere.command(words).run(&CancelToken::new()).ok()?;
+        let text = String::from_utf8_lossy(&answer.stdout)
+            .trim_end()
+            .to_owned();
         Some(text).filter(|_| answer.code == Some(0))
     };
     setting(&["version"])?;

@@ -5,8 +5,10 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tachikoma_core::{ConditionSummary, Copies, GitSummary, ProgressSummary, Status, short_commit};
-use tachikoma_loop_runner::control::{Client, ClientError, Request, Response};
+use tachikoma_core::{
+    ConditionSummary, GitSummary, ProgressSummary, Status, Uploads, short_commit,
+};
+use tachikoma_loop_runner::control::{Client, ClientError, ControlRequest, Response};
 use tachikoma_loop_runner::store::lock;
 use tachikoma_loop_runner::store::recover::{self, Loss};
 
@@ -51,7 +53,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
     if let Some(socket) = live_socket(&working_dir) {
         let asked = runtime()?.block_on(async {
             let mut client = Client::connect_within(&socket, PATIENCE).await?;
-            client.ask(&Request::Status).await
+            client.ask(&ControlRequest::Status).await
         });
         match asked {
             Ok(Response::Status { status }) => return Ok(Some(*status)),
@@ -112,7 +114,7 @@ fn text(status: &Status) -> String {
     if let Some(question) = &status.question {
         let until = question.until;
         let until =
-            until.map(|until| format!("; {} at {until} if nobody answers", question.default));
+            until.map(|until| format!("; without an answer: {} at {until}", question.default));
         line(
             "question",
             format!("{}: {}", question.id, sanitise(&question.about)),
@@ -125,11 +127,11 @@ fn text(status: &Status) -> String {
     if let Some(question) = &status.question_left {
         let about = format!("{}: {}", question.id, sanitise(&question.about));
         line("question", about);
-        let run = "nobody runs the loop; `tachikoma run` asks it again";
+        let run = "the loop is not running; `tachikoma run` asks again";
         line("answer", run.to_owned());
     }
     if let Some(id) = status.unanswered {
-        let so = "was not answered in time, and the loop is paused; `tachikoma resume` goes on";
+        let so = "was not answered in time, and the loop is paused; `tachikoma resume` continues";
         line("question", format!("{id} {so}"));
     }
     line(
@@ -187,8 +189,8 @@ fn text(status: &Status) -> String {
             format!("{how} at iteration {iteration} ({times} in a row): {error}"),
         );
     }
-    for words in &status.told {
-        let when = match (words.in_prompt, words.passed_on) {
+    for words in &status.messages {
+        let when = match (words.in_prompt, words.delivered) {
             (true, _) => "in the prompt of this attempt",
             (false, true) => "passed on in this attempt",
             (false, false) => "waits",
@@ -198,7 +200,7 @@ fn text(status: &Status) -> String {
     if let Some(git) = &status.git {
         line("git", git_text(git));
     }
-    if let Some(copies) = &status.copies {
+    if let Some(copies) = &status.uploads {
         line("copies", copies_text(copies));
     }
     for (name, value) in status.completion.iter().flat_map(check::summary) {
@@ -270,7 +272,7 @@ fn progress_text(progress: &ProgressSummary) -> Option<String> {
 fn git_text(git: &GitSummary) -> String {
     let mut said = Vec::new();
     if git.keeping.is_some() {
-        said.push("the work is being kept".to_owned());
+        said.push("the work is being committed".to_owned());
     }
     said.push(match &git.last_commit {
         Some(last) => format!(
@@ -290,14 +292,14 @@ fn git_text(git: &GitSummary) -> String {
     if git.withheld > 0 {
         let them = if git.withheld == 1 { "it" } else { "them" };
         said.push(format!(
-            "{} that the loop changed not committed, because somebody else had changed {them} before",
+            "{} that the loop changed not committed, because another program or person had changed {them} before",
             files(git.withheld)
         ));
     }
     said.join("; ")
 }
 
-fn copies_text(copies: &Copies) -> String {
+fn copies_text(copies: &Uploads) -> String {
     let last = match &copies.last {
         Some(last) => format!("the last one at {} ({} bytes)", last.time, last.bytes),
         None => "none yet".to_owned(),
@@ -317,7 +319,7 @@ fn copies_text(copies: &Copies) -> String {
 pub fn state_text(status: &Status) -> String {
     match (&status.runner, &status.outcome) {
         (None, None) if status.iteration > 0 => {
-            "interrupted: its runner is gone; `tachikoma run` goes on with it".to_owned()
+            "interrupted: its runner is gone; `tachikoma run` continues it".to_owned()
         }
         (None | Some(_), None | Some(_)) => status.state.to_string(),
     }

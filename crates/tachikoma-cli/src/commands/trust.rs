@@ -32,7 +32,7 @@ pub fn trust(workspace: &Workspace, revoke: bool) -> Result<ExitCode, Failure> {
     let configuration = configuration(&trust, &base.working_dir, &base.loaded)?;
     let adopted = adopt(workspace, &trust, &base.working_dir)?;
     if let Some(Adopted { loop_id, lines, .. }) = &adopted {
-        let what = format!("{loop_id} is yours: `tachikoma run` goes on with it");
+        let what = format!("{loop_id} is yours: `tachikoma run` continues it");
         out::line(&listed(&what, lines));
     }
     if !configuration && adopted.is_none() {
@@ -75,7 +75,7 @@ pub fn adopt(
     working_dir: &Path,
 ) -> Result<Option<Adopted>, Failure> {
     let copies = workspace.copies(working_dir);
-    let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.vault)? else {
+    let Some(loop_id) = loops::current(working_dir, &copies.snapshot, &copies.encryption)? else {
         return Ok(None);
     };
     let dir = layout::loop_dir(working_dir, loop_id);

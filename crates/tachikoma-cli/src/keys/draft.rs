@@ -44,7 +44,7 @@ impl Draft {
             .arg(&self.path);
         command.current_dir(working_dir);
         let shown = editor.to_string_lossy();
-        let status = lent::run(&mut command, lent::Whose::Operators)
+        let status = lent::run(&mut command, lent::Control::Operator)
             .map_err(|error| format!("`{shown}`: {error}"))?;
         let after = std::fs::read_to_string(&self.path).map_err(no)?;
         let empty = after.trim().is_empty();
@@ -60,7 +60,7 @@ impl Draft {
         }
         match (self.kept, empty) {
             (true, _) => Ok(()),
-            (false, true) => Err("an empty prompt is none: the prompt stays as it was".to_owned()),
+            (false, true) => Err("the edited prompt is empty: the prompt is unchanged".to_owned()),
             (false, false) => Err("nothing was changed: the prompt is as it was".to_owned()),
         }
     }

@@ -12,7 +12,7 @@ use rustix::process::{
 };
 use rustix::stdio::stdin;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
-use tachikoma_loop_runner::process::{Attended, Operators, give_terminal};
+use tachikoma_loop_runner::process::{Attended, OperatorProgram, give_terminal};
 
 use super::raw;
 
@@ -29,17 +29,17 @@ fn guest() -> MutexGuard<'static, Option<Pid>> {
     GUEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who controls a program that has the terminal.
+/// Whether a program that has the terminal may control the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The operator: its requests are the operator's.
-    Operators,
-    /// The repository names it, so it may be the agent's.
-    Nobodys,
+pub enum Control {
+    /// Yes: its requests count as those of the operator.
+    Operator,
+    /// No: the repository names the program, so the agent may have chosen it.
+    Refused,
 }
 
 /// Runs a program that has the terminal for itself. Restores the terminal in any case.
-pub fn run(command: &mut Command, whose: Whose) -> io::Result<ExitStatus> {
+pub fn run(command: &mut Command, control: Control) -> io::Result<ExitStatus> {
     raw::lend();
     let lent = Lent {
         modes: tcgetattr(stdin()).ok(),
@@ -48,12 +48,12 @@ pub fn run(command: &mut Command, whose: Whose) -> io::Result<ExitStatus> {
     // Registered until it has ended.
     let operators;
     let attended;
-    let pid = match whose {
-        Whose::Operators => {
-            operators = Operators::spawn(command)?;
+    let pid = match control {
+        Control::Operator => {
+            operators = OperatorProgram::spawn(command)?;
             operators.pid()
         }
-        Whose::Nobodys => {
+        Control::Refused => {
             attended = Attended::spawn(command)?.1;
             attended.pid()
         }

@@ -47,7 +47,7 @@ pub fn resuming(
 /// Returns what the loop does first.
 fn next(state: &State, limit: u32) -> String {
     match &state.phase {
-        Phase::Paused { .. } => "it is still paused, and `tachikoma resume` goes on".to_owned(),
+        Phase::Paused { .. } => "it is still paused, and `tachikoma resume` continues".to_owned(),
         Phase::Working { .. } => {
             format!("the iteration is repeated as attempt {}", state.attempt + 1)
         }

@@ -15,7 +15,7 @@ use crate::sanitise::sanitise;
 use crate::zone::local;
 
 /// Text for a paused loop.
-const PAUSED: &str = "paused; `tachikoma resume` goes on";
+const PAUSED: &str = "paused; `tachikoma resume` continues";
 
 /// Turns records into lines for a person, in their order.
 #[derive(Debug, Default)]
@@ -177,7 +177,7 @@ fn lines(record: &Record) -> Vec<String> {
             "waiting up to {} for the tool call or answer under way; Ctrl-C, SIGTERM or `tachikoma stop --now` interrupts it",
             span(boundary_until.since(record.time))
         ),
-        LoopEvent::RungClimbed { rung, .. } => format!("ending the agent: {rung}"),
+        LoopEvent::AgentSignaled { signal, .. } => format!("ending the agent: {signal}"),
         LoopEvent::AgentBusy { activity } => {
             format!("the agent is silent, but at work ({activity}): it has more time")
         }

@@ -248,6 +248,7 @@ mod tests {
                 loop_id: LoopId::from_u128(1),
                 event,
                 input: None,
+                reasons: Vec::new(),
             });
             let shown = screen.progress().unwrap_or_default();
             shown.rsplit_once(" | ").map(|(shown, _)| shown.to_owned())

@@ -35,8 +35,10 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
         } => format!("the work tree was not brought back: {}", sanitise(error)),
         OperatorEvent::Attended { on: true } => "attended: asks between iterations".to_owned(),
         OperatorEvent::Attended { on: false } => "unattended: asks nothing".to_owned(),
-        OperatorEvent::Told { text, .. } => format!("to the agent: {}", sanitise(text)),
-        OperatorEvent::PassedOn { .. } => "the agent is told while its tool runs".to_owned(),
+        OperatorEvent::MessageQueued { text, .. } => format!("to the agent: {}", sanitise(text)),
+        OperatorEvent::MessagesDelivered { .. } => {
+            "the agent is told while its tool runs".to_owned()
+        }
         OperatorEvent::Reloaded { changes, later, .. } => {
             let mut lines = match changes.is_empty() {
                 true => Vec::new(),

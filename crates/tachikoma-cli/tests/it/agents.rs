@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use insta::assert_snapshot;
 use tachikoma_loop_runner::store::compressed;
@@ -121,7 +121,7 @@ fn standard_input_and_compressed_files_give_the_same_result() {
     assert_eq!(read, expected);
 
     let copy = scratch.write("copy.jsonl", fs::read(&plain).unwrap());
-    compressed::replace(&copy, &Vault::plain(), &AtomicBool::new(false)).unwrap();
+    compressed::replace(&copy, &Encryption::plain(), &AtomicBool::new(false)).unwrap();
     for name in ["copy.jsonl", "copy.jsonl.zst"] {
         let words = ["agents", "decode", "claude", name, "--exit=1", "--json"];
         let ran = tachikoma(&scratch).run(words);

@@ -52,7 +52,7 @@ fn a_question_is_answered_by_a_command_and_a_stale_answer_is_refused() {
     assert_eq!(status(&tool)["waiting"]["reason"], "operator");
     let shown = obey(&tool, &["status"]);
     assert!(
-        shown.contains("question   1: iteration 1 is about to begin\nanswer     continue, reboot, edit, pause, stop; pause at "),
+        shown.contains("question   1: iteration 1 is about to begin\nanswer     continue, reboot, edit, pause, stop; without an answer: pause at "),
         "{shown}"
     );
     assert!(!scratch.path().join("up1").exists(), "nothing has begun");
@@ -106,7 +106,7 @@ fn a_question_without_an_answer_pauses_the_loop() {
     assert_eq!(status(&tool)["unanswered"], 1);
     let shown = obey(&tool, &["status"]);
     assert!(
-        shown.contains("question   1 was not answered in time, and the loop is paused; `tachikoma resume` goes on\n"),
+        shown.contains("question   1 was not answered in time, and the loop is paused; `tachikoma resume` continues\n"),
         "{shown}"
     );
     assert!(!scratch.path().join("up1").exists());
@@ -123,7 +123,7 @@ fn a_question_stays_open_after_the_runner_is_killed() {
     kill(live);
     let shown = obey(&tool, &["status"]);
     assert!(
-        shown.contains("question   1: iteration 1 is about to begin\nanswer     nobody runs the loop; `tachikoma run` asks it again\n"),
+        shown.contains("question   1: iteration 1 is about to begin\nanswer     the loop is not running; `tachikoma run` asks again\n"),
         "{shown}"
     );
     let live = tool.spawn(["run"]);
@@ -305,9 +305,7 @@ fn an_iteration_is_rolled_back_and_asked_about_again() {
     await_question(&tool, 4);
     let prompts = scratch.read(".git/prompts");
     assert!(
-        prompts.contains(
-            "The operator has brought the work tree back to what it was before iteration 1."
-        ),
+        prompts.contains("The operator rolled the work tree back to its state before iteration 1."),
         "{prompts}"
     );
     assert_eq!(stop(&tool, live), Some(5));

@@ -174,7 +174,7 @@ fn a_rollback_that_can_be_neither_finished_nor_undone_ends_the_loop() {
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(
-        ran.stdout.contains("error: the rollback is half done"),
+        ran.stdout.contains("error: the rollback is incomplete"),
         "{}",
         ran.snapshot()
     );

@@ -137,7 +137,7 @@ fn a_loop_that_ends_takes_its_terminal_back_from_an_editor() {
     });
     let (code, screen) = terminal.end();
     assert_eq!(code, Some(5));
-    let draft = screen.behind("note: what was being written is in ");
+    let draft = screen.behind("note: your unfinished text is in ");
     let draft = fs::read_to_string(draft.expect("it is said where"));
     assert_eq!(draft.unwrap(), "work\n");
 }
@@ -201,9 +201,9 @@ fn a_late_edit_is_kept_for_the_next_question() {
     obey(&tool, &["answer", "continue"]);
     await_question(&tool, 2);
     close(&scratch);
-    terminal.await_text("`e` at the next question begins with it");
+    terminal.await_text("`e` at the next question opens it again");
     let told = Screen::of(&terminal.raw());
-    let kept = told.behind("note: what was written is kept in ").unwrap();
+    let kept = told.behind("note: your text is saved in ").unwrap();
     let (draft, _) = kept.split_once(';').unwrap();
     let draft = fs::read_to_string(draft).unwrap();
     assert_eq!(draft, "work\nonly this once\n");

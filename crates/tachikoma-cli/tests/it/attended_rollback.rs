@@ -17,7 +17,7 @@ const CHANGES: &str = "*--dry-run*) ;; *read-tree*-m*-u*)";
 const HALF_WAY: &str = "*--dry-run*) ;; *read-tree*-m*-u*";
 
 /// It is about to keep what the work tree was.
-const KEEPS: &str = "*commit-tree*before-rollback*)";
+const KEEPS: &str = "*update-ref*before-rollback*)";
 
 /// A repository with an agent that damages two files and prints its prompt.
 fn spoilt() -> Scratch {
@@ -139,7 +139,7 @@ fn the_next_runner_finishes_a_rollback() {
     await_question(&tool, 4);
     let told = scratch.read(".git/prompts");
     assert!(
-        told.contains("The operator has brought the work tree back"),
+        told.contains("The operator rolled the work tree back"),
         "{told}"
     );
     let kept = scratch.git(&["for-each-ref", "--format=%(refname)"]);

@@ -21,11 +21,11 @@ fn only_the_keys_of_a_question_answer_it() {
     terminal.await_text("  c continue · r reboot · e edit · p pause · q stop; pause in ");
     // Not a key of this question, keys that send more than one byte, and the end of a line.
     for wrong in ["y", "\u{1b}[C", "cc", "\n", "\u{4}"] {
-        let before = terminal.raw().matches("that is no answer").count();
+        let before = terminal.raw().matches("not a valid key").count();
         await_until("keys are read", SOON, || terminal.gives_keys());
         terminal.type_in(wrong);
         await_until("it says so", SOON, || {
-            terminal.raw().matches("that is no answer").count() > before
+            terminal.raw().matches("not a valid key").count() > before
         });
     }
     assert_eq!(status(&tool)["question"]["id"], 1, "it is still open");
@@ -46,10 +46,10 @@ fn keys_resume_and_stop_a_paused_loop() {
     let tool = tool(&scratch);
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
     terminal.answer(b'p');
-    terminal.await_text("paused; `tachikoma resume` goes on");
+    terminal.await_text("paused; `tachikoma resume` continues");
     terminal.await_text("  c continue · q stop");
     terminal.answer(b'p');
-    terminal.await_text("that is no answer; c continue · q stop");
+    terminal.await_text("not a valid key; c continue · q stop");
     terminal.answer(b'c');
     terminal.await_text("question 2: iteration 1 is over");
     terminal.answer(b'p');

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_testkit::{Scratch, await_until};
 
@@ -311,10 +311,7 @@ fn a_run_repairs_damage_from_a_backup() {
     )
     .unwrap();
     let told = say(&scratch, &["state", "show"], 0);
-    assert!(
-        told.contains("a backup and the journal behind it"),
-        "{told}"
-    );
+    assert!(told.contains("a backup and the journal after it"), "{told}");
     say(&scratch, &up_to("2"), 3);
     assert_eq!(
         (status(&scratch)["iteration"].clone(), plan(&scratch)),
@@ -370,7 +367,7 @@ fn a_purge_deletes_backups() {
 }
 
 #[test]
-fn a_loop_that_is_not_kept_is_not_backed_up() {
+fn an_unsaved_loop_is_not_backed_up() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -381,7 +378,7 @@ fn a_loop_that_is_not_kept_is_not_backed_up() {
         status(&scratch)["state"] == "running"
     });
     let told = say(&scratch, &["state", "backup"], 1);
-    assert!(told.contains("is not kept"), "{told}");
+    assert!(told.contains("is not saved"), "{told}");
     kill(&scratch, live);
     assert!(!scratch.path().join(".ralph/backups").exists());
 }
@@ -406,7 +403,8 @@ fn a_killed_runner_leaves_complete_backups_only() {
         for path in backups(&scratch).iter().filter(whole) {
             // A name may have been taken and the file not yet moved there.
             let is_empty = fs::metadata(path).unwrap().len() == 0;
-            let read = tachikoma_loop_runner::store::backup::read_through(path, &Vault::plain());
+            let read =
+                tachikoma_loop_runner::store::backup::read_through(path, &Encryption::plain());
             assert!(is_empty || read.is_ok(), "{}: {read:?}", path.display());
         }
     }

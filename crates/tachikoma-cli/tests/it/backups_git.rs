@@ -154,7 +154,7 @@ fn without_a_terminal_a_restore_needs_a_flag_and_hints_name_it() {
         (
             &["state", "restore"][..],
             2,
-            "error: nobody can be asked whether to bring a loop back\nhint: nothing was changed; say `--yes`\n",
+            "error: this restores a loop, and there is no terminal to ask for confirmation\nhint: nothing was changed; say `--yes`\n",
         ),
         (
             &["state", "restore", "--yes", "nosuch.tar"],

@@ -73,7 +73,7 @@ fn a_budget_of_a_dollar_is_kept_in_the_middle_of_a_turn() {
         assert!(ran.stdout.contains(said), "{}", ran.snapshot());
         let interrupted = "iteration 1 interrupted";
         assert!(ran.stdout.contains(interrupted), "{}", ran.snapshot());
-        let advice = "raise the budget to go on, or use `--new` to begin again";
+        let advice = "raise the budget to continue, or use `--new` to start over";
         assert!(ran.stderr.contains(advice), "{}", ran.snapshot());
         let triggered = &events(&scratch, "stop_condition_triggered");
         assert_eq!(triggered.len(), 1, "{triggered:?}");
@@ -146,7 +146,7 @@ fn without_live_costs_the_budget_is_checked_between_iterations() {
     let ran = run_with(&scratch, &[("MAX_COST_USD", "0.7")]);
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
     assert_eq!(ended(&scratch), ("budget".to_owned(), 0.75));
-    let warned = "max_cost_usd is looked at between iterations only";
+    let warned = "max_cost_usd is checked between iterations only";
     assert_eq!(ran.stdout.matches(warned).count(), 1, "{}", ran.snapshot());
 }
 
@@ -249,7 +249,7 @@ fn budgets_that_cannot_be_enforced_are_reported() {
         .run(run(&["--max-iterations", "1"], "true"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     for key in ["max_cost_usd", "max_tokens"] {
-        let said = format!("agent command does not say what it uses: {key} ends nothing");
+        let said = format!("agent command does not report its usage: {key} has no effect");
         assert!(ran.stderr.contains(&said), "{}", ran.snapshot());
     }
 }

@@ -63,7 +63,7 @@ fn a_silent_agent_times_out() {
     iteration 2 succeeded after [DURATION]
     completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
 }
 
@@ -95,7 +95,7 @@ fn an_agent_that_becomes_silent_times_out() {
     iteration 2 succeeded after [DURATION]
     completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
 }
 
@@ -134,7 +134,7 @@ fn garbage_in_the_output_is_skipped() {
     iteration 1 succeeded after [DURATION]
     completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work, $0.0028)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     assert_eq!(outline(&scratch).0, ["completed"]);
 }
@@ -197,7 +197,7 @@ fn an_agent_that_dies_during_a_turn_is_a_failure() {
     iteration 2 succeeded after [DURATION]
     completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 failed, [DURATION] of work, $0.0028)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     assert_eq!(
         events(&scratch, "session_named").len(),
@@ -288,7 +288,7 @@ fn an_agent_that_dies_between_prompts_is_restarted() {
     iteration 2 succeeded after [DURATION]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work, $0.0056)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     assert_eq!(outline(&scratch), (vec!["completed".to_owned(); 2], 2));
     assert_eq!(
@@ -343,7 +343,7 @@ fn a_reboot_into_the_same_conversation_fails() {
     assert_snapshot!(shown, @"
     exit: 1
     error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, [COST])
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     let outcomes = outline(&scratch).0;
     assert_eq!(outcomes.len(), 3, "{outcomes:?}");
@@ -390,7 +390,7 @@ fn a_failed_new_session_keeps_the_old_one() {
     iteration 2 succeeded after [DURATION]
     completed: the limit of 2 iterations is reached (2 iterations, 1 succeeded, 1 handed over, [DURATION] of work, $0.1057)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     assert_eq!(
         events(&scratch, "session_named").len(),

@@ -212,7 +212,7 @@ fn hand_offs_are_shown_by_session_and_before_they_are_due() {
     exit: 1
     --- stdout
     --- stderr
-    error: no hand-off to session 7 is kept
+    error: there is no hand-off for session 7
     hint: those of these sessions are: 2
     ");
     let now = tachikoma(&scratch).run(["checkpoint", "show", "--now"]);
@@ -267,7 +267,7 @@ fn hand_offs_are_part_of_the_state() {
 }
 
 #[test]
-fn a_loop_that_is_not_kept_hands_over_too() {
+fn an_unsaved_loop_writes_hand_offs() {
     let turns = [did(), says("on it", 171_000), claims(21_000)];
     let scratch = stage(&scenario(turns), "\n[state]\nenabled = false\n");
     let ran = run_claude(&scratch, &["--max-iterations", "9"]);
@@ -295,7 +295,7 @@ fn a_hand_off_that_cannot_be_saved_is_still_used() {
     let ran = live.wait(SOON);
     assert!(
         ran.stdout
-            .contains("warning: the hand-off to session 2 is given, but not kept: "),
+            .contains("warning: the hand-off for session 2 was given to the agent but not saved: "),
         "{}",
         ran.snapshot()
     );

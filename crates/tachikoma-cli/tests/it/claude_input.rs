@@ -64,7 +64,7 @@ fn an_agent_without_a_login_is_reported() {
     iteration 1 failed after [DURATION]: the agent reported that its turn failed: Not logged in · Please run /login
     stopping: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY
     error: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
 }
@@ -77,7 +77,7 @@ fn an_unknown_model_is_reported() {
     iteration 1 failed after [DURATION]: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.
     stopping: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]`
     error: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
 }
@@ -97,7 +97,7 @@ fn unknown_arguments_of_the_agent_are_reported() {
       | error: unknown option '--flag-of-the-future'
     iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future'
     error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result; its last words: error: unknown option '--flag-of-the-future' (1 iteration, 1 failed, [DURATION] of work)
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
 }
@@ -115,7 +115,7 @@ fn an_agent_that_ends_without_output_is_reported() {
     exit: 1
     iteration 1 failed after [DURATION]: the agent ended with exit 1 and without a final result
     error: an iteration failed (max_consecutive_failures = 1); the last one: the agent ended with exit 1 and without a final result (1 iteration, 1 failed, [DURATION] of work)
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
 }
@@ -133,8 +133,8 @@ fn an_untested_version_is_a_warning() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_snapshot!(trouble(&ran), @"
     exit: 3
-    warning: claude 3.0.0 has not been tried with this version of tachikoma; going on
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    warning: claude 3.0.0 has not been tested with this version of tachikoma; continuing
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let warned = events(&scratch, "warned");
     assert_eq!(warned.len(), 1, "once, for all its processes: {warned:?}");
@@ -154,7 +154,7 @@ fn a_missing_conversation_is_replaced() {
     exit: 3
     iteration 2 failed after [DURATION]: the agent reported that its turn failed: No conversation found with session ID: [ID]
     completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work, $0.0056)
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let named = events(&scratch, "session_named");
     assert_eq!(named.len(), 2, "a conversation of its own: {named:?}");

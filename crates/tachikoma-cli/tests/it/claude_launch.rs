@@ -63,6 +63,6 @@ fn a_redline_above_the_limit_of_the_agent_is_a_warning() {
     completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
     --- stderr
     note: context_redline_percent = 92 cannot be reached: with 200000 tokens agent claude takes no prompt above 87.0 %, and sessions are replaced there
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
 }

@@ -312,7 +312,7 @@ fn notes_are_accepted_from_the_agent_in_any_directory_and_from_the_operator() {
         (vec!["note", "  "], "error: the note is empty\n".to_owned()),
         (
             vec!["note", &"x".repeat(5000)],
-            "error: the note has 5000 bytes; at most 4096 are kept\n".to_owned(),
+            "error: the note has 5000 bytes; the limit is 4096\n".to_owned(),
         ),
     ] {
         let ran = tachikoma(&scratch).run(&words);
@@ -333,7 +333,7 @@ fn notes_are_accepted_from_the_agent_in_any_directory_and_from_the_operator() {
     --- stdout
     --- stderr
     error: no loop runs in [DIR]
-    hint: a note is kept by the loop that runs; `tachikoma run` starts one, or goes on with the last
+    hint: a note needs a running loop; `tachikoma run` starts one, or continues the last one
     ");
 }
 

@@ -124,7 +124,9 @@ fn a_manual_backup_is_uploaded_and_a_full_server_is_reported() {
         .behave(Misbehaviour::Refuses(507, "InsufficientStorage"));
     let told = server.say(&scratch, &["state", "backup"], 1);
     assert!(
-        told.contains("the backup is taken, and not copied: s3://bucket/a/b: InsufficientStorage"),
+        told.contains(
+            "the backup was taken but not uploaded: s3://bucket/a/b: InsufficientStorage"
+        ),
         "{told}"
     );
     assert_eq!(files(&scratch.path().join(".ralph/backups")).len(), 2);

@@ -60,7 +60,7 @@ fn an_upload_has_the_work_of_the_last_iteration() {
     // And back.
     let told = say(&here, &["state", "restore", "--from", &url, "--yes"], 0);
     assert!(
-        told.contains("the work tree is as it was; `tachikoma run` goes on"),
+        told.contains("the work tree is as it was; `tachikoma run` continues"),
         "{told}"
     );
     let name = loops(&here)[0].file_name().unwrap().to_owned();
@@ -155,7 +155,7 @@ fn a_restore_at_home_names_the_commits_to_merge() {
     assert!(told.contains("are not in the branch here"), "{told}");
     merge(&here, &told, &["merge", "--ff-only"]);
     let told = say(&here, &restore, 0);
-    assert!(told.contains("`tachikoma run` goes on"), "{told}");
+    assert!(told.contains("`tachikoma run` continues"), "{told}");
     say(&here, &words("3", LINE), 3);
     assert_eq!(here.read("work"), "1\n2\n3\n");
     assert_eq!(subjects(&here).len(), 4);

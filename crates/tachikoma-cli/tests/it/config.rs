@@ -263,8 +263,8 @@ fn help_of_run() {
           --attach <URL>                 Use the OpenCode server at this address, such as
                                          http://127.0.0.1:4096, and never restart it; `own` takes that
                                          back
-      -n, --max-iterations <N>           How many iterations the loop may run over its whole life; 0 =
-                                         no limit
+      -n, --max-iterations <N>           How many iterations the loop may run over all its runs; 0 = no
+                                         limit
           --max-cost <USD>               Stop when the agent's own figures say that the loop has cost
                                          this much; 0 = no limit
           --max-duration <DURATION>      Stop after this much work, such as 8h; waits for usage limits

@@ -8,7 +8,7 @@ use tachikoma_testkit::{Scratch, await_until};
 
 use crate::backups::{back_up, backups, say, up_to};
 use crate::backups_hurt::damage;
-use crate::encrypt::{KEY, SEALED};
+use crate::encrypt::{ENCRYPTED, KEY};
 use crate::support::{
     SOON, await_events, files, journal, kill, loops, run, start_busy, status, tachikoma,
     with_history,
@@ -81,7 +81,7 @@ fn an_unreadable_journal_is_an_error() {
 
 #[test]
 fn a_runner_whose_journal_is_damaged_goes_on_in_a_new_segment_and_backs_that_up() {
-    for more in ["", SEALED] {
+    for more in ["", ENCRYPTED] {
         let scratch = Scratch::new();
         scratch.write("../key.txt", KEY);
         let settings = format!("[state]\nbackup_interval = \"500ms\"\nmax_backups = 0\n{more}");
@@ -108,7 +108,7 @@ fn a_runner_whose_journal_is_damaged_goes_on_in_a_new_segment_and_backs_that_up(
             "{lines:?}"
         );
         assert!(
-            lines[0].ends_with("segment 2 goes on from the full state"),
+            lines[0].ends_with("segment 2 continues from the full state"),
             "{lines:?}"
         );
         assert!(
@@ -133,9 +133,15 @@ fn no_hint_gives_up_records_of_a_running_loop() {
     scratch_byte(&journal(&scratch), 700);
     let _ = std::fs::remove_file(scratch.path().join(".ralph/state.json"));
     let looks: [(&[&str], &str); 3] = [
-        (&["state", "show"], "its runner has all of it in memory"),
-        (&["state", "backup"], "its runner has all of it in memory"),
-        (&["run"], "its runner has all of it in memory"),
+        (
+            &["state", "show"],
+            "its runner has the whole state in memory",
+        ),
+        (
+            &["state", "backup"],
+            "its runner has the whole state in memory",
+        ),
+        (&["run"], "its runner has the whole state in memory"),
     ];
     for (words, hint) in looks {
         let told = say(&scratch, words, 1);
@@ -182,7 +188,8 @@ fn a_journal_that_ends_before_a_backup_does_has_lost_records() {
         told.contains(&format!("damaged at line 13: {ends}")),
         "{told}"
     );
-    let goes_on = format!("`tachikoma run --accept-loss` goes on from record {seq} (iteration 3)");
+    let goes_on =
+        format!("`tachikoma run --accept-loss` continues from record {seq} (iteration 3)");
     assert!(told.contains(&goes_on), "{told}");
     assert_eq!(files(&scratch.path()), before, "nothing was changed");
 
@@ -308,6 +315,6 @@ fn a_loop_that_a_restore_moved_away_is_named_so() {
     let moved: Vec<&str> = moved.collect();
     let loops = moved
         .iter()
-        .filter(|line| line.ends_with("a loop as it was before a restoration"));
+        .filter(|line| line.ends_with("a loop as it was before a restore"));
     assert_eq!(loops.count(), 1, "{moved:?}");
 }

@@ -28,7 +28,7 @@ const GATE: &str = "[[gate]]\nname = 'tests'\nwhen = 'iteration'\n\
 const REBOOTS: &str =
     "[reboot]\nmin_reboot_interval = '0s'\n[reboot.triggers]\nafter_iterations = 1\n";
 
-pub(crate) const SEALED: &str = "encrypt = true\nencrypt_identity_file = '../key.txt'\n";
+pub(crate) const ENCRYPTED: &str = "encrypt = true\nencrypt_identity_file = '../key.txt'\n";
 
 /// A work tree with these settings of the state. The key lies outside of it.
 pub(crate) fn with_state(state: &str) -> Scratch {
@@ -105,7 +105,7 @@ pub(crate) fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
                 let mut text = Vec::new();
                 let opened = tachikoma_loop_runner::store::compressed::open_named(
                     path,
-                    &tachikoma_loop_runner::store::vault::Vault::plain(),
+                    &tachikoma_loop_runner::store::encryption::Encryption::plain(),
                 );
                 let _ = opened.map(|mut opened| opened.content.read_to_end(&mut text));
                 text
@@ -161,7 +161,7 @@ fn without_encryption_the_canary_is_in_every_file() {
 #[test]
 fn no_stored_file_is_readable_without_the_key() {
     for compress in ["", "compress = true\n"] {
-        let scratch = with_state(&format!("{SEALED}{compress}"));
+        let scratch = with_state(&format!("{ENCRYPTED}{compress}"));
         run_up_to(&scratch, "3");
         say(&scratch, &["state", "set", "plan", "\"CaNaRy\""], 0);
         say(&scratch, &["state", "backup"], 0);
@@ -192,7 +192,7 @@ fn no_stored_file_is_readable_without_the_key() {
 
 #[test]
 fn a_killed_runner_leaves_no_plain_text_and_its_loop_continues() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     let live = start(&scratch);
     expect_nothing(&scratch);
     kill(&scratch, live);
@@ -205,7 +205,7 @@ fn a_killed_runner_leaves_no_plain_text_and_its_loop_continues() {
 
 #[test]
 fn a_live_loop_answers_without_the_key() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     let live = start(&scratch);
     fs::remove_file(outside(&scratch, "key.txt")).unwrap();
     let told = status_of_live(&scratch).stdout;
@@ -220,7 +220,7 @@ fn a_live_loop_answers_without_the_key() {
 
 #[test]
 fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     say(&scratch, &["state", "backup"], 0);
     let before = kept(&scratch);
@@ -234,7 +234,7 @@ fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
         .find(|path| path.to_string_lossy().contains(".tar"))
         .unwrap();
     for spoil in [&wrong as &dyn Fn(&Scratch), &missing, &forgotten] {
-        configure(&scratch, SEALED);
+        configure(&scratch, ENCRYPTED);
         spoil(&scratch);
         let run = words("3", AGENT);
         for words in [
@@ -267,10 +267,7 @@ fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
             assert_eq!(kept(&scratch), before, "{words:?}");
         }
         let told = say(&scratch, &["state", "verify"], 0);
-        assert!(
-            told.contains("each with the checksum that it states"),
-            "{told}"
-        );
+        assert!(told.contains("all with a valid checksum"), "{told}");
         for kind in [
             "snapshot",
             "journal",
@@ -282,7 +279,7 @@ fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
             assert!(told.contains(&format!("  {kind} ")), "{kind}: {told}");
         }
     }
-    configure(&scratch, SEALED);
+    configure(&scratch, ENCRYPTED);
     run_up_to(&scratch, "3");
 }
 
@@ -332,7 +329,7 @@ fn encryption_can_be_turned_on_and_off() {
     let shown = |scratch: &Scratch| say(scratch, &["state", "export"], 0).len();
     let before = shown(&scratch);
 
-    configure(&scratch, SEALED);
+    configure(&scratch, ENCRYPTED);
     let _ = fs::remove_file(outside(&scratch, "found"));
     let ran = run_up_to(&scratch, "3");
     assert!(
@@ -344,8 +341,8 @@ fn encryption_can_be_turned_on_and_off() {
     assert!(shown(&scratch) > before, "the earlier records are there");
     let told = say(&scratch, &["state", "verify"], 0);
     assert!(!told.contains("wrong"), "{told}");
-    let sealed = kept(&scratch);
-    let names: Vec<_> = sealed
+    let encrypted = kept(&scratch);
+    let names: Vec<_> = encrypted
         .keys()
         .filter(|path| path.to_string_lossy().contains("/backups/"))
         .collect();
@@ -379,8 +376,8 @@ fn configure_plain(scratch: &Scratch) {
 }
 
 #[test]
-fn a_loop_comes_back_from_a_sealed_backup_here_and_elsewhere() {
-    let scratch = with_state(SEALED);
+fn an_encrypted_backup_is_restored_here_and_elsewhere() {
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let told = say(&scratch, &["state", "backup"], 0);
     let backup = scratch.path().join(told.trim());
@@ -394,7 +391,7 @@ fn a_loop_comes_back_from_a_sealed_backup_here_and_elsewhere() {
     run_up_to(&scratch, "4");
     expect_nothing(&scratch);
 
-    let elsewhere = with_state(SEALED);
+    let elsewhere = with_state(ENCRYPTED);
     say(
         &elsewhere,
         &["state", "restore", "--yes", backup.to_str().unwrap()],
@@ -409,7 +406,7 @@ fn a_loop_comes_back_from_a_sealed_backup_here_and_elsewhere() {
 
 #[test]
 fn snapshot_and_backup_open_with_the_key_alone() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "1");
     let told = say(&scratch, &["state", "backup"], 0);
     let identity: age::x25519::Identity = KEY.parse().unwrap();

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use tachikoma_testkit::Scratch;
 
 use crate::encrypt::{
-    KEY, SEALED, another_key, configure, kept, outside, run_up_to, say, tool, with_state, words,
+    ENCRYPTED, KEY, another_key, configure, kept, outside, run_up_to, say, tool, with_state, words,
 };
 use crate::encrypt_keys::{keys, public};
 use crate::support::loops;
 
-const GOES_ON: &str = "`tachikoma run` goes on with it";
+const GOES_ON: &str = "`tachikoma run` continues it";
 
 /// Flips a byte in the middle of a line, or of the file. Returns what it holds then.
 fn flip(path: &Path, line: Option<usize>) -> Vec<u8> {
@@ -63,7 +63,7 @@ fn in_loop(dir: &Path, part: &str) -> PathBuf {
 /// A loop that goes on with a damaged line or segment goes on with it under another key, too.
 #[test]
 fn a_damaged_journal_outlives_a_change_of_keys() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
     let mut keys = Rotating {
@@ -71,7 +71,10 @@ fn a_damaged_journal_outlives_a_change_of_keys() {
     };
     let hurt = flip(&dir.join("journal-0001.jsonl"), Some(5));
     let said = keys.turn(&scratch, "3");
-    assert!(said.contains("did not open whole"), "{said}");
+    assert!(
+        said.contains("damaged files could be decrypted in part"),
+        "{said}"
+    );
     assert!(is_kept(&scratch, &hurt), "{:?}", kept(&scratch).keys());
     let told = say(&scratch, &["state", "verify"], 1);
     assert!(
@@ -95,7 +98,7 @@ fn a_damaged_journal_outlives_a_change_of_keys() {
 
 #[test]
 fn a_damaged_journal_outlives_the_end_of_encryption() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
     let hurt = flip(&dir.join("journal-0001.jsonl"), Some(5));
@@ -112,7 +115,7 @@ fn a_damaged_journal_outlives_the_end_of_encryption() {
 /// Damage in an archived loop, its transcripts and hand-offs does not affect the running loop.
 #[test]
 fn damage_in_an_archived_loop_outlives_a_change_of_keys() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
     say(&scratch, &["state", "clear"], 0);
@@ -137,7 +140,10 @@ fn damage_in_an_archived_loop_outlives_a_change_of_keys() {
         held: KEY.to_owned(),
     };
     let said = keys.turn(&scratch, "2");
-    assert!(said.contains("5 files did not open whole"), "{said}");
+    assert!(
+        said.contains("5 damaged files could be decrypted in part"),
+        "{said}"
+    );
     for bytes in hurt {
         assert!(is_kept(&scratch, &bytes), "{:?}", kept(&scratch).keys());
     }
@@ -151,7 +157,7 @@ fn damage_in_an_archived_loop_outlives_a_change_of_keys() {
 /// Files of an archived loop with a lost key.
 #[test]
 fn a_locked_archived_loop_refuses_no_other() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
     say(&scratch, &["state", "clear"], 0);
@@ -201,7 +207,7 @@ fn a_restoration_is_refused_where_what_is_there_is_locked() {
     run_up_to(&plain, "1");
     let told = say(&plain, &["state", "backup"], 0);
     let backup = plain.path().join(told.trim());
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     fs::remove_file(scratch.path().join(".ralph/state.json.age")).unwrap();
     fs::write(outside(&scratch, "key.txt"), another_key()).unwrap();
@@ -210,7 +216,7 @@ fn a_restoration_is_refused_where_what_is_there_is_locked() {
     let told = say(&scratch, &restore, 2);
     assert!(told.contains("that key is not here"), "{told}");
     assert_eq!(kept(&scratch), before);
-    configure(&scratch, SEALED);
+    configure(&scratch, ENCRYPTED);
     say(&scratch, &restore, 0);
 }
 
@@ -221,21 +227,21 @@ fn backups(scratch: &Scratch) -> Vec<PathBuf> {
     names
 }
 
-fn sealed_to(key: &str, bytes: &[u8]) -> Vec<u8> {
+fn encrypted_to(key: &str, bytes: &[u8]) -> Vec<u8> {
     let recipient: age::x25519::Recipient = public(key).parse().unwrap();
     age::encrypt(&recipient, bytes).unwrap()
 }
 
 #[test]
 fn a_good_backup_comes_before_an_older_locked_one() {
-    let scratch = with_state(&format!("{SEALED}max_backups = 0\n"));
+    let scratch = with_state(&format!("{ENCRYPTED}max_backups = 0\n"));
     run_up_to(&scratch, "1");
     say(&scratch, &["state", "backup"], 0);
     let old = backups(&scratch);
     run_up_to(&scratch, "2");
     say(&scratch, &["state", "backup"], 0);
     for path in &old {
-        fs::write(path, sealed_to(&another_key(), b"x")).unwrap();
+        fs::write(path, encrypted_to(&another_key(), b"x")).unwrap();
     }
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(told.contains("back at iteration 2"), "{told}");
@@ -243,7 +249,7 @@ fn a_good_backup_comes_before_an_older_locked_one() {
     run_up_to(&scratch, "3");
     let told = say(&scratch, &["state", "backup"], 0);
     let newest = scratch.path().join(told.trim());
-    fs::write(&newest, sealed_to(&another_key(), b"x")).unwrap();
+    fs::write(&newest, encrypted_to(&another_key(), b"x")).unwrap();
     let before = kept(&scratch);
     let told = say(&scratch, &["state", "restore", "--yes"], 2);
     assert!(
@@ -262,28 +268,28 @@ fn a_backup_that_opens_stays_beside_one_of_its_name_that_does_not() {
     say(&scratch, &["state", "backup"], 0);
     let plain = backups(&scratch).remove(0);
     let bytes = fs::read(&plain).unwrap();
-    let sealed = PathBuf::from(format!("{}.age", plain.display()));
-    let locked = sealed_to(&another_key(), &bytes);
-    fs::write(&sealed, &locked).unwrap();
-    configure(&scratch, SEALED);
+    let encrypted = PathBuf::from(format!("{}.age", plain.display()));
+    let locked = encrypted_to(&another_key(), &bytes);
+    fs::write(&encrypted, &locked).unwrap();
+    configure(&scratch, ENCRYPTED);
     run_up_to(&scratch, "2");
     assert_eq!(fs::read(&plain).unwrap(), bytes);
-    assert_eq!(fs::read(&sealed).unwrap(), locked);
-    fs::write(&sealed, sealed_to(KEY, &bytes)).unwrap();
+    assert_eq!(fs::read(&encrypted).unwrap(), locked);
+    fs::write(&encrypted, encrypted_to(KEY, &bytes)).unwrap();
     run_up_to(&scratch, "3");
     assert!(!plain.exists(), "both hold the same");
     let told = say(
         &scratch,
-        &["state", "restore", "--yes", sealed.to_str().unwrap()],
+        &["state", "restore", "--yes", encrypted.to_str().unwrap()],
         0,
     );
     assert!(told.contains("back at iteration 1"), "{told}");
 }
 
-/// The name of a file that grows is sealed with it.
+/// The name of a file that grows is encrypted with it.
 #[test]
 fn a_transcript_in_the_place_of_another_is_refused() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     let script = "echo said in $TACHIKOMA_ITERATION; echo x >>work";
     let ran = tool(&scratch).run(words("2", script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());

@@ -3,13 +3,13 @@
 use std::fs;
 
 use tachikoma_loop_runner::store::compressed;
+use tachikoma_loop_runner::store::encryption::{Encryption, KeySource, is_encrypted};
 use tachikoma_loop_runner::store::is_locked;
-use tachikoma_loop_runner::store::vault::{KeySource, Vault, is_sealed};
 use tachikoma_testkit::Scratch;
 
 use crate::encrypt::{
-    KEY, SEALED, another_key, betrayers, configure, expect_nothing, kept, outside, run_up_to, say,
-    tool, with_state, words,
+    ENCRYPTED, KEY, another_key, betrayers, configure, expect_nothing, kept, outside, run_up_to,
+    say, tool, with_state, words,
 };
 use crate::support::loops;
 
@@ -22,7 +22,7 @@ pub(crate) fn public(key: &str) -> String {
 pub(crate) fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
     fs::write(outside(scratch, "key.txt"), held.join("\n")).unwrap();
     let text = format!(
-        "[state]\n{SEALED}encrypt_recipients = ['{}']\n",
+        "[state]\n{ENCRYPTED}encrypt_recipients = ['{}']\n",
         public(recipient)
     );
     scratch.write("tachikoma.toml", text);
@@ -30,7 +30,7 @@ pub(crate) fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
 
 #[test]
 fn a_changed_key_rewrites_what_is_kept_and_the_old_one_is_not_needed_any_more() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     say(&scratch, &["state", "backup"], 0);
     let new = another_key();
@@ -52,52 +52,52 @@ fn a_changed_key_rewrites_what_is_kept_and_the_old_one_is_not_needed_any_more() 
     keys(&scratch, &[KEY], KEY);
     let told = say(&scratch, &["status"], 2);
     assert!(told.contains(&public(&new)), "{told}");
-    let vault = Vault::new(KeySource {
+    let encryption = Encryption::new(KeySource {
         identity_file: Some(outside(&scratch, "key.txt")),
         ..KeySource::default()
     });
-    let mut sealed = 0;
-    for path in kept(&scratch).into_keys().filter(|path| is_sealed(path)) {
-        let opened = compressed::open_named(&path, &vault);
+    let mut encrypted = 0;
+    for path in kept(&scratch).into_keys().filter(|path| is_encrypted(path)) {
+        let opened = compressed::open_named(&path, &encryption);
         let error = opened.err();
         assert!(error.is_some_and(|e| is_locked(&e)), "{}", path.display());
-        sealed += 1;
+        encrypted += 1;
     }
-    assert!(sealed > 5, "{:?}", kept(&scratch).keys());
+    assert!(encrypted > 5, "{:?}", kept(&scratch).keys());
     expect_nothing(&scratch);
 }
 
 #[test]
 fn files_for_another_key_stay_and_are_counted() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let theirs: age::x25519::Identity = another_key().parse().unwrap();
-    let sealed = age::encrypt(&theirs.to_public(), b"CaNaRy").unwrap();
+    let encrypted = age::encrypt(&theirs.to_public(), b"CaNaRy").unwrap();
     let kept = kept(&scratch);
     let is_transcript = |name: &str| name.contains("/sessions/") && name.contains("/000001.1.log");
     let mut paths = kept.keys();
     let transcript = paths.find(|path| is_transcript(&path.to_string_lossy()));
     let transcript = transcript.unwrap();
-    fs::write(transcript, &sealed).unwrap();
+    fs::write(transcript, &encrypted).unwrap();
     let new = another_key();
     keys(&scratch, &[&new, KEY], &new);
     let ran = run_up_to(&scratch, "3");
     let stay = "1 files of loops here are encrypted to keys that are not here, and stay so";
     assert!(ran.stdout.contains(stay), "{}", ran.snapshot());
-    assert_eq!(fs::read(transcript).unwrap(), sealed);
+    assert_eq!(fs::read(transcript).unwrap(), encrypted);
 }
 
 #[test]
 fn a_segment_of_a_key_that_is_not_here_is_never_called_damaged() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let old = loops(&scratch)[0].join("journal-0001.jsonl");
-    let sealed = fs::read(&old).unwrap();
+    let encrypted = fs::read(&old).unwrap();
     let new = another_key();
     keys(&scratch, &[&new, KEY], &new);
     run_up_to(&scratch, "3");
     // As a version left it that did not rewrite.
-    fs::write(&old, sealed).unwrap();
+    fs::write(&old, encrypted).unwrap();
     keys(&scratch, &[&new], &new);
     let before = kept(&scratch);
     let lossy = [
@@ -125,7 +125,7 @@ fn a_segment_of_a_key_that_is_not_here_is_never_called_damaged() {
 
 #[test]
 fn a_damaged_line_has_the_same_number_with_the_key_and_without() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let path = loops(&scratch)[0].join("journal-0001.jsonl");
     let mut lines: Vec<String> = fs::read_to_string(&path)
@@ -145,8 +145,8 @@ fn a_damaged_line_has_the_same_number_with_the_key_and_without() {
 }
 
 #[test]
-fn without_the_key_damage_to_sealed_lines_is_found() {
-    let scratch = with_state(SEALED);
+fn damage_to_encrypted_lines_is_found_without_the_key() {
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     fs::remove_file(outside(&scratch, "key.txt")).unwrap();
     let path = loops(&scratch)[0].join("journal-0001.jsonl");
@@ -165,7 +165,7 @@ fn without_the_key_damage_to_sealed_lines_is_found() {
             swapped.concat(),
             "damaged at line 5: record 5 follows record 3",
         ),
-        (spoilt, "something stands behind its record"),
+        (spoilt, "there is data after its record"),
     ] {
         fs::write(&path, bytes).unwrap();
         let told = say(&scratch, &["state", "verify"], 1);
@@ -180,13 +180,13 @@ fn without_the_key_damage_to_sealed_lines_is_found() {
     // Its writer died: no damage.
     let torn = good.len() - lines[last].len() / 2;
     for (bytes, what) in [
-        (&good[..torn], "its last line is not whole"),
-        (&good, "each with the checksum"),
+        (&good[..torn], "its last line is incomplete"),
+        (&good, "all with a valid checksum"),
     ] {
         fs::write(&path, bytes).unwrap();
         let told = say(&scratch, &["state", "verify"], 0);
         assert!(told.contains(what) && !told.contains("wrong"), "{told}");
-        assert!(told.contains("000009.1.log: in clear text"), "{told}");
+        assert!(told.contains("000009.1.log: not encrypted"), "{told}");
     }
 }
 
@@ -197,7 +197,7 @@ fn from_a_passphrase_to_a_key_all_is_rewritten() {
     let script = "echo x >>work";
     let ran = with(&scratch).run(words("1", script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    configure(&scratch, SEALED);
+    configure(&scratch, ENCRYPTED);
     let ran = with(&scratch).run(words("2", script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     run_up_to(&scratch, "3");
@@ -206,8 +206,8 @@ fn from_a_passphrase_to_a_key_all_is_rewritten() {
 }
 
 #[test]
-fn what_comes_out_of_an_encrypted_backup_is_written_encrypted() {
-    let scratch = with_state(SEALED);
+fn files_of_an_encrypted_backup_are_restored_encrypted() {
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let told = say(&scratch, &["state", "backup"], 0);
     let backup = scratch.path().join(told.trim());
@@ -230,7 +230,7 @@ fn what_comes_out_of_an_encrypted_backup_is_written_encrypted() {
         &["state", "restore", "--yes", backup.to_str().unwrap()],
         0,
     );
-    assert!(told.contains("is in clear text, though"), "{told}");
+    assert!(told.contains("is not encrypted although"), "{told}");
     expect_nothing(&scratch);
 }
 
@@ -257,15 +257,18 @@ fn a_passphrase_alone_brings_a_loop_back_elsewhere_and_after_a_purge() {
 
 #[test]
 fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "1");
-    scratch.write("tachikoma.toml", format!("nonsense = 1\n[state]\n{SEALED}"));
+    scratch.write(
+        "tachikoma.toml",
+        format!("nonsense = 1\n[state]\n{ENCRYPTED}"),
+    );
     let told = say(&scratch, &["status"], 2);
     assert!(
         told.contains("`nonsense`") && !told.contains("no key"),
         "{told}"
     );
-    configure(&scratch, SEALED);
+    configure(&scratch, ENCRYPTED);
     fs::remove_file(outside(&scratch, "key.txt")).unwrap();
     let told = say(&scratch, &["state", "verify"], 0);
     assert!(told.contains("the identity cannot be read from"), "{told}");
@@ -274,7 +277,7 @@ fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
     let again = ["run", "--new", "--prompt-text", "x", "--", "true"];
     for words in [&["state", "clear", "--yes"][..], &again] {
         let told = say(&scratch, words, 2);
-        assert!(told.contains("where a key is lost"), "{told}");
+        assert!(told.contains("if a key is lost"), "{told}");
     }
 }
 
@@ -313,7 +316,7 @@ fn a_key_in_the_repository_is_refused_and_ours_are_ignored_by_git() {
 
 #[test]
 fn an_incomplete_file_of_a_killed_conversion_is_removed() {
-    let scratch = with_state(SEALED);
+    let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let loop_dir = loops(&scratch)[0].clone();
     let id = loop_dir.file_name().unwrap().to_owned();
@@ -343,7 +346,7 @@ fn an_incomplete_file_of_a_killed_conversion_is_removed() {
     );
 }
 
-/// What an agent says is not taken for something sealed: it is shown, and sealed when that is turned on.
+/// What an agent says is not taken for something encrypted: it is shown, and encrypted when that is turned on.
 #[test]
 fn text_that_looks_encrypted_is_treated_as_text() {
     for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
@@ -354,7 +357,7 @@ fn text_that_looks_encrypted_is_treated_as_text() {
         let told = say(&scratch, &["logs"], 0);
         assert!(told.contains("CaNaRy words"), "{told}");
         say(&scratch, &["state", "verify"], 0);
-        configure(&scratch, SEALED);
+        configure(&scratch, ENCRYPTED);
         run_up_to(&scratch, "2");
         expect_nothing(&scratch);
     }
@@ -364,7 +367,7 @@ fn text_that_looks_encrypted_is_treated_as_text() {
 #[test]
 fn text_that_looks_encrypted_survives_the_end_of_encryption() {
     for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
-        let scratch = with_state(SEALED);
+        let scratch = with_state(ENCRYPTED);
         let script = format!("echo '{beginning}'; echo CaNaRy words; echo x >>work");
         let ran = tool(&scratch).run(words("1", &script));
         assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());

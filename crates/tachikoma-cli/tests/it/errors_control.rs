@@ -33,7 +33,7 @@ fn commands_without_a_loop() {
     --- stdout
     --- stderr
     error: no loop runs in [DIR]
-    hint: `tachikoma run` starts one, or goes on with the last
+    hint: `tachikoma run` starts one, or continues the last one
     ");
 }
 
@@ -50,7 +50,7 @@ fn commands_after_the_end_of_a_loop() {
     --- stdout
     --- stderr
     error: no loop runs in [DIR]
-    hint: `tachikoma run` starts one, or goes on with the last
+    hint: `tachikoma run` starts one, or continues the last one
     ");
     assert_eq!(journals(&scratch), before);
 }

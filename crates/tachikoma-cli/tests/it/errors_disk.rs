@@ -72,12 +72,12 @@ fn a_disk_that_is_full_from_the_start() {
         completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
         exit 3
         --- stderr
-        hint: raise `--max-iterations` to go on, or use `--new` to begin again
+        hint: raise `--max-iterations` to continue, or use `--new` to start over
         error: write [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: No space left on device (os error 28)
-        hint: make room; `tachikoma run` goes on when there is some
+        hint: free some space; `tachikoma run` continues when there is space
         resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
         note: `max_iterations` is 2 now; it was 1
-        hint: raise `--max-iterations` to go on, or use `--new` to begin again
+        hint: raise `--max-iterations` to continue, or use `--new` to start over
         ");
     }
 }
@@ -131,7 +131,7 @@ fn a_loop_on_a_full_disk_goes_on_by_itself_when_there_is_room() {
         --- stdout
         state      running
         waiting    disk_full until [TIME]
-        error: the disk is full: nothing can be written down, and so nothing but `stop` can be done; make room, and the loop goes on by itself (the loop is running)
+        error: the disk is full: nothing can be recorded, so only `stop` is possible; free some space, and the loop continues by itself (the loop is running)
         exit 0
         completed: the work is complete ([N] iterations, [N] succeeded, [DURATION] of work)
         there is room on the disk again
@@ -156,11 +156,11 @@ fn a_loop_on_a_full_disk_can_be_stopped() {
         --- stdout
         state      running
         waiting    disk_full until [TIME]
-        stopped; the disk is full, so that the stop is not recorded
+        stopped; the disk is full, so the stop was not recorded
         exit 5
-        note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
+        note: the disk is full: the end of this run was not recorded, and `tachikoma run` continues where the journal ends
         stopped: stopped by the operator ([N] iterations, [N] succeeded, [DURATION] of work)
-        hint: `tachikoma run` goes on where this ended
+        hint: `tachikoma run` continues where it stopped
         resuming [LOOP], interrupted at iteration [N], attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
         completed: the work is complete ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record
@@ -186,9 +186,9 @@ fn a_loop_on_a_full_disk_ends_by_a_signal() {
         state      running
         waiting    disk_full until [TIME]
         exit of SIGTERM
-        note: the disk is full: this end is not written down, and `tachikoma run` goes on where the journal ends
+        note: the disk is full: the end of this run was not recorded, and `tachikoma run` continues where the journal ends
         stopped: stopped by SIGTERM ([N] iterations, [N] succeeded, [DURATION] of work)
-        hint: `tachikoma run` goes on where this ended
+        hint: `tachikoma run` continues where it stopped
         resuming [LOOP], interrupted at iteration [N], attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
         completed: the work is complete ([N] iterations, [N] succeeded, [DURATION] of work)
         no wait on record

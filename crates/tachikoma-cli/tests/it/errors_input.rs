@@ -143,13 +143,13 @@ fn a_working_directory_that_goes_while_the_loop_runs() {
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 succeeded after [DURATION]
-    the work tree was not looked at: look at directory [DIR]/work: No such file or directory (os error 2)
+    the work tree was not looked at: read directory [DIR]/work: No such file or directory (os error 2)
     iteration 2 (session 1)
     iteration 2 failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
-    the work tree was not looked at: look at directory [DIR]/work: No such file or directory (os error 2)
+    the work tree was not looked at: read directory [DIR]/work: No such file or directory (os error 2)
     error: an iteration failed (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
 }
 
@@ -230,7 +230,7 @@ fn a_script_whose_interpreter_is_missing() {
     --- stdout
     error: an iteration failed (max_consecutive_failures = 1); the last one: program `./agent` is there, but the interpreter that it names is not: No such file or directory (os error 2) (1 iteration, 1 failed, [DURATION] of work)
     --- stderr
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
 }
 

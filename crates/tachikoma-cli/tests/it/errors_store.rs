@@ -30,7 +30,7 @@ fn a_directory_that_may_not_be_written() {
     --- stdout
     --- stderr
     error: open [DIR]/.ralph/lock: Permission denied (os error 13)
-    hint: look at owner and mode there: it must be your own
+    hint: check its owner and mode: it must belong to you
     ");
 }
 
@@ -49,7 +49,7 @@ fn a_journal_that_may_not_be_written() {
     --- stdout
     --- stderr
     error: open [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl: Permission denied (os error 13)
-    hint: look at owner and mode there: it must be your own
+    hint: check its owner and mode: it must belong to you
     ");
     assert_eq!(journals(&scratch), before);
 }
@@ -71,7 +71,7 @@ fn journals_that_may_not_be_read_are_not_passed_over() {
     --- stdout
     --- stderr
     error: list [DIR]/.ralph/loops: Permission denied (os error 13)
-    hint: look at owner and mode there: it must be your own
+    hint: check its owner and mode: it must belong to you
     ");
     assert_eq!(
         journals(&scratch),
@@ -90,7 +90,7 @@ fn a_file_where_the_directory_belongs() {
     --- stdout
     --- stderr
     error: list [DIR]/.ralph/loops: Not a directory (os error 20)
-    hint: `.ralph` must be a directory of your own: move away what is in its place
+    hint: `.ralph` must be a directory that belongs to you: move the present file away
     ");
     assert_eq!(scratch.read(".ralph"), "mine\n");
 }
@@ -107,7 +107,7 @@ fn a_symbolic_link_where_the_directory_belongs() {
     --- stdout
     --- stderr
     error: use directory [DIR]/.ralph: it is a symbolic link, and those are not followed
-    hint: `.ralph` must be a directory of your own: move away what is in its place
+    hint: `.ralph` must be a directory that belongs to you: move the present file away
     ");
     let written = fs::read_dir(elsewhere).expect("it is ours").count();
     assert_eq!(written, 0, "no symbolic link is followed");
@@ -241,7 +241,7 @@ fn a_journal_that_is_damaged() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2: its checksum does not match
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 1 (iteration 0) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
+    hint: nothing was changed; `tachikoma run --accept-loss` continues from record 1 (iteration 0) and keeps what follows in `.ralph/quarantine/`, `--new` starts a new loop beside it
     ");
 }
 
@@ -252,7 +252,7 @@ fn a_journal_whose_first_record_is_damaged() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` starts a new loop beside it
     ");
 }
 
@@ -263,7 +263,7 @@ fn a_journal_with_a_first_record_that_is_not_json() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` starts a new loop beside it
     ");
 }
 
@@ -274,7 +274,7 @@ fn a_journal_of_a_newer_version() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl has format 2; this version reads up to 1
-    hint: nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed; use the version that wrote it, or `tachikoma run --new` starts a new loop beside it
     ");
 }
 
@@ -310,11 +310,11 @@ fn a_journal_whose_beginning_the_agent_destroyed_says_what_is_lost() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    [TIME] repaired the journal: its file was changed; segment 2 goes on from the full state; what was found is at .ralph/quarantine/journal-0001.jsonl.1
+    [TIME] repaired the journal: its file was changed; segment 2 continues from the full state; what was found is at .ralph/quarantine/journal-0001.jsonl.1
     [TIME] iteration 1 succeeded after [DURATION]
     [TIME] completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr
-    note: the records from 1 to 5 are lost; the journal goes on at 6
+    note: the records from 1 to 5 are lost; the journal continues at 6
     ");
 }
 
@@ -328,7 +328,7 @@ fn two_runners() {
     --- stdout
     --- stderr
     error: refusing to run: another runner works in [DIR]: pid [PID], since [TIME]
-    hint: `tachikoma status` shows what it does, `tachikoma stop` ends it; one that has stopped may take another minute for its last backup and the copy of it
+    hint: `tachikoma status` shows what it does, `tachikoma stop` ends it; after a stop, its last backup and upload may take another minute
     ");
     let pid = format!("pid {}", live.pid());
     assert!(second.stderr.contains(&pid), "{pid}: {}", second.stderr);
@@ -353,13 +353,13 @@ fn a_socket_and_a_lock_of_a_dead_runner() {
     --- stdout
     --- stderr
     error: no loop runs in [DIR]
-    hint: `tachikoma run` starts one, or goes on with the last
+    hint: `tachikoma run` starts one, or continues the last one
     ");
     assert_snapshot!(shown(&tachikoma(&scratch).run(["status"])), @"
     exit: 0
     --- stdout
     loop       [LOOP]
-    state      interrupted: its runner is gone; `tachikoma run` goes on with it
+    state      interrupted: its runner is gone; `tachikoma run` continues it
     iteration  1 (attempt 1)
     session    1 (0 iterations)
     context    not known

@@ -325,7 +325,7 @@ fn parent_of(pid: u32) -> u32 {
 }
 
 #[test]
-fn a_loop_that_is_not_kept_has_gates_too() {
+fn an_unsaved_loop_runs_gates() {
     let scratch = Scratch::new();
     let config = format!(
         "[state]\nenabled = false\n{}",

@@ -175,7 +175,7 @@ fn an_invalid_report_pattern_is_refused_before_the_first_iteration() {
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     assert!(
         ran.stderr
-            .contains("`gate.report` of `tests` is no pattern"),
+            .contains("`gate.report` of `tests` is not a pattern"),
         "{}",
         ran.stderr
     );

@@ -142,7 +142,11 @@ fn diff_explains_why_it_cannot_show_an_iteration() {
     refused(&["one"], 2, "the number of an iteration, from 1");
     refused(&["--loop", "loop_1"], 2, "is not a loop id");
     let none = "loop_00000000-0000-0000-0000-000000000001";
-    refused(&["--loop", none], 1, "`.ralph/loops` has the loops");
+    refused(
+        &["--loop", none],
+        1,
+        "`.ralph/loops` lists the stored loops",
+    );
     let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
     sh(
         &scratch,

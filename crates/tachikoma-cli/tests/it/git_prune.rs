@@ -36,7 +36,8 @@ fn a_purge_says_what_it_could_not_delete() {
     scratch.write(format!(".git/refs/tachikoma/{loop_id}/1.lock"), "");
     let ran = tachikoma(&scratch).run(["state", "clear", "--purge", "--yes"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    let says = format!("warning: the snapshots of {loop_id} are left: git update-ref failed");
+    let says =
+        format!("warning: the git snapshots of {loop_id} were not deleted: git update-ref failed");
     assert!(ran.stderr.contains(&says), "{}", ran.stderr);
 }
 
@@ -71,7 +72,7 @@ fn a_loop_that_cannot_be_deleted_is_reported() {
     // In the journal, or behind its end.
     let events = tachikoma(&scratch).run(["events", "--json"]).stdout;
     let warned = format!("{events}{}", ran.stderr);
-    let says = format!("{first} is older than the last 10 loops and cannot be removed: ");
+    let says = format!("{first} is older than the last 10 loops and cannot be deleted: ");
     assert!(warned.contains(&says), "{warned}");
     std::fs::remove_file(scratch.path().join(lock)).unwrap();
     run_iterations(&scratch, &["true"]);

@@ -117,13 +117,13 @@ fn a_rollback_can_be_undone() {
     let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
     let name = format!("refs/tachikoma/{loop_id}/before-rollback-1");
     assert!(
-        ran.stdout.contains(&format!("is kept as {name}\n")),
+        ran.stdout.contains(&format!("is saved as {name}\n")),
         "{}",
         ran.stdout
     );
     assert!(
         ran.stdout
-            .contains("`tachikoma rollback before-rollback-1` brings that back")
+            .contains("`tachikoma rollback before-rollback-1` restores it")
     );
 
     done(&scratch, "before-rollback-1");
@@ -171,7 +171,7 @@ fn the_next_session_is_told_and_the_journal_has_it() {
     run_iterations(&scratch, &["echo 1 > a", "true"]);
     done(&scratch, "1");
     let ran = tachikoma(&scratch).run(["checkpoint", "show", "--now"]);
-    let says = "The operator has brought the work tree back to what it was before iteration 1. What it was is kept as refs/tachikoma/";
+    let says = "The operator rolled the work tree back to its state before iteration 1. The earlier content is saved as refs/tachikoma/";
     assert!(ran.stdout.contains(says), "{}", ran.stdout);
     let ran = tachikoma(&scratch).run(["events"]);
     assert!(ran.stdout.contains(says), "{}", ran.stdout);
@@ -180,7 +180,7 @@ fn the_next_session_is_told_and_the_journal_has_it() {
 }
 
 #[test]
-fn it_works_from_a_subdirectory_and_for_a_loop_in_one() {
+fn rollback_works_from_a_subdirectory_and_for_a_loop_in_one() {
     let scratch = repository();
     scratch.write("sub/kept", "1\n");
     commit_all(&scratch);
@@ -234,7 +234,7 @@ fn a_rollback_asks_at_a_terminal_and_fails_without_one() {
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     assert!(ran.stderr.contains("say `--yes`"), "{}", ran.stderr);
     assert_eq!(work_tree(&scratch), before);
-    let question = "bring the work tree back to what it was before iteration 1? [y/N]";
+    let question = "roll the work tree back to its state before iteration 1? [y/N]";
     for (keys, code) in [("\n", 1), ("yep\n", 1), ("\u{4}", 1), ("y\n", 0)] {
         assert_eq!(work_tree(&scratch), before);
         let mut terminal = Terminal::start(&tachikoma(&scratch), &["rollback", "1"], 80);

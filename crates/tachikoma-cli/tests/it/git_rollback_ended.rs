@@ -49,11 +49,7 @@ fn a_signal_waits_until_the_rollback_is_complete() {
         );
         assert_eq!(scratch.git(&["status", "--short"]), "");
         let ran = tachikoma(&scratch).run(["events"]);
-        assert!(
-            ran.stdout.contains("The operator has brought"),
-            "{}",
-            ran.stdout
-        );
+        assert!(ran.stdout.contains("The operator rolled"), "{}", ran.stdout);
     }
 }
 
@@ -69,7 +65,7 @@ fn git_is_killed_with_a_rollback_and_its_start_is_recorded() {
     go(&scratch);
     let ran = tachikoma(&scratch).run(["events"]);
     assert!(
-        ran.stdout.contains("The operator begins to bring"),
+        ran.stdout.contains("The operator starts to roll"),
         "{}",
         ran.stdout
     );

@@ -123,7 +123,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     iteration 2 of [LOOP], session 1
     [TIME]    iteration 2, attempt 1, session 1: the agent that is up is prompted
     [TIME]    context 72.5 % (145 004 of 200 000 tokens), redline 85 %: below
-    [TIME] => told the agent to come to an end: context 72.5 % (145 004 of 200 000 tokens), context.warning_percent = 70
+    [TIME] => the agent is asked to finish: context 72.5 % (145 004 of 200 000 tokens), context.warning_percent = 70
     [TIME]    context 85.5 % (171 004 of 200 000 tokens), redline 85 %: reached
     [TIME] => a reboot is wanted and may happen: context 85.5 % (171 004 of 200 000 tokens), redline 85 %: reached; no reboot before it
     [TIME] => the turn is ended for a reboot: context 85.5 % (171 004 of 200 000 tokens), redline 85 %: reached; a tool call or an answer in flight may end first (session.graceful_timeout) (until [TIME])
@@ -131,8 +131,8 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    the agent reported success; it cost $0.0950
     [TIME]    1 tool call (Bash 1), 4 readings
     [TIME]    succeeded after [DURATION]
-    [TIME] => what the loop changed is committed, as succeeded (until [TIME])
-    [TIME]    nothing came of it, the 2nd iteration in a row
+    [TIME] => the changes of the loop are committed, as succeeded (until [TIME])
+    [TIME]    no progress, the 2nd iteration in a row
     [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); it ran [DURATION] of [DURATION] (stop_conditions.max_duration); 2 of 9 iterations (max_iterations); no claim of completion
     [TIME] => session 1 is rebooted: context 85.5 % (171 010 of 200 000 tokens), redline 85 %: reached
     [TIME] => the old session is asked for its hand-off (reboot.preserve_summary) (until [TIME])
@@ -141,7 +141,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME]    the agent reported success; it cost $0.0517
     [TIME]    it wrote a hand-off of 40 bytes
     [TIME]    the agent's process ended between two turns: exit 0
-    [TIME] => what the loop changed is committed, as checkpoint (until [TIME])
+    [TIME] => the changes of the loop are committed, as checkpoint (until [TIME])
     [TIME]    agent claude is up (pid [PID])
     [TIME]    session 2 began
     [TIME]    session 2 took over after [DURATION]
@@ -156,14 +156,14 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     iteration 4 of [LOOP], session 3
     [TIME]    iteration 4, attempt 1, session 3: the agent that is up is prompted
     [TIME]    context 10 % (20 004 of 200 000 tokens), redline 85 %: below
-    [TIME]    the reboot was worth it: the context is at 10 %
+    [TIME]    the reboot helped: the context is at 10 %
     [TIME]    context 10 % (20 010 of 200 000 tokens), redline 85 %: below
     [TIME]    the agent reported success, and claims that the work is complete; it cost $0.0061
     [TIME]    no tool calls, 2 readings
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
-    [TIME] => what the loop changed is committed, as succeeded (until [TIME])
-    [TIME]    nothing came of it, the 4th iteration in a row
-    [TIME] => what the loop changed is committed, as end (until [TIME])
+    [TIME] => the changes of the loop are committed, as succeeded (until [TIME])
+    [TIME]    no progress, the 4th iteration in a row
+    [TIME] => the changes of the loop are committed, as end (until [TIME])
     [TIME]    the agent's process ended between two turns: exit 0
     --- stderr
     ");
@@ -182,8 +182,11 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     let wanted = decision("a reboot is wanted");
     assert_eq!(wanted["iteration"], 2);
     assert_eq!(wanted["inputs"]["context_tokens"], 171_004);
-    assert_eq!(wanted["inputs"]["context_redline_percent"], 85.0);
-    assert_eq!(decision("no stop condition")["inputs"]["max_iterations"], 9);
+    assert_eq!(wanted["inputs"]["context_redline_tokens"], 170_000);
+    let conditions = &decision("no stop condition")["inputs"]["stop_conditions"];
+    let mut conditions = conditions.as_array().expect("a list").iter();
+    let iterations = conditions.find(|it| it["key"] == "max_iterations");
+    assert_eq!(iterations.expect("it is set")["limit"], "9");
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn another_redline_is_replayed() {
     iteration 1
       recorded: went on
       replayed: waited [DURATION] (delay)
-      because:  iteration_delay
+      because:  waits: iteration_delay is [DURATION]
 
     The replay stops at record 18: from here on the recorded inputs no longer apply.
 
@@ -232,7 +235,7 @@ fn another_redline_is_replayed() {
     iteration 1
       recorded: went on
       replayed: the loop ended: the limit of 1 iteration is reached
-      because:  max_iterations: the limit of 1 iteration is reached
+      because:  1 of 1 iterations (max_iterations)
 
     The replay stops at record 18: from here on the recorded inputs no longer apply.
 
@@ -323,7 +326,7 @@ fn a_live_loop_is_explained_without_its_lock() {
     let ran = tachikoma(&scratch).run(["explain"]);
     let told = mask(&ran.stderr);
     assert_snapshot!(told, @"
-    note: the journal ends with record 5 ([TIME]), in the middle of iteration 1, and nobody runs the loop: its runner was killed, or the machine went down; `tachikoma run` goes on with it
+    note: the journal ends with record 5 ([TIME]), in the middle of iteration 1, and the loop is not running: its runner was killed, or the machine went down; `tachikoma run` continues it
     ");
 }
 
@@ -349,8 +352,8 @@ fn a_journal_that_is_cut_or_damaged_is_explained_as_far_as_it_reads() {
             .replace(&scratch.path().display().to_string(), "[DIR]")
     };
     assert_snapshot!(both(), @"
-    note: the journal is cut in the middle of its last line: whoever wrote it died over it, and that record never counted
-    note: the journal is cut in the middle of its last line: whoever wrote it died over it, and that record never counted
+    note: the last line of the journal is incomplete: its runner died while writing it, and the record was never used
+    note: the last line of the journal is incomplete: its runner died while writing it, and the record was never used
     ");
     // A record in the middle.
     let at = whole.rfind("\"iteration_failed\"").unwrap();
@@ -358,16 +361,16 @@ fn a_journal_that_is_cut_or_damaged_is_explained_as_far_as_it_reads() {
     hurt[at + 1] = b'I';
     fs::write(&path, &hurt).unwrap();
     assert_snapshot!(both(), @"
-    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; what follows it there is not part of this
-    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; what follows it there is not part of this
+    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; the rest of that file is left out
+    note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; the rest of that file is left out
     ");
     // One that is not there.
     let mut lines: Vec<&str> = whole.lines().collect();
     lines.remove(lines.len() - 4);
     fs::write(&path, lines.join("\n") + "\n").unwrap();
     assert_snapshot!(both(), @"
-    note: record 23 is missing before record 24; what follows it there is not part of this
-    note: record 23 is missing before record 24; what follows it there is not part of this
+    note: record 23 is missing before record 24; the rest of that file is left out
+    note: record 23 is missing before record 24; the rest of that file is left out
     ");
 }
 
@@ -399,7 +402,7 @@ fn an_archived_loop_is_found_by_its_name() {
     --- stdout
     --- stderr
     error: --loop: `mine` is not a loop id (`loop_` and a UUID)
-    hint: the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one
+    hint: `.ralph/loops/` lists the stored loops; without `--loop` the current one is used
     ");
     let other = "loop_00000000-0000-0000-0000-000000000001";
     assert_snapshot!(shown(&tool.run(["replay", "--loop", other])), @"
@@ -407,7 +410,7 @@ fn an_archived_loop_is_found_by_its_name() {
     --- stdout
     --- stderr
     error: no loop [LOOP] in [DIR]
-    hint: the loops that are kept are in `.ralph/loops/`; without `--loop` it is the current one
+    hint: `.ralph/loops/` lists the stored loops; without `--loop` the current one is used
     ");
     assert_snapshot!(shown(&tool.run(["explain", "7"])), @"
     exit: 1
@@ -446,7 +449,7 @@ fn a_value_that_is_half_toml_is_not_taken_for_words() {
     for broken in ["max_iterations=[1", "agent.name=\"demo", "agent={name"] {
         let ran = tachikoma(&scratch).run(["replay", "--set", broken]);
         assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
-        let said = format!("--set {broken}: the value begins like TOML and is none");
+        let said = format!("--set {broken}: the value is not valid TOML");
         assert!(ran.stderr.contains(&said), "{}", ran.snapshot());
     }
 }

@@ -44,7 +44,7 @@ fn a_false_claim_is_explained() {
     [TIME]    iteration 2, attempt 1, session 1: the agent is launched
     [TIME]    agent command is up (pid [PID])
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
-    [TIME] => the work tree is looked at, and nothing is committed (until [TIME])
+    [TIME] => the work tree is surveyed, and nothing is committed (until [TIME])
     [TIME]    1 file changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` failed after [DURATION]: exit 1
@@ -64,7 +64,7 @@ fn a_false_claim_is_explained() {
     [TIME]    iteration 3, attempt 1, session 1: the agent is launched
     [TIME]    agent command is up (pid [PID])
     [TIME]    succeeded after [DURATION]; it claims that the work is complete
-    [TIME] => the work tree is looked at, and nothing is committed (until [TIME])
+    [TIME] => the work tree is surveyed, and nothing is committed (until [TIME])
     [TIME]    2 files changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` passed after [DURATION]
@@ -159,7 +159,7 @@ fn a_budget_is_explained_and_replayed() {
     for part in [
         "the loop ended: $1.12 of $1.00 is spent (max_cost_usd)",
         "=> a stop condition is met: $1.12 of $1.00 is spent (max_cost_usd)",
-        "=> the turn is ended: a budget is used up",
+        "=> the turn is ended: $1.12 of $1.00 is spent (max_cost_usd)",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -215,6 +215,6 @@ fn a_pattern_that_is_taken_away_or_added_is_replayed_as_far_as_it_is_known() {
     assert!(outcome.unwrap().contains("`^stuck:`"));
     let added = format!("{key}=['^stuck:', '^done']");
     let notes = replay(&scratch, &["--set", &added])["notes"].clone();
-    let known = "whether the pattern `^done` would have matched is not known: the agent's words are not in the journal";
+    let known = "whether the pattern `^done` would have matched is not known: the agent's output is not in the journal";
     assert_eq!(notes, serde_json::json!([known]));
 }

@@ -70,7 +70,7 @@ fn an_iteration_begins_without_its_snapshot_when_that_takes_too_long() {
     let ran = live.wait(Duration::from_secs(90));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let warned = &events(&scratch, "warned")[0]["warning"];
-    let words = "the work tree before iteration 1 is not kept";
+    let words = "there is no snapshot before iteration 1, so";
     assert!(
         warned.as_str().is_some_and(|w| w.starts_with(words)),
         "{warned}"

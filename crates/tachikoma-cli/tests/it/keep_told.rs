@@ -52,7 +52,7 @@ fn a_conversation_that_goes_on_is_told_of_a_rollback_once() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     iterations(&scratch, &["--allow-dirty"], "4");
     let third = prompt(&scratch, 3);
-    let says = "The operator has brought the work tree back to what it was before iteration 2.";
+    let says = "The operator rolled the work tree back to its state before iteration 2.";
     assert!(third.starts_with(says), "{third}");
     assert_eq!(prompt(&scratch, 4), "go");
 }
@@ -111,8 +111,7 @@ fn files_left_uncommitted_for_the_user_are_in_the_status() {
     scratch.write("known", "mine\n");
     iterations(&scratch, &["--allow-dirty"], "2");
     let said = || tachikoma(&scratch).run(["status"]).stdout;
-    let withheld =
-        "1 file that the loop changed not committed, because somebody else had changed it before";
+    let withheld = "1 file that the loop changed not committed, because another program or person had changed it before";
     assert!(said().contains(withheld), "{}", said());
     assert_eq!(status(&scratch)["git"]["withheld"], 1);
     scratch.git(&["commit", "--quiet", "-a", "-m", "mine"]);

@@ -307,7 +307,7 @@ fn notify_test_names_failures_without_addresses() {
         assert_eq!(odd.code(), Some(2), "{}", odd.snapshot());
         assert!(
             odd.stderr
-                .contains("what the variable `ODD` has is no address"),
+                .contains("the value of the variable `ODD` is not a valid address"),
             "{}",
             odd.stderr
         );

@@ -108,11 +108,11 @@ fn up_keeps_the_server_running_until_it_is_stopped() {
     --- stdout
     starting OpenCode (start 1)
     OpenCode 0.0.0-fake is ready at http://127.0.0.1:[PORT]
-    warning: OpenCode is gone: it crashed (signal 9), after [DURATION] of service
+    warning: OpenCode has ended: it crashed (signal 9), after [DURATION] of service
     restarting OpenCode in [DURATION] (attempt 1)
     starting OpenCode (start 2)
     OpenCode 0.0.0-fake is ready at http://127.0.0.1:[PORT]
-    OpenCode is gone: it was stopped, after [DURATION] of service
+    OpenCode has ended: it was stopped, after [DURATION] of service
     OpenCode is stopped
     --- stderr
     ");
@@ -120,9 +120,9 @@ fn up_keeps_the_server_running_until_it_is_stopped() {
     insta::assert_snapshot!(masked(&status.snapshot()), @r"
     exit: 0
     --- stdout
-    OpenCode is stopped: its supervisor was told to stop
+    OpenCode is stopped: its supervisor was stopped
     1 crash, 1 restart; 1 unwanted restart since it was last healthy for a minute
-    nobody keeps it running; `tachikoma opencode up` does
+    it is not supervised; `tachikoma opencode up` starts the supervisor
     --- stderr
     ");
 }
@@ -166,8 +166,7 @@ fn a_server_that_is_not_enabled_is_not_started() {
         let ran = bed.tool().run(words);
         assert_eq!(ran.code(), Some(1));
         assert!(
-            ran.stderr
-                .contains("no OpenCode server is kept running in "),
+            ran.stderr.contains("no OpenCode server is supervised in "),
             "{}",
             ran.stderr
         );

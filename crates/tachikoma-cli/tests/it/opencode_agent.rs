@@ -268,7 +268,7 @@ fn a_server_that_is_given_up_ends_the_loop_with_what_to_do() {
     let said = ran.snapshot();
     assert!(said.contains("there is no OpenCode server: "), "{said}");
     assert!(
-        said.contains("start it again, and `tachikoma run` goes on"),
+        said.contains("start it again, and `tachikoma run` continues"),
         "{said}"
     );
     assert_eq!(bed.of_type("iteration_failed").len(), 1, "and no other");
@@ -467,7 +467,7 @@ fn addresses_that_cannot_be_used_are_refused_before_anything_begins() {
             "is not on this machine: set OPENCODE_SERVER_PASSWORD",
         ),
         ("https://127.0.0.1:4096", "only http is spoken"),
-        ("4096", "is no address of a server"),
+        ("4096", "is not the address of a server"),
     ] {
         let bed = Bed::new(&json!({}), "");
         let ran = bed.tool().run([&RUN[..], &["--attach", url]].concat());

@@ -131,7 +131,7 @@ fn too_many_failures_show_the_last_one() {
     iteration 2 failed after [DURATION]: the agent ended with exit 7 (2 in a row)
     error: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7 (2 iterations, 2 failed, [DURATION] of work)
     --- stderr
-    hint: `tachikoma logs` has what the agent wrote; when the cause is gone, `tachikoma run` goes on
+    hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     assert_eq!(status(&scratch)["outcome"]["kind"], "error");
 }
@@ -154,7 +154,7 @@ fn the_limit_holds_over_new_runs() {
     iteration 2 succeeded after [DURATION]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let again = tachikoma(&scratch).run(["run"]);
     assert_snapshot!(shown(&again), @"
@@ -168,7 +168,7 @@ fn the_limit_holds_over_new_runs() {
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     resuming [LOOP], ended at iteration 2 (the limit of 2 iterations is reached): its limit of 2 iterations still holds; the state is from [SOURCE]
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     assert_eq!(events(&scratch, "iteration_started").len(), 2);
 }
@@ -198,7 +198,7 @@ fn the_operator_stops_it() {
     iteration 1 interrupted after [DURATION]
     stopped: stopped by the operator (1 iteration, 1 interrupted, [DURATION] of work)
     --- stderr
-    hint: `tachikoma run` goes on where this ended
+    hint: `tachikoma run` continues where it stopped
     ");
     assert_eq!(status(&scratch)["outcome"]["kind"], "operator");
     assert_eq!(status(&scratch)["state"], "stopped");
@@ -359,6 +359,6 @@ fn a_busy_directory_has_its_own_exit_code() {
     iteration 1 failed after [DURATION]: the agent ended with signal 9
     completed: the limit of 1 iteration is reached (1 iteration, 1 failed, [DURATION] of work)
     --- stderr
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
 }

@@ -307,7 +307,7 @@ fn logs_are_what_the_agent_wrote() {
     exit: 1
     --- stdout
     --- stderr
-    error: the agent in iteration 3 has written nothing, or it is not kept any more
+    error: the agent in iteration 3 has no output, or its transcript was deleted
     hint: transcripts are in [DIR]/.ralph/sessions/[LOOP]
     ");
 }

@@ -92,7 +92,7 @@ fn objectives_completed_before_the_loop_are_not_a_claim() {
 }
 
 #[test]
-fn what_a_gate_prints_does_not_keep_an_agent_from_being_started() {
+fn control_characters_in_gate_output_do_not_prevent_the_next_launch() {
     let scratch = Scratch::new();
     let config = "[agents.command]\nprompt = 'argument'\n".to_owned()
         + &gate("proof", "printf 'a\\000b\\033[31mc'; exit 1", "");
@@ -241,7 +241,7 @@ fn a_claim_of_a_script_after_a_failed_iteration_needs_a_gate() {
 }
 
 #[test]
-fn what_a_loop_that_is_done_was_given_is_said_not_to_hold_for_the_next() {
+fn flags_of_a_completed_loop_are_not_used_for_the_next_one() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "5"], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

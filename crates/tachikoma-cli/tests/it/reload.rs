@@ -112,7 +112,7 @@ fn a_configuration_that_is_wrong_changes_nothing() {
     await_up(&scratch, 2);
     assert_eq!(stop(&tool, live), Some(5));
     let events = events(&tool);
-    let warned = |record: &Value| record["event"].to_string().contains("was not read again");
+    let warned = |record: &Value| record["event"].to_string().contains("was not reloaded");
     assert!(events.iter().any(warned));
     assert!(reloaded(&events).is_empty());
 }

@@ -71,7 +71,7 @@ fn a_runner_that_is_killed_in_an_iteration() {
     completed: the limit of 3 iterations is reached (3 iterations, 3 succeeded, [DURATION] of work)
     --- stderr
     resuming [LOOP], interrupted at iteration 2, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     let after = status(&scratch);
     assert_eq!(after["loop_id"], before);
@@ -149,7 +149,7 @@ fn a_loop_whose_limit_is_raised() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 3 now; it was 1
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     assert_eq!(status(&scratch)["iteration"], 3);
     assert_eq!(loops(&scratch).len(), 1);
@@ -259,7 +259,7 @@ fn an_edited_file_wins_over_the_recorded_flag_and_says_so() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     assert_eq!(status(&scratch)["iteration"], 2);
 }
@@ -311,7 +311,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     iteration 2 succeeded in [DURATION] and claims completion
     completed: the work is complete (2 iterations, 1 succeeded, 1 interrupted, [DURATION] of work)
     --- stderr
-    resuming [LOOP], interrupted at iteration 1, attempt 1: it is still paused, and `tachikoma resume` goes on; the state is from [SOURCE]
+    resuming [LOOP], interrupted at iteration 1, attempt 1: it is still paused, and `tachikoma resume` continues; the state is from [SOURCE]
     ");
 }
 

@@ -74,12 +74,12 @@ fn resuming_is_said_beside_the_records() {
     assert_snapshot!(stderr, @r#"
     resuming [LOOP], interrupted at iteration 1, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
     note: `agents.command.program` is ["true"] now; it was ["sh", "-c", "exec sleep 600"]
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
 }
 
 #[test]
-fn a_snapshot_that_is_damaged_is_fallen_back_from() {
+fn a_damaged_snapshot_is_replaced_by_the_journal() {
     let scratch = with_history();
     let before = status(&scratch);
     let damaged = damage(&snapshot(&scratch), "\"execution_ms\"", "\"execution_mz\"");
@@ -92,8 +92,8 @@ fn a_snapshot_that_is_damaged_is_fallen_back_from() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; the journal is whole up to record 9, and what is there is kept in .ralph/quarantine/
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: its checksum does not match; the journal is whole up to record 9, and the present file is kept in .ralph/quarantine/
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     let after = status(&scratch);
     assert_eq!(after["loop_id"], before["loop_id"]);
@@ -117,14 +117,14 @@ fn damage_before_the_snapshot_is_fallen_back_from() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to the snapshot: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2 (its checksum does not match); the snapshot has what it held
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    warning: falling back to the snapshot: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 2 (its checksum does not match); the snapshot has the damaged records
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     assert_eq!(status(&scratch)["iteration"], 2);
 }
 
 #[test]
-fn a_journal_that_ends_before_the_snapshot_is_fallen_back_from() {
+fn a_journal_older_than_the_snapshot_is_replaced_by_the_snapshot() {
     let scratch = with_history();
     let path = journal(&scratch);
     let text = fs::read_to_string(&path).expect("it is ours");
@@ -139,8 +139,8 @@ fn a_journal_that_ends_before_the_snapshot_is_fallen_back_from() {
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to the snapshot: the journal ends at record 8, and the snapshot stands at record 9; what came behind that, if anything did, is lost
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    warning: falling back to the snapshot: the journal ends at record 8, and the snapshot ends at record 9; later records, if there were any, are lost
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     assert_eq!(status(&scratch)["iteration"], 2);
 }
@@ -165,8 +165,8 @@ fn a_loss_that_is_accepted_is_named() {
     resuming [LOOP], interrupted before its first iteration: iteration 1 is next; the state is from [SOURCE]
     note: `iteration_delay` is "0s" now; it was the default
     note: `max_iterations` is 2 now; it was 1
-    warning: falling back to record 3: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 4 (its checksum does not match); what follows is lost to the loop, and kept in .ralph/quarantine/
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    warning: falling back to record 3: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 4 (its checksum does not match); the rest is lost to the loop, and kept in .ralph/quarantine/
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     let kept = [("journal-0001.jsonl.1".to_owned(), damaged)];
     assert_eq!(quarantined(&scratch), kept);
@@ -180,7 +180,7 @@ fn a_loss_that_is_accepted_is_named() {
 }
 
 #[test]
-fn where_nothing_is_left_to_accept_it_is_refused_all_the_same() {
+fn accept_loss_is_refused_without_any_good_record() {
     let scratch = with_history();
     fs::remove_file(snapshot(&scratch)).expect("it is ours");
     damage(
@@ -195,7 +195,7 @@ fn where_nothing_is_left_to_accept_it_is_refused_all_the_same() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` starts a new loop beside it
     ");
     assert_eq!(files(&scratch.path().join(".ralph")), before);
 }
@@ -223,7 +223,7 @@ fn a_snapshot_of_a_newer_version_is_refused() {
     --- stdout
     --- stderr
     error: refusing to resume: snapshot [DIR]/.ralph/state.json has version 2; this version reads up to 1
-    hint: nothing was changed; use the version that wrote it, or `tachikoma run --new` begins a new loop beside it
+    hint: nothing was changed; use the version that wrote it, or `tachikoma run --new` starts a new loop beside it
     ");
 }
 
@@ -248,7 +248,7 @@ fn a_gap_after_the_snapshot_is_refused() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 10: record 11 follows record 9
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 9 (iteration 2) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
+    hint: nothing was changed; `tachikoma run --accept-loss` continues from record 9 (iteration 2) and keeps what follows in `.ralph/quarantine/`, `--new` starts a new loop beside it
     ");
 }
 
@@ -290,7 +290,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
     --- stderr
     resuming [LOOP], ended at iteration 1 (the limit of 1 iteration is reached): iteration 2 is next; the state is from [SOURCE]
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
     assert_eq!(status(&scratch)["iteration"], 2, "they are applied");
     let changed = events(&scratch, "config_changed");
@@ -304,7 +304,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
 }
 
 #[test]
-fn of_many_changed_settings_the_first_are_named() {
+fn the_first_of_many_changed_settings_are_named() {
     let scratch = with_history();
     let text: String = ["first_output", "silence", "tool", "session", "graceful"]
         .iter()
@@ -334,7 +334,7 @@ fn of_many_changed_settings_the_first_are_named() {
     note: `session.silence_timeout` is "7m" now; it was the default
     note: `session.tool_timeout` is "7m" now; it was the default
     note: more settings have changed: 1
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     "#);
 }
 
@@ -378,7 +378,7 @@ fn a_loop_of_an_earlier_version_goes_on() {
     completed: the limit of 15 iterations is reached (15 iterations, 8 succeeded, 2 failed, 2 handed over, 1 skipped, 2 interrupted, 2 reboots, [DURATION] of work)
     --- stderr
     resuming [LOOP], interrupted at iteration 14, attempt 1: the iteration is repeated as attempt 2; the state is from [SOURCE]
-    hint: raise `--max-iterations` to go on, or use `--new` to begin again
+    hint: raise `--max-iterations` to continue, or use `--new` to start over
     ");
     assert_eq!(loops(&scratch).len(), 1);
     assert_eq!(status(&scratch)["stats"]["iterations"], 15);

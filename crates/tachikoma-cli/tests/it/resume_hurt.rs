@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use insta::assert_snapshot;
 use tachikoma_core::{LoopId, Timestamp};
@@ -46,7 +46,7 @@ fn check_goes_on_from_snapshot(hurt: impl Fn(&Scratch)) -> String {
     hurt(&scratch);
     let ran = tachikoma(&scratch).run(["state", "verify"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
-    let wrong = "there is no record left";
+    let wrong = "the journal has no records";
     assert!(ran.stdout.contains(wrong), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["loop_id"], before["loop_id"]);
     let told = told(&scratch, &ONE_MORE);
@@ -59,26 +59,26 @@ fn check_goes_on_from_snapshot(hurt: impl Fn(&Scratch)) -> String {
 }
 
 #[test]
-fn an_empty_journal_is_made_up_for_by_the_snapshot() {
+fn an_empty_journal_is_replaced_by_the_snapshot() {
     let told =
         check_goes_on_from_snapshot(|scratch| fs::write(journal(scratch), "").expect("it is ours"));
     assert_snapshot!(told, @"
     exit: 3
-    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 10; what came behind that, if anything did, is lost
+    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot ends at record 10; later records, if there were any, are lost
     ");
 }
 
 #[test]
-fn deleted_loops_are_made_up_for_by_the_snapshot() {
+fn a_deleted_journal_is_replaced_by_the_snapshot() {
     let told = check_goes_on_from_snapshot(|scratch| {
         fs::remove_dir_all(scratch.path().join(".ralph/loops")).expect("it is ours");
         let ran = tachikoma(scratch).run(["events"]);
-        let hint = "hint: it is gone; `tachikoma run` goes on with what is left of the loop";
+        let hint = "hint: it is gone; `tachikoma run` continues with the rest of the loop";
         assert!(ran.stderr.contains(hint), "{}", ran.snapshot());
     });
     assert_snapshot!(told, @"
     exit: 3
-    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot stands at record 10; what came behind that, if anything did, is lost
+    warning: falling back to the snapshot: there is no record left in the journal, and the snapshot ends at record 10; later records, if there were any, are lost
     ");
 }
 
@@ -87,13 +87,15 @@ fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
     let scratch = with_history();
     let first = journal(&scratch);
     let dir = first.parent().expect("it has one").to_owned();
-    let (mut journal, mut state) = open_journal(&dir, &Vault::plain()).expect("nobody else writes");
+    let (mut journal, mut state) =
+        open_journal(&dir, &Encryption::plain()).expect("nobody else writes");
     let now = state.time;
     journal
         .next_segment(&mut state, now)
         .expect("there is room");
     drop(journal);
-    compressed::replace(&first, &Vault::plain(), &AtomicBool::new(false)).expect("there is room");
+    compressed::replace(&first, &Encryption::plain(), &AtomicBool::new(false))
+        .expect("there is room");
     fs::remove_file(dir.join("journal-0002.jsonl")).expect("it is ours");
     let closed = dir.join("journal-0001.jsonl.zst");
     let bytes = fs::read(&closed).expect("it is ours");
@@ -109,7 +111,7 @@ fn a_closed_segment_is_never_written_again() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl.zst is damaged at line 10: it is closed, and the segment that followed it is missing
-    hint: nothing was changed; `tachikoma run --accept-loss` goes on from record 9 (iteration 1) and keeps what follows in `.ralph/quarantine/`, `--new` begins a new loop beside it
+    hint: nothing was changed; `tachikoma run --accept-loss` continues from record 9 (iteration 1) and keeps what follows in `.ralph/quarantine/`, `--new` starts a new loop beside it
     ");
     assert_eq!(fs::read(&closed).expect("it is there"), bytes);
     let mut words = ONE_MORE.to_vec();
@@ -147,7 +149,7 @@ fn a_changed_end_of_the_last_line_drops_no_record() {
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
     exit: 1
-    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: something stands behind its record
+    error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 9: there is data after its record
     ");
     assert_eq!(fs::read(journal(&scratch)).expect("it is there"), bytes);
 }
@@ -160,7 +162,7 @@ fn a_directory_in_place_of_the_snapshot_does_not_stop_a_run() {
     assert_eq!(status(&scratch)["iteration"], 1);
     assert_snapshot!(told(&scratch, &ONE_MORE), @"
     exit: 3
-    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is not a regular file; the journal is whole up to record 9, and what is there is kept in .ralph/quarantine/
+    warning: falling back to the journal: snapshot [DIR]/.ralph/state.json is damaged: it is not a regular file; the journal is whole up to record 9, and the present file is kept in .ralph/quarantine/
     ");
     assert!(snapshot(&scratch).is_file());
     assert_eq!(
@@ -182,7 +184,7 @@ fn a_death_between_a_new_loop_and_the_archive_of_the_old_one_brings_nothing_back
         let new = LoopId::from_u128(7);
         let dir = scratch.path().join(".ralph/loops").join(new.to_string());
         let later = Timestamp::from_millis(32_503_680_000_000);
-        drop(Journal::create(&dir, new, later, &Vault::plain()).expect("nobody else writes"));
+        drop(Journal::create(&dir, new, later, &Encryption::plain()).expect("nobody else writes"));
         let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], "true"));
         assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
         assert_eq!(status(&scratch)["loop_id"], new.to_string());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_core::Seq;
 use tachikoma_loop_runner::store::journal::read_records;
@@ -174,7 +174,7 @@ fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
     let dir = loops(&scratch).remove(0);
     for _ in 0..2 {
         let (mut journal, mut state) =
-            open_journal(&dir, &Vault::plain()).expect("nobody else writes");
+            open_journal(&dir, &Encryption::plain()).expect("nobody else writes");
         let now = state.time;
         journal
             .next_segment(&mut state, now)
@@ -192,7 +192,7 @@ fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
     let before = files(&dir);
     assert_eq!(status(&scratch)["iteration"], 2);
     let mut seqs = Vec::new();
-    read_records(&dir, &Vault::plain(), Seq(0), |record| {
+    read_records(&dir, &Encryption::plain(), Seq(0), |record| {
         seqs.push(record.seq.0);
     })
     .expect("it is whole");

@@ -35,7 +35,7 @@ fn every_group_is_shown_with_its_source_and_whether_it_is_saved() {
     exit: 0
     --- stdout
     loop           [LOOP]
-    source         the snapshot and the journal behind it, to record 10
+    source         the snapshot and the journal after it, up to record 10
     saved          yes: [DIR]/.ralph/state.json is up to date
     status         completed
     iteration      1
@@ -106,7 +106,7 @@ fn a_loop_that_runs_and_one_whose_runner_died_can_be_shown() {
     let text = good(&scratch, &["state", "show"]).stdout;
     assert!(text.contains("status         interrupted"), "{text}");
     assert!(text.contains("is behind by 1 records"), "{text}");
-    let source = "source         the snapshot and the journal behind it";
+    let source = "source         the snapshot and the journal after it";
     assert!(text.contains(source), "{text}");
     assert_eq!(
         files(&scratch.path().join(".ralph")),
@@ -140,7 +140,7 @@ fn a_snapshot_that_is_not_up_to_date_is_said_to_be_so() {
 }
 
 #[test]
-fn nothing_is_kept_where_no_loop_is() {
+fn state_commands_without_a_loop_are_refused() {
     let scratch = Scratch::new();
     for words in [
         vec!["state", "show"],
@@ -185,7 +185,7 @@ fn verify_names_damaged_objects_with_a_hint() {
         ran.stdout
     );
     assert!(
-        ran.stderr.contains("`tachikoma run` goes on"),
+        ran.stderr.contains("`tachikoma run` continues"),
         "{}",
         ran.stderr
     );
@@ -212,7 +212,7 @@ fn a_loop_that_runs_is_not_taken_for_damaged() {
 }
 
 #[test]
-fn a_loop_that_crashed_and_went_on_is_whole() {
+fn a_loop_that_crashed_and_continued_is_valid() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     kill(&scratch, live);
@@ -272,7 +272,7 @@ fn an_export_overwrites_nothing_unless_told() {
 
 /// A loop that is not kept is looked at where it is, while it is.
 #[test]
-fn a_loop_that_is_not_kept_has_a_state_too() {
+fn an_unsaved_loop_has_a_state() {
     let scratch = Scratch::new();
     scratch.write("tachikoma.toml", "[state]\nenabled = false\n");
     let live = tachikoma(&scratch).spawn(run(&[], "touch up; exec sleep 600"));

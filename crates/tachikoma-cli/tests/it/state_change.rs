@@ -111,16 +111,16 @@ fn an_invalid_or_too_large_value_is_refused() {
     exit: 2
     --- stdout
     --- stderr
-    error: the value of `a` is no JSON: expected value at line 1 column 1
-    hint: words need quotes of their own: '"some words"'
+    error: the value of `a` is not JSON: expected value at line 1 column 1
+    hint: a string needs double quotes: '"some text"'
     "#);
     let long = "k".repeat(KEY_BYTES_MAX + 1);
     let large = format!("\"{}\"", "v".repeat(VALUE_BYTES_MAX));
     let deep = format!("{}{}", "[".repeat(33), "]".repeat(33));
     for (key, value, said) in [
-        ("a", "NaN", "is no JSON"),
+        ("a", "NaN", "is not JSON"),
         ("a", "1e999", "number out of range"),
-        ("a", "", "is no JSON"),
+        ("a", "", "is not JSON"),
         ("", "1", "must not be empty"),
         ("a\u{7}", "1", "control characters"),
         (&long, "1", "a key may have 128 bytes"),
@@ -135,7 +135,7 @@ fn an_invalid_or_too_large_value_is_refused() {
 }
 
 #[test]
-fn there_is_an_end_to_the_number_of_keys() {
+fn the_number_of_custom_keys_is_limited() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     for number in 0..KEYS_MAX {

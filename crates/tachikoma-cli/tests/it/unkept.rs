@@ -69,7 +69,7 @@ fn a_loop_runs_to_its_end_and_leaves_nothing() {
     completed: the limit of 3 iterations is reached (3 iterations, 2 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     note: `state.enabled` is false: this loop cannot be resumed; its journal is in [HOME]/tmp/[USER]/[LOOP], and gone at its end
-    hint: nothing of this loop is kept (`state.enabled`); `tachikoma run` begins a new one
+    hint: this loop is not saved (`state.enabled = false`); `tachikoma run` starts a new one
     ");
     assert_eq!(stores(&scratch), Vec::<PathBuf>::new());
     assert_eq!(

@@ -4,7 +4,7 @@ use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::{Surroundings, digest_of, open};
+use crate::{CloudEnvironment, digest_of, open};
 
 struct Place {
     dir: tempfile::TempDir,
@@ -18,7 +18,7 @@ impl Place {
         let url = format!("file://{}", dir.path().display());
         let runtime = tokio::runtime::Builder::new_current_thread();
         Self {
-            store: open(&url, &Surroundings::default()).unwrap(),
+            store: open(&url, &CloudEnvironment::default()).unwrap(),
             runtime: { runtime }.enable_all().build().unwrap(),
             dir,
         }

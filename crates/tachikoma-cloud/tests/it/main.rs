@@ -7,7 +7,9 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use tachikoma_cloud::{CloudError, Digest, PART_BYTES, Put, Store, Surroundings, digest_of, open};
+use tachikoma_cloud::{
+    CloudEnvironment, CloudError, Digest, PART_BYTES, Put, Store, digest_of, open,
+};
 use tachikoma_testkit::await_until;
 use tachikoma_testkit::s3::{BUCKET, Misbehaviour, S3};
 use tokio::runtime::{Builder, Runtime};
@@ -30,11 +32,11 @@ impl Place {
 
     fn store(&self) -> Store {
         let env = self.s3.env().into_iter();
-        let surroundings = Surroundings {
+        let cloud_environment = CloudEnvironment {
             variables: env.map(|(name, value)| (name.to_owned(), value)).collect(),
             home: Some(self.dir.path().join("nobody")),
         };
-        open(&format!("s3://{BUCKET}/a"), &surroundings).unwrap()
+        open(&format!("s3://{BUCKET}/a"), &cloud_environment).unwrap()
     }
 
     /// Returns whether an upload in parts was aborted.
@@ -192,11 +194,11 @@ fn plain_http_needs_to_be_allowed() {
         .env()
         .into_iter()
         .filter(|(name, _)| *name != "AWS_ALLOW_HTTP");
-    let surroundings = Surroundings {
+    let cloud_environment = CloudEnvironment {
         variables: env.map(|(name, value)| (name.to_owned(), value)).collect(),
         home: None,
     };
-    let error = open(&format!("s3://{BUCKET}"), &surroundings).unwrap_err();
+    let error = open(&format!("s3://{BUCKET}"), &cloud_environment).unwrap_err();
     assert!(
         error
             .to_string()
@@ -225,7 +227,7 @@ fn a_directory_lists_its_files_and_removes_leftovers() {
         file.set_modified(long_ago).unwrap();
     }
     let url = format!("file://{}", dir.display());
-    let store = open(&url, &Surroundings::default()).unwrap();
+    let store = open(&url, &CloudEnvironment::default()).unwrap();
     let (mut file, digest) = file_of(b"whole");
     let put = store.put("y.tar.sha256-01", &mut file, Path::new("here"), &digest);
     assert_eq!(place.runtime.block_on(put).unwrap(), Put::Created);
@@ -258,13 +260,13 @@ fn list_at(address: &str) -> CloudError {
         ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
         ("AWS_SESSION_TOKEN", "token".to_owned()),
     ];
-    let surroundings = Surroundings {
+    let cloud_environment = CloudEnvironment {
         variables: variables
             .map(|(name, value)| (name.to_owned(), value))
             .into(),
         home: None,
     };
-    let store = open("s3://bucket/a", &surroundings).unwrap();
+    let store = open("s3://bucket/a", &cloud_environment).unwrap();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(store.list()).unwrap_err()
 }

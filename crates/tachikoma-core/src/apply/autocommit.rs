@@ -1,4 +1,4 @@
-//! How keeping the work changes the state.
+//! How autocommits change the state.
 
 use super::reboot::with_reboot;
 use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Snapshot};
@@ -24,14 +24,14 @@ pub(super) fn snapshot_taken(state: &mut State, iteration: u32, commit: &str, un
 
 pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
     state.kept.number += 1;
-    state.kept.unseen = false;
+    state.kept.unsurveyed = false;
     state.kept.outside = false;
     // A runner that dies before the last look is made leaves it to the next one.
     state.kept.checked = autocommit.purpose == AutocommitPurpose::End;
     match autocommit.purpose {
         AutocommitPurpose::Iteration => {
             state.kept.files_changed = Some(0);
-            state.progress.looked = true;
+            state.progress.surveyed = true;
             state.phase = Phase::Autocommitting { autocommit };
         }
         AutocommitPurpose::End => state.phase = Phase::Autocommitting { autocommit },
@@ -90,7 +90,7 @@ pub(super) fn autocommit_finished(
 }
 
 pub(super) fn autocommit_given_up(state: &mut State, purpose: AutocommitPurpose) {
-    state.kept.unseen = true;
+    state.kept.unsurveyed = true;
     // The work tree was not examined, so the iteration may have changed files.
     state.completion.idle = false;
     if purpose == AutocommitPurpose::Iteration {
@@ -100,7 +100,7 @@ pub(super) fn autocommit_given_up(state: &mut State, purpose: AutocommitPurpose)
     keep_over(state, purpose);
 }
 
-/// What follows is recorded right behind it.
+/// Ends the phase. The next record states what follows.
 fn keep_over(state: &mut State, purpose: AutocommitPurpose) {
     match purpose {
         AutocommitPurpose::Iteration | AutocommitPurpose::End => state.phase = Phase::Idle,

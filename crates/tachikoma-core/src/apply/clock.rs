@@ -14,13 +14,13 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
     match event {
         LoopEvent::Started { runner, .. } => {
             if let Some(until) = runner.follows_until {
-                state.ledger.count(&state.phase, until.min(time));
+                state.accounting.count(&state.phase, until.min(time));
             }
-            state.ledger.runner_took_up(time);
+            state.accounting.runner_took_up(time);
         }
         LoopEvent::Suspended { duration_ms } => {
             state
-                .ledger
+                .accounting
                 .stood_still(Duration::from_millis(*duration_ms));
         }
         // These may come before a runner takes the loop up, or from one that does not: if time was run, the next record
@@ -60,13 +60,13 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::FileTouched { .. }
         | LoopEvent::TurnResulted(_)
         | LoopEvent::CallEnded { .. }
-        | LoopEvent::CostTold { .. }
+        | LoopEvent::CostReported { .. }
         | LoopEvent::WorkedOutside { .. }
-        | LoopEvent::ConversationTakenUp(_)
-        | LoopEvent::QuotaTold(_)
+        | LoopEvent::ConversationResumed(_)
+        | LoopEvent::QuotaReported(_)
         | LoopEvent::StopPatternMatched { .. }
         | LoopEvent::EndingRequested { .. }
-        | LoopEvent::RungClimbed { .. }
+        | LoopEvent::AgentSignaled { .. }
         | LoopEvent::LeftoversEnded { .. }
         | LoopEvent::IterationCompleted { .. }
         | LoopEvent::IterationFailed { .. }
@@ -97,7 +97,7 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         | LoopEvent::ProgressMeasured(_)
         | LoopEvent::ClaimRefused(_)
         | LoopEvent::SilenceChecked { .. }
-        | LoopEvent::AgentBusy { .. } => state.ledger.count(&state.phase, time),
+        | LoopEvent::AgentBusy { .. } => state.accounting.count(&state.phase, time),
     }
 }
 
@@ -109,7 +109,9 @@ pub(super) fn postpone_deadlines(state: &mut State, duration: Duration) {
             *until = until.after(duration);
         }
         RebootStage::Autocommitting { autocommit } => autocommit.postpone(duration),
-        RebootStage::Closing { ladder, .. } => ladder.until = ladder.until.after(duration),
+        RebootStage::Closing { escalation, .. } => {
+            escalation.until = escalation.until.after(duration);
+        }
         RebootStage::Opening { since, .. } => *since = since.after(duration),
     });
     if let Phase::Autocommitting { autocommit } = &mut state.phase {

@@ -115,8 +115,8 @@ pub(super) fn gates_ran(state: &mut State, iteration: u32, results: &[GateResult
     known.gates_at = iteration;
     known.baseline |= baseline;
     if failed > 0 && !baseline {
-        known.to_be_told = true;
-        known.told_of = iteration;
+        known.feedback_due = true;
+        known.feedback_iteration = iteration;
     }
     if !baseline {
         known.owed = Owed::Judgement;
@@ -139,8 +139,8 @@ pub(super) fn claim_refused(state: &mut State, refusal: &Refusal) {
     state.claimed = false;
     let known = &mut state.completion;
     known.refused.clone_from(&refusal.reasons);
-    known.to_be_told = true;
-    known.told_of = state.iteration;
+    known.feedback_due = true;
+    known.feedback_iteration = state.iteration;
     known.confirmed = refusal.confirmed;
     known.confirmed_at = succeeded;
     known.claims.clear();

@@ -7,7 +7,7 @@ use crate::state::State;
 
 pub(super) fn hooks_started(state: &mut State, start: &HooksStart) {
     let (point, until) = (start.point, start.until);
-    if point.kind() != HookKind::Framing {
+    if point.kind() != HookKind::Blocking {
         return with_reboot(state, |reboot| {
             reboot.stage = RebootStage::Hooks { point, until }
         });
@@ -45,8 +45,8 @@ pub(super) fn hooks_ended(state: &mut State, end: &HooksEnd) {
             state.reboots.hooks.extend(end.results.iter().cloned());
             with_reboot(state, |reboot| reboot.stage = RebootStage::Begun);
         }
-        HookKind::Framing => {
-            state.frames.heard(end.point);
+        HookKind::Blocking => {
+            state.pending_hooks.heard(end.point);
             let found = std::mem::replace(&mut state.phase, Phase::Idle);
             if let Phase::Hooking { hooking } = found {
                 state.phase = hooking.over.map_or(Phase::Idle, |over| *over);
@@ -54,6 +54,6 @@ pub(super) fn hooks_ended(state: &mut State, end: &HooksEnd) {
                 state.phase = found;
             }
         }
-        HookKind::Beside => {}
+        HookKind::Background => {}
     }
 }

@@ -9,7 +9,7 @@ const NOTES_MAX: usize = 50;
 
 pub(super) fn noted(state: &mut State, text: &str, tell: bool, operator: bool, time: Timestamp) {
     if tell {
-        state.kept.untold = Some(text.to_owned());
+        state.kept.work_tree_note = Some(text.to_owned());
     }
     let mut same = state
         .notes

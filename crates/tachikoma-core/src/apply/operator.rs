@@ -1,6 +1,8 @@
 //! How the operator changes the state.
 
-use crate::operator::{AnsweredBy, Choice, OperatorEvent, QuestionKind, RollingBack, Words};
+use crate::operator::{
+    AnsweredBy, Choice, OperatorEvent, OperatorMessage, QuestionKind, RollingBack,
+};
 use crate::phase::Phase;
 use crate::state::State;
 use crate::time::Timestamp;
@@ -51,7 +53,7 @@ pub(super) fn operator_event(state: &mut State, event: &OperatorEvent, time: Tim
                 }
                 Choice::Yes | Choice::Pause | Choice::Stop => {}
             }
-            // What follows is recorded right behind it.
+            // The next record states what follows.
             state.phase = Phase::Idle;
         }
         OperatorEvent::Held { id, until } => {
@@ -70,18 +72,18 @@ pub(super) fn operator_event(state: &mut State, event: &OperatorEvent, time: Tim
             state.operator.rolling_back = None;
         }
         OperatorEvent::Attended { on } => known.attended = Some(*on),
-        OperatorEvent::Told { number, text } => {
-            known.told = *number;
-            known.words.push(Words {
+        OperatorEvent::MessageQueued { number, text } => {
+            known.last_message = *number;
+            known.messages.push(OperatorMessage {
                 number: *number,
                 text: text.clone(),
                 in_prompt: false,
-                passed_on: false,
+                delivered: false,
             });
         }
-        OperatorEvent::PassedOn { through } => {
-            for words in &mut known.words {
-                words.passed_on |= words.number <= *through;
+        OperatorEvent::MessagesDelivered { through } => {
+            for words in &mut known.messages {
+                words.delivered |= words.number <= *through;
             }
         }
         OperatorEvent::Reloaded {
@@ -125,9 +127,9 @@ pub(super) fn attempt_attended(state: &mut State) {
     state.operator.put = false;
     state.operator.behind = false;
     state.operator.unanswered = None;
-    for words in &mut state.operator.words {
+    for words in &mut state.operator.messages {
         words.in_prompt = true;
-        words.passed_on = false;
+        words.delivered = false;
     }
 }
 
@@ -138,8 +140,8 @@ pub(super) fn iteration_attended(state: &mut State, succeeded: bool) {
     state.operator.put = false;
     state.operator.behind = true;
     state.operator.prompt = None;
-    let heard = |words: &Words| succeeded && (words.in_prompt || words.passed_on);
-    state.operator.words.retain(|words| !heard(words));
+    let heard = |words: &OperatorMessage| succeeded && (words.in_prompt || words.delivered);
+    state.operator.messages.retain(|words| !heard(words));
 }
 
 /// Resets answers and attended mode when an ended loop is started again: the operator may have left since.

@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::time::Timestamp;
 
 pub(super) fn take_up(state: &mut State, launch: &Launch, runner: &Runner, time: Timestamp) {
-    if state.owes_a_look() {
+    if state.needs_survey() {
         // The survey at the start finds the changes of the cut iteration, but does not measure its progress.
         state.progress.missed();
         // Those changes are committed when the loop ends, also if no iteration follows.

@@ -44,8 +44,8 @@ impl Spending {
         Self {
             cost_microusd: state.stats.cost_microusd,
             tokens: state.stats.tokens,
-            ran: state.ledger.ran_at(&state.phase, now),
-            quota_percent: state.ledger.fullest(now),
+            ran: state.accounting.ran_at(&state.phase, now),
+            quota_percent: state.accounting.fullest(now),
         }
     }
 }
@@ -219,7 +219,7 @@ pub fn verdict(budgets: &Budgets, spending: &Spending) -> Option<Usage> {
 #[must_use]
 pub fn out_of_time(policy: &Policy, state: &State) -> Option<Timestamp> {
     let looked_at = match &state.phase {
-        // Work that is being kept is seen through, and the time is looked at behind it.
+        // A commit in progress is finished first, and the budget is checked after it.
         Phase::Rebooting { reboot } => !matches!(reboot.stage, RebootStage::Autocommitting { .. }),
         Phase::Waiting { wait } => wait.reason.is_work(),
         Phase::Working { .. } | Phase::Checking { .. } => true,
@@ -229,8 +229,8 @@ pub fn out_of_time(policy: &Policy, state: &State) -> Option<Timestamp> {
         }
     };
     let limit = policy.budgets.duration;
-    let since = state.ledger.counted_to?;
-    let left = limit.saturating_sub(Duration::from_millis(state.ledger.ran_ms));
+    let since = state.accounting.counted_to?;
+    let left = limit.saturating_sub(Duration::from_millis(state.accounting.ran_ms));
     (looked_at && !limit.is_zero() && state.stop.is_none()).then(|| since.after(left))
 }
 

@@ -71,7 +71,7 @@ impl CompletionRules {
 /// What comes next on the way to a judgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: the loop goes on with whatever is due.
+    /// Nothing is left to check.
     Nothing,
     /// Something has to be found out.
     Check(CheckStage),
@@ -239,7 +239,7 @@ fn is_proven(policy: &Policy, state: &State) -> bool {
     known.given_up.is_none() && !gates.is_empty() && gates.iter().all(passed)
 }
 
-/// Says that boxes were taken away instead of ticked, where nobody but the boxes claims anything.
+/// Says that boxes were removed instead of ticked, if only the objectives claim completion.
 fn fewer_objectives(known: &Completion) -> Option<String> {
     let Some(ObjectivesSeen::Read { objectives }) = &known.objectives else {
         return None;
@@ -388,7 +388,7 @@ mod tests {
             (done(), AttemptEnd::Failed, false, false),
             (done(), AttemptEnd::Cut, false, false),
             (script(), AttemptEnd::Succeeded, true, true),
-            // A failure speaks against what nobody proves.
+            // Without a gate, a failure speaks against the claim.
             (script(), AttemptEnd::Failed, false, true),
             (Claim::Objectives, AttemptEnd::Failed, false, false),
             (Claim::Objectives, AttemptEnd::HandedOver, true, true),

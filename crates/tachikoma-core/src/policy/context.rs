@@ -16,7 +16,7 @@ pub enum Level {
     Warning,
     /// The session is to be replaced.
     Redline,
-    /// Nothing may be prompted any more.
+    /// No prompt fits.
     Hard,
 }
 
@@ -85,8 +85,8 @@ fn token_redline_percent(policy: &Policy, session: &Session, window: u64) -> Opt
     })
 }
 
-/// Returns from which fill the agent is told to come to an end, in percent of the window. In front of a redline in tokens it
-/// has the same share of the way as in front of the one in percent.
+/// Returns from which fill the agent is asked to finish, in percent of the window. Before a redline in tokens it
+/// is at the same share of the redline as before the one in percent.
 fn warning_percent(policy: &Policy, session: &Session, window: u64) -> f64 {
     let rules = &policy.reboot;
     match token_redline_percent(policy, session, window) {

@@ -103,7 +103,7 @@ pub fn verdict(
     }
 }
 
-/// Counts the levels of arrays and objects, without recursion of our own: whoever embeds the core may hand in anything.
+/// Counts the levels of arrays and objects without recursion, because callers of the library may pass any value.
 fn depth(value: &Value) -> usize {
     let mut deepest = 0;
     let mut open = vec![(value, 1_usize)];

@@ -1,6 +1,6 @@
 //! Whether an agent got worse in the course of its session.
 //!
-//! A judgement compares a session with itself: whoever works the same way all the time, well or badly, is not getting
+//! The verdict compares a session with itself. A session of constant quality, good or bad, is not getting
 //! worse, and a fresh session would change nothing.
 
 use crate::session::Sample;

@@ -52,7 +52,7 @@ mod tests {
             (book(None, Some(0), 1), 60, None),
             (book(None, Some(0), 2), 119, Some(120)),
             (book(Some(0), Some(250), 1), 260, Some(310)),
-            // The failures are over, their clock does not count any more.
+            // After a success, earlier failures no longer count.
             (book(Some(0), Some(250), 0), 301, None),
         ] {
             assert_eq!(

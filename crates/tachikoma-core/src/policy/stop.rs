@@ -29,40 +29,73 @@ pub struct Condition {
     pub outcome: Outcome,
 }
 
-impl Condition {
-    fn words(mut self, what: &str) -> Self {
-        self.words = format!("{} of {} {what}", self.value, self.limit);
-        self.outcome = Outcome::Condition {
-            reason: format!("{} {what} ({} = {})", self.value, self.name, self.limit),
-        };
-        self
-    }
-
-    fn unless(self, excused: bool) -> Self {
-        Self {
-            met: self.met && !excused,
-            ..self
-        }
-    }
-
-    fn ending(self, outcome: Outcome) -> Self {
-        Self { outcome, ..self }
-    }
-}
-
-/// A count that ends the loop when it reaches its limit; none where there is no limit.
-fn count(name: &'static str, value: u32, limit: u32) -> Option<Condition> {
+/// Returns the condition that a count reaches its limit; `None` without a limit. `what` says what is counted.
+fn count(name: &'static str, what: &str, value: u32, limit: u32) -> Option<Condition> {
     (limit > 0).then(|| Condition {
         name,
         value: value.to_string(),
         limit: limit.to_string(),
         percent: percent(f64::from(value), f64::from(limit)),
         met: value >= limit,
-        words: String::new(),
+        words: format!("{value} of {limit} {what}"),
         gone_at: None,
         outcome: Outcome::Condition {
-            reason: String::new(),
+            reason: format!("{value} {what} ({name} = {limit})"),
         },
+    })
+}
+
+/// Decides whether failed iterations in a row end the loop.
+fn failures(limits: &Limits, state: &State) -> Option<Condition> {
+    let (name, what) = ("max_consecutive_failures", "iterations failed in a row");
+    let condition = count(name, what, state.failure_streak, limits.failures)?;
+    let reason = failure_words(state, limits.failures);
+    Some(Condition {
+        outcome: Outcome::Error { reason },
+        ..condition
+    })
+}
+
+/// Decides whether failing runs of gates in a row end the loop.
+fn failing_gates(limits: &Limits, state: &State) -> Option<Condition> {
+    let (name, what) = ("max_test_failure_streak", "failing runs of gates in a row");
+    let streak = state.stats.test_failure_streak;
+    let condition = count(name, what, streak, limits.test_failures)?;
+    let reason = failing_gate_words(state, limits.test_failures);
+    Some(Condition {
+        outcome: Outcome::Condition { reason },
+        ..condition
+    })
+}
+
+/// Decides whether no progress ends the loop: too many iterations in a row without progress.
+fn no_progress(limits: &Limits, state: &State) -> Option<Condition> {
+    let (name, what) = (
+        "max_no_progress_iterations",
+        "iterations in a row without progress",
+    );
+    let condition = count(
+        name,
+        what,
+        state.stats.no_progress_count,
+        limits.no_progress,
+    )?;
+    // Failing iterations have a limit of their own, and its message says how they failed.
+    let failing = state.failure_streak > 0 && limits.failures > 0;
+    Some(Condition {
+        met: condition.met && !failing,
+        ..condition
+    })
+}
+
+/// Decides whether the number of iterations ends the loop. An iteration that was cut is repeated and does not count yet.
+fn iterations(limits: &Limits, state: &State) -> Option<Condition> {
+    let iterations = limits.iterations;
+    let begun = state.next_iteration().saturating_sub(1);
+    let condition = count("max_iterations", "iterations", begun, iterations)?;
+    Some(Condition {
+        outcome: Outcome::LimitReached { iterations },
+        ..condition
     })
 }
 
@@ -82,7 +115,7 @@ fn budget(usage: &Usage, spending: &Spending, now: Timestamp) -> Condition {
     }
 }
 
-fn failures(state: &State, limit: u32) -> String {
+fn failure_words(state: &State, limit: u32) -> String {
     let last = state
         .last_failure
         .as_ref()
@@ -95,7 +128,7 @@ fn failures(state: &State, limit: u32) -> String {
     format!("{failed} (max_consecutive_failures = {limit}){last}")
 }
 
-fn failing_gates(state: &State, limit: u32) -> String {
+fn failing_gate_words(state: &State, limit: u32) -> String {
     let failed = state.completion.gates.iter().filter(|gate| !gate.passed());
     let failed: Vec<String> = failed.map(|gate| format!("`{}`", gate.name)).collect();
     let last = match failed.is_empty() {
@@ -133,57 +166,16 @@ fn budgets(limits: &Limits) -> Budgets {
     }
 }
 
-/// Returns every condition that is set, with how near it is; of several that are met the first counts.
+/// Returns every condition that is set, with how near it is. If several are met, the first one counts.
 #[must_use]
 pub fn conditions_for(limits: &Limits, state: &State, now: Timestamp) -> Vec<Condition> {
-    let stats = &state.stats;
-    let failures = count(
-        "max_consecutive_failures",
-        state.failure_streak,
-        limits.failures,
-    )
-    .map(|row| {
-        row.words("iterations failed in a row")
-            .ending(Outcome::Error {
-                reason: failures(state, limits.failures),
-            })
-    });
-    let tests = count(
-        "max_test_failure_streak",
-        stats.test_failure_streak,
-        limits.test_failures,
-    )
-    .map(|row| {
-        row.words("failing runs of gates in a row")
-            .ending(Outcome::Condition {
-                reason: failing_gates(state, limits.test_failures),
-            })
-    });
-    let progress = count(
-        "max_no_progress_iterations",
-        stats.no_progress_count,
-        limits.no_progress,
-    )
-    .map(|row| {
-        // Iterations that fail have a limit of their own, which says how they do.
-        let failing = state.failure_streak > 0 && limits.failures > 0;
-        row.words("iterations in a row without progress")
-            .unless(failing)
-    });
-    // An iteration that was cut is owed, and does not count yet.
-    let begun = state.next_iteration().saturating_sub(1);
-    let iterations = count("max_iterations", begun, limits.iterations).map(|row| {
-        let iterations = limits.iterations;
-        row.words("iterations")
-            .ending(Outcome::LimitReached { iterations })
-    });
-    failures
+    failures(limits, state)
         .into_iter()
         .chain(spending(limits, state, now))
         .chain(pattern(limits, state))
-        .chain(tests)
-        .chain(progress)
-        .chain(iterations)
+        .chain(failing_gates(limits, state))
+        .chain(no_progress(limits, state))
+        .chain(iterations(limits, state))
         .collect()
 }
 

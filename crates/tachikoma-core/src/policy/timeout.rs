@@ -1,4 +1,4 @@
-//! Which timeout of an iteration runs out next, and when.
+//! Timeouts: when a silent agent is killed (`silence_timeout`), and which timeout of an iteration runs out next.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub fn next_deadline(policy: &Policy, state: &State) -> Option<Timestamp> {
         Phase::Working { work } => work_deadline(policy, work),
         Phase::Autocommitting { autocommit } => autocommit
             .closing
-            .map(|ladder| ladder.until)
+            .map(|escalation| escalation.until)
             .or(autocommit.until),
         Phase::Checking { check } => check.until,
         Phase::Hooking { hooking } => Some(hooking.until),
@@ -49,8 +49,8 @@ fn wait_deadline(state: &State, wait: Wait) -> Option<Timestamp> {
 
 /// Returns the moment at which something about the iteration is due.
 fn work_deadline(policy: &Policy, work: &Work) -> Option<Timestamp> {
-    if let Some(ladder) = work.ladder {
-        return Some(ladder.until);
+    if let Some(escalation) = work.escalation {
+        return Some(escalation.until);
     }
     let timeout = next(policy, work).map(|(time, _)| time);
     // An ending that waits for a launch in flight is bounded by the launch's own timeout.
@@ -89,19 +89,23 @@ pub fn next(policy: &Policy, work: &Work) -> Option<(Timestamp, Timeout)> {
         session,
         match oldest {
             Some(oldest) => after(oldest, limits.tool, Timeout::Tool),
-            None => quiet(policy, work, launched),
+            None => silence_timeout(policy, work, launched),
         },
     )
 }
 
-/// Returns when an agent of which nothing is heard is looked at or ended.
-fn quiet(policy: &Policy, work: &Work, launched: Timestamp) -> Option<(Timestamp, Timeout)> {
+/// Decides the silence timeout: when a silent agent is checked, and killed if its processes are idle.
+fn silence_timeout(
+    policy: &Policy,
+    work: &Work,
+    launched: Timestamp,
+) -> Option<(Timestamp, Timeout)> {
     let (limit, timeout) = if work.spoke {
         (policy.timeouts.silence, Timeout::Silence)
     } else {
         (policy.timeouts.first_output, Timeout::FirstOutput)
     };
-    if let Some(until) = work.look {
+    if let Some(until) = work.silence_check_until {
         return Some((until, timeout));
     }
     let heard = heard(policy, work, launched);
@@ -123,25 +127,25 @@ fn heard(policy: &Policy, work: &Work, launched: Timestamp) -> Timestamp {
     }
 }
 
-/// Returns whether an agent that has been quiet for too long may be busy instead of stuck, so that it is worth a look. As
-/// a tool call, nobody is busy for longer than `tool_timeout`.
+/// Returns whether an agent that has been quiet for too long may be busy instead of stuck, so that its processes are
+/// sampled first. Like a tool call, a busy agent is ended after `tool_timeout`.
 #[must_use]
 pub fn may_be_busy(policy: &Policy, work: &Work, now: Timestamp) -> bool {
     let launched = work.launched.unwrap_or(work.started);
     let most = policy.timeouts.tool;
     let spent = most > Duration::ZERO && heard(policy, work, launched).after(most) <= now;
-    work.look.is_none() && work.ending.is_none() && !spent
+    work.silence_check_until.is_none() && work.ending.is_none() && !spent
 }
 
 /// Returns when the stage that a reboot is in is given up.
 #[must_use]
 pub fn reboot(policy: &Policy, reboot: &Reboot) -> Option<Timestamp> {
     match &reboot.stage {
-        // Decided in one step: nobody waits in it.
+        // The loop never waits in this stage.
         RebootStage::Begun => None,
         RebootStage::HandOff { until, .. } | RebootStage::Hooks { until, .. } => Some(*until),
         RebootStage::Autocommitting { autocommit } => autocommit.until,
-        RebootStage::Closing { ladder, .. } => Some(ladder.until),
+        RebootStage::Closing { escalation, .. } => Some(escalation.until),
         RebootStage::Opening { since, .. } => {
             let limits = [policy.timeouts.renew, policy.timeouts.first_output];
             let limit = limits.into_iter().filter(|limit| *limit > Duration::ZERO);

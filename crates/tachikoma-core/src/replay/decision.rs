@@ -8,9 +8,8 @@ use crate::completion::CheckStage;
 use crate::event::LoopEvent;
 use crate::hooking::HooksStart;
 use crate::number_format::Span;
-use crate::outcome::{Outcome, Stop, Timeout};
-use crate::phase::{Cause, Phase};
-use crate::policy::Policy;
+use crate::outcome::{Outcome, Timeout};
+use crate::phase::Cause;
 use crate::reasons;
 use crate::reboots::RebootReason;
 use crate::record::Record;
@@ -18,7 +17,7 @@ use crate::state::State;
 use crate::time::Timestamp;
 use crate::wait::WaitReason;
 
-/// A decision. Two decisions are the same if they lead to the same action, whatever the figures are.
+/// A decision. Two decisions are the same if they lead to the same action; their figures may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DecisionKind {
     /// The turn was ended. `after` is the age of the attempt, for timeouts only.
@@ -96,14 +95,6 @@ impl fmt::Display for DecisionKind {
             Self::FutileReboot => f.write_str("a futile reboot"),
             Self::FreshSession => f.write_str("a fresh session"),
             Self::Waited { reason, length } => {
-                let reason = match reason {
-                    WaitReason::Delay => "delay",
-                    WaitReason::Backoff => "backoff",
-                    WaitReason::UsageLimit => "usage limit",
-                    WaitReason::Outage => "outage",
-                    WaitReason::RebootWindow => "until a reboot may happen",
-                    WaitReason::Operator => "operator",
-                };
                 write!(f, "waited {} ({reason})", Span(*length))
             }
             Self::GatesRun { names } => write!(f, "gates run ({})", names.join(", ")),
@@ -130,15 +121,33 @@ pub(super) struct DecisionReader {
     ending: Option<Outcome>,
     /// When the last attempt ended.
     attempt_ended: Option<Timestamp>,
+    /// Why the last session ended.
+    session_ended: String,
     rebooting: bool,
     waiting_since: Option<Timestamp>,
 }
 
 impl DecisionReader {
     /// Returns the decision in a record, if there is one. `state` is the state after the step of the record.
-    pub fn read(&mut self, policy: &Policy, state: &State, record: &Record) -> Option<Decision> {
+    pub fn read(&mut self, state: &State, record: &Record) -> Option<Decision> {
         self.note_time(record);
-        self.decision(policy, state, record)
+        let kind = self.kind(state, record)?;
+        let by = match &record.event {
+            LoopEvent::SilenceChecked { timeout, .. } => timeout.to_string(),
+            LoopEvent::RebootVerified { futile, .. } => futile.clone().unwrap_or_default(),
+            LoopEvent::SessionStarted { .. } => self.session_ended.clone(),
+            LoopEvent::CheckStarted { check } => match check.stage {
+                CheckStage::Gates { claimed, .. } => reasons::gates_due(state, claimed),
+                CheckStage::Asking => String::new(),
+            },
+            LoopEvent::ClaimRefused(refusal) => refusal.reasons.join("; "),
+            _ => match (&kind, record.reasons.last()) {
+                (_, Some(reason)) => reason.clone(),
+                (DecisionKind::Ended { outcome }, None) => outcome.to_string(),
+                (_, None) => String::new(),
+            },
+        };
+        Some(Decision { kind, by })
     }
 
     fn note_time(&mut self, record: &Record) {
@@ -169,104 +178,66 @@ impl DecisionReader {
         }
     }
 
-    fn decision(&mut self, policy: &Policy, state: &State, record: &Record) -> Option<Decision> {
-        let by_key = |key: Option<&str>, words: String| match key {
-            Some(key) if !words.contains(key) => format!("{key}: {words}"),
-            Some(_) | None => words,
-        };
-        let (kind, by) = match &record.event {
+    fn kind(&mut self, state: &State, record: &Record) -> Option<DecisionKind> {
+        match &record.event {
             LoopEvent::EndingRequested { cause, .. } => {
-                let by = match (cause, &state.session.context) {
-                    (Cause::HandOver, Some(context)) => {
-                        reasons::reading(policy, &state.session, context)
-                    }
-                    (Cause::Interrupt, _) => by_itself(state.stop.as_ref()),
-                    (Cause::HandOver | Cause::Skip, _) => String::new(),
-                    (Cause::Timeout { timeout }, _) => timeout.to_string(),
-                };
                 let timed = matches!(cause, Cause::Timeout { .. });
                 let started = timed.then(|| attempt_started(state)).flatten();
                 let after = started.map(|started| record.time.since(started));
                 let cause = *cause;
-                (DecisionKind::TurnEnded { cause, after }, by)
+                Some(DecisionKind::TurnEnded { cause, after })
             }
             LoopEvent::SilenceChecked { timeout, .. } => {
                 let started = attempt_started(state)?;
                 let (timeout, after) = (*timeout, record.time.since(started));
-                let by = timeout.to_string();
-                (DecisionKind::SilenceChecked { timeout, after }, by)
+                Some(DecisionKind::SilenceChecked { timeout, after })
             }
-            LoopEvent::WrapUpAdvised { .. } => {
-                let context = state.session.context.as_ref();
-                let fill = context.map(reasons::fill).unwrap_or_default();
-                let warning = policy.reboot.warning_percent;
-                let by = format!("context.warning_percent = {warning}: {fill}");
-                (DecisionKind::WrapUpAdvised, by)
-            }
+            LoopEvent::WrapUpAdvised { .. } => Some(DecisionKind::WrapUpAdvised),
             LoopEvent::RebootRequested {
                 reason,
                 not_before: Some(_),
             } => {
-                let rate = reasons::rate(&policy.reboot, &state.reboots, record.time);
                 let reason = RebootKind::of(reason);
-                (DecisionKind::RebootPending { reason }, rate)
+                Some(DecisionKind::RebootPending { reason })
             }
             LoopEvent::RebootStarted { reason, .. } => {
                 self.rebooting = true;
-                let by = by_key(
-                    reasons::reboot_key(reason),
-                    reasons::reboot(policy, state, reason),
-                );
                 let reason = RebootKind::of(reason);
-                (DecisionKind::Rebooted { reason }, by)
+                Some(DecisionKind::Rebooted { reason })
             }
             LoopEvent::RebootCompleted { .. } | LoopEvent::RebootFailed { .. } => {
                 self.rebooting = false;
-                return None;
+                None
             }
-            LoopEvent::RebootVerified {
-                futile: Some(why), ..
-            } => (DecisionKind::FutileReboot, why.clone()),
-            LoopEvent::SessionStarted { session, .. } if !self.rebooting && session.0 > 1 => {
-                let fresh = policy.fresh_each_iteration;
-                let by = if fresh {
-                    "session.fresh_each_iteration = true".to_owned()
-                } else {
-                    "the conversation could not go on".to_owned()
-                };
-                (DecisionKind::FreshSession, by)
+            LoopEvent::RebootVerified { futile, .. } => {
+                futile.as_ref().map(|_| DecisionKind::FutileReboot)
+            }
+            LoopEvent::SessionEnded { reason, .. } => {
+                self.session_ended.clone_from(reason);
+                None
+            }
+            LoopEvent::SessionStarted { session, .. } => {
+                let is_fresh = !self.rebooting && session.0 > 1;
+                is_fresh.then_some(DecisionKind::FreshSession)
             }
             LoopEvent::WaitStarted { wait } => {
                 // The wait counts from the end of the attempt: the autocommit takes part of it.
                 let ended = self.attempt_ended.unwrap_or(record.time);
                 let length = wait.until.since(ended);
                 let reason = wait.reason;
-                let by = match reasons::wait_key(wait) {
-                    Some("iteration_delay") => "iteration_delay".to_owned(),
-                    key => by_key(key, reasons::wait(policy, state, wait, ended)),
-                };
-                (DecisionKind::Waited { reason, length }, by)
+                Some(DecisionKind::Waited { reason, length })
             }
             LoopEvent::CheckStarted { check } => match &check.stage {
-                CheckStage::Asking => return None,
-                CheckStage::Gates { names, claimed } => {
-                    let by = match claimed {
-                        true => reasons::claims(&state.completion.claims),
-                        false if state.iteration == 0 => {
-                            "all gates run once before the first iteration".to_owned()
-                        }
-                        false => "they run after every successful iteration".to_owned(),
-                    };
+                CheckStage::Asking => None,
+                CheckStage::Gates { names, .. } => {
                     let names = names.clone();
-                    (DecisionKind::GatesRun { names }, by)
+                    Some(DecisionKind::GatesRun { names })
                 }
             },
-            LoopEvent::ClaimRefused(refusal) => {
-                (DecisionKind::ClaimRefused, refusal.reasons.join("; "))
-            }
+            LoopEvent::ClaimRefused(_) => Some(DecisionKind::ClaimRefused),
             LoopEvent::IterationStarted { .. } => {
                 self.ending = None;
-                return None;
+                None
             }
             LoopEvent::Completed { outcome, .. }
             | LoopEvent::Stopped { outcome, .. }
@@ -280,37 +251,16 @@ impl DecisionReader {
                 ..
             }) => {
                 let known = self.ending.replace(outcome.clone());
-                if known.as_ref() == Some(outcome) {
-                    return None;
-                }
-                let by = by_key(reasons::end_key(outcome), outcome.to_string());
                 let outcome = outcome.clone();
-                (DecisionKind::Ended { outcome }, by)
+                (known.as_ref() != Some(&outcome)).then_some(DecisionKind::Ended { outcome })
             }
-            _ => return None,
-        };
-        Some(Decision { kind, by })
-    }
-}
-
-/// Returns the reason if the loop itself ends the turn, and not the operator.
-fn by_itself(stop: Option<&Stop>) -> String {
-    match stop {
-        Some(
-            Stop::Budget { reason }
-            | Stop::Hook { reason }
-            | Stop::Script { reason }
-            | Stop::Unable { reason },
-        ) => reason.clone(),
-        Some(Stop::Operator | Stop::Signal { .. }) | None => String::new(),
+            _ => None,
+        }
     }
 }
 
 fn attempt_started(state: &State) -> Option<Timestamp> {
-    match &state.phase {
-        Phase::Working { work } => Some(work.started),
-        _ => None,
-    }
+    state.work().map(|work| work.started)
 }
 
 /// Returns the decisions of a step in words.

@@ -1,8 +1,9 @@
-//! Keeping the work: a look at the work tree and a commit behind an iteration, before a reboot and at the end.
+//! Autocommits: a survey of the work tree and a commit after an iteration, before a reboot and at the end.
 
 use std::time::Duration;
 
 use super::Stepper;
+use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
 use crate::autocommit::{
     Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, LoopChanges,
 };
@@ -10,43 +11,43 @@ use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::{Exit, Leftover};
 use crate::input::Urgency;
-use crate::ladder::{Ladder, Rung};
 use crate::outcome::{Outcome, Stop};
 use crate::policy::AutocommitRules;
+use crate::stop_signal::{Escalation, StopSignal};
 use crate::time::Timestamp;
 use crate::wait::Wait;
 
-/// For a look at the work tree, and for the end of a commit whose own time is over: a large tree on a slow disk takes
+/// For a survey of the work tree, and for a commit to end after its own timeout: a large tree on a slow disk takes
 /// seconds.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For all of it when nothing is to be waited for: what was done by an agent that is gone must still be told from what a
+/// For a survey during an urgent stop. The changes of the agent must still be distinguished from what a
 /// person does next, and that takes milliseconds as a rule.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
-    /// Keeps what an attempt did, then asks what comes next.
-    pub(super) fn autocommit_iteration(
+    /// Surveys the work tree after an attempt, and commits what the attempt changed.
+    pub(super) fn commit_iteration(
         &mut self,
         status: Option<CommitStatus>,
         then: Option<Wait>,
-    ) {
+    ) -> StageResult {
         let Some(rules) = self.policy.autocommit else {
-            return self.check(then);
+            return PASSED;
         };
         let commit = status.filter(|status| *status != CommitStatus::Failed || rules.on_failure);
         self.begin_autocommit(rules, AutocommitPurpose::Iteration, commit, then, None);
+        HELD
     }
 
-    /// Keeps what the old session did, if there is where to. The next one stands on it, whatever became of its last
-    /// iteration.
-    pub(super) fn autocommit_checkpoint(&mut self) -> bool {
+    /// Commits the work of the old session, also if its last iteration failed: the new session continues it.
+    pub(super) fn commit_checkpoint(&mut self) -> StageResult {
         let Some(rules) = self.policy.autocommit.filter(|rules| rules.repository) else {
-            return false;
+            return PASSED;
         };
         let commit = Some(CommitStatus::Checkpoint);
         self.begin_autocommit(rules, AutocommitPurpose::Checkpoint, commit, None, None);
-        true
+        HELD
     }
 
     /// Ends the loop, after a commit of what is left to be committed. An agent that is up ends first, and may change files until it has.
@@ -76,17 +77,17 @@ impl Stepper<'_> {
         let commit = commit.filter(|_| rules.commit && !urgent);
         let limit = match commit {
             Some(_) if rules.timeout.is_zero() => None,
-            Some(_) => Some(rules.timeout + LOOK_TIMEOUT),
+            Some(_) => Some(rules.timeout + SURVEY_TIMEOUT),
             None if urgent => Some(URGENT_TIMEOUT),
-            None => Some(LOOK_TIMEOUT),
+            None => Some(SURVEY_TIMEOUT),
         };
-        let graces = &self.policy.ladder;
+        let graces = &self.policy.stop_timeouts;
         let agent = self
             .state
             .agent
             .filter(|_| purpose == AutocommitPurpose::End);
-        let closing = agent.map(|_| Ladder {
-            rung: Rung::Interrupt,
+        let closing = agent.map(|_| Escalation {
+            signal: StopSignal::Interrupt,
             until: self.now.after(graces.interrupt),
         });
         let closes_within = match closing {
@@ -134,7 +135,7 @@ impl Stepper<'_> {
         });
     }
 
-    /// The agent's process has ended between two turns. Work that waited for it is kept now.
+    /// The agent's process has ended between two turns. A commit that waited for that starts now.
     pub(super) fn gone_between_turns(&mut self, exit: Exit, leftovers: Vec<Leftover>) {
         let waits = self
             .state
@@ -148,15 +149,15 @@ impl Stepper<'_> {
     }
 
     /// The agent's process does not end by itself.
-    pub(super) fn closing_overdue(&mut self, ladder: Ladder) {
-        match ladder.rung {
-            Rung::Interrupt => self.signal_closing(Rung::Terminate),
-            Rung::Terminate => self.signal_closing(Rung::Kill),
-            Rung::Kill => self.unkillable(self.state.agent.and_then(|agent| agent.pid)),
+    pub(super) fn closing_overdue(&mut self, escalation: Escalation) {
+        match escalation.signal {
+            StopSignal::Interrupt => self.signal_closing(StopSignal::Terminate),
+            StopSignal::Terminate => self.signal_closing(StopSignal::Kill),
+            StopSignal::Kill => self.unkillable(self.state.agent.and_then(|agent| agent.pid)),
         }
     }
 
-    /// Takes up what the death of a runner cut. What was to be the end is decided anew.
+    /// Resumes an autocommit after the death of a runner. An end of the loop is decided again.
     pub(super) fn resume_autocommit(&mut self, autocommit: &Autocommit) {
         match (self.policy.autocommit, autocommit.purpose) {
             (Some(rules), AutocommitPurpose::Iteration) => {
@@ -169,12 +170,12 @@ impl Stepper<'_> {
                 );
             }
             (Some(_), AutocommitPurpose::Checkpoint | AutocommitPurpose::End) | (None, _) => {
-                self.check(autocommit.then);
+                self.advance(Stage::Check, autocommit.then);
             }
         }
     }
 
-    /// The work tree before an iteration was kept.
+    /// A snapshot of the work tree before an iteration was taken.
     pub(super) fn snapshot(&mut self, iteration: u32, commit: String, uncommitted: u32) {
         let kept = &self.state.kept;
         let known = kept.snapshot.as_ref().is_some_and(|s| s.commit == commit);
@@ -187,7 +188,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The work was committed, or could not be.
+    /// An autocommit ended.
     pub(super) fn kept(&mut self, number: u64, kept: Result<AutocommitResult, String>) {
         // The one place where an answer is dropped that is no longer awaited.
         let awaited = self
@@ -237,16 +238,16 @@ impl Stepper<'_> {
             (AutocommitPurpose::Checkpoint, _) => match self.state.stop.clone() {
                 // Asked for meanwhile: nothing else of the reboot is worth its while.
                 Some(stop) => self.close(stop.into()),
-                None => self.open_new(),
+                None => self.advance_reboot(RebootStep::OpenNew),
             },
             (AutocommitPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
             (AutocommitPurpose::Iteration | AutocommitPurpose::End, _) => {
-                self.check(autocommit.then);
+                self.advance(Stage::Check, autocommit.then);
             }
         }
     }
 
-    /// Wants the end of the loop while its work is being kept: the commit is seen through, unless that is too long.
+    /// A stop is requested during a commit: the commit is finished first, unless the stop is urgent.
     pub(super) fn stop_during_autocommit(
         &mut self,
         autocommit: Autocommit,
@@ -265,7 +266,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Has the commit under way end at once. What was done stays in the work tree, and the next commit takes it.
+    /// Cancels the commit in progress. The changes stay in the work tree, and the next commit contains them.
     pub(super) fn cancel_autocommit(&mut self, then: Option<Wait>) {
         let Some(autocommit) = self
             .state

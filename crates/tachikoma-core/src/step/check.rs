@@ -1,8 +1,9 @@
-//! Behind an iteration: what objectives, stop scripts and gates say, and whether a claim of completion is believed.
+//! Checks after an iteration: objectives, stop scripts, gates, and the verdict on a claim of completion.
 
 use std::time::Duration;
 
 use super::Stepper;
+use super::order::{HELD, PASSED, Stage, StageResult};
 use crate::completion::{
     Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptVerdict,
 };
@@ -18,23 +19,24 @@ use crate::session::NOTE_BYTES_MAX;
 use crate::tests_report::TestsReport;
 use crate::wait::Wait;
 
-/// How long the opening look at the work tree may take.
-const OPENING_LOOK: Duration = Duration::from_secs(300);
+/// For the first survey of the work tree, which the gates before the first iteration wait for.
+const FIRST_SURVEY_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl Stepper<'_> {
-    /// Finds out what has to be known before the next iteration, then asks what comes next.
-    pub(super) fn check(&mut self, then: Option<Wait>) {
+    /// Starts the checks that have to finish before the next iteration. After the last one, judges a claim of completion and measures
+    /// the progress.
+    pub(super) fn check(&mut self, then: Option<Wait>) -> StageResult {
         let goes_on = stop::verdict(self.policy, self.state, self.now).is_none();
         if let Some(stage) = baseline(self.policy, self.state).filter(|_| goes_on) {
             return self.begin_check(stage, then);
         }
         match next(self.policy, self.state) {
             Next::Check(stage) => self.begin_check(stage, then),
-            // What is believed ends the loop like everything else that does.
+            // A claim that is accepted ends the loop in the stage `End`.
             Next::Refuse { .. } | Next::Believe | Next::Nothing => {
                 self.refuse_claim();
                 self.measure();
-                self.settle(then);
+                PASSED
             }
         }
     }
@@ -50,31 +52,31 @@ impl Stepper<'_> {
         }
     }
 
-    /// Says what came of the iteration, once all that can be known of it is.
+    /// Measures the progress of the iteration after its checks.
     fn measure(&mut self) {
         let iteration = self.state.iteration;
         let tests_passed = self.state.completion.gates_passed_after(iteration);
         if let Some(measured) = self.state.progress.measure(iteration, tests_passed) {
             self.record(LoopEvent::ProgressMeasured(measured));
             if measured.score == 0 {
-                self.beside(HookPoint::NoProgress);
+                self.run_background_hooks(HookPoint::NoProgress);
             }
         }
     }
 
-    /// The same where a runner takes up the loop: before anything is done, it has to be known what the objectives were.
+    /// The same when a runner starts or resumes the loop. The objectives are read before the first iteration, to see later what was ticked.
     pub(super) fn check_first(&mut self, then: Option<Wait>) {
         let known = &self.state.completion;
         let unread = known.owed == Owed::Nothing && known.ticked_before.is_none();
         let goes_on = stop::verdict(self.policy, self.state, self.now).is_none();
         if unread && goes_on && self.policy.completion.objectives {
-            self.begin_check(CheckStage::Asking, then);
+            let _held = self.begin_check(CheckStage::Asking, then);
         } else {
-            self.check(then);
+            self.advance(Stage::Check, then);
         }
     }
 
-    fn begin_check(&mut self, stage: CheckStage, then: Option<Wait>) {
+    fn begin_check(&mut self, stage: CheckStage, then: Option<Wait>) -> StageResult {
         let rules = &self.policy.completion;
         let limit = match &stage {
             CheckStage::Asking => rules.asking,
@@ -82,7 +84,7 @@ impl Stepper<'_> {
         };
         // Before the first iteration the gates wait for the opening look at the work tree, which the shell bounds.
         let opening = match (&stage, self.state.iteration) {
-            (CheckStage::Gates { .. }, 0) => OPENING_LOOK,
+            (CheckStage::Gates { .. }, 0) => FIRST_SURVEY_TIMEOUT,
             _ => Duration::ZERO,
         };
         let until = limit.map(|limit| self.now.after(limit + opening));
@@ -95,6 +97,7 @@ impl Stepper<'_> {
             CheckStage::Asking => Effect::CheckConditions { number },
             CheckStage::Gates { names, .. } => Effect::RunGates { number, names },
         });
+        HELD
     }
 
     /// The objectives were read and the stop scripts have answered.
@@ -134,7 +137,7 @@ impl Stepper<'_> {
         {
             self.stop_by_itself(Stop::Script { reason });
         }
-        self.check(check.then);
+        self.advance(Stage::Check, check.then);
     }
 
     /// Returns warnings about unusual objectives, unless they were given before.
@@ -191,9 +194,9 @@ impl Stepper<'_> {
         if let Some(report) = tests {
             let before = self.state.progress.tests.clone();
             self.record(LoopEvent::TestsRan(report));
-            self.beside_tests(before.as_ref());
+            self.run_test_hooks(before.as_ref());
         }
-        self.check(check.then);
+        self.advance(Stage::Check, check.then);
     }
 
     /// The one place where an answer is dropped that is no longer awaited.
@@ -212,14 +215,14 @@ impl Stepper<'_> {
         self.give_up_check(&format!("{what} did not end in time"), check.then);
     }
 
-    /// Goes on without an answer. The shell ends what is no longer awaited.
+    /// Goes on without a result. The runner ends the check.
     pub(super) fn give_up_check(&mut self, reason: &str, then: Option<Wait>) {
         let reason = reason.to_owned();
         self.record(LoopEvent::CheckGivenUp { reason });
-        self.check(then);
+        self.advance(Stage::Check, then);
     }
 
-    /// What is owed to an iteration is not asked any more, and a claim of it is refused: it was made of other work.
+    /// Gives up the checks of an iteration, so that its claim is refused: the claim was about other work.
     pub(super) fn forgo_check(&mut self, reason: &str) {
         let known = &self.state.completion;
         let owes = match known.owed {
@@ -250,35 +253,23 @@ impl Stepper<'_> {
         }
     }
 
-    /// Somebody says that the whole work is complete.
+    /// `tachikoma done` claims that the whole work is complete.
     pub(super) fn done(&mut self, ticket: Ticket, reason: Option<String>) {
-        let answer = match &self.state.phase {
-            Phase::Working { .. } => {
-                let reason = reason.map(|reason| {
-                    let kept = reason.floor_char_boundary(NOTE_BYTES_MAX);
-                    reason.get(..kept).unwrap_or_default().to_owned()
-                });
-                let claim = Claim::Done {
-                    reason: reason.clone(),
-                };
-                if self.state.completion.is_news(&claim) {
-                    self.record(LoopEvent::Claimed { reason });
-                }
-                Answer::Accepted {
-                    note: self.what_will_be_asked(),
-                }
+        let answer = if self.work().is_some() {
+            let reason = reason.map(|reason| {
+                let kept = reason.floor_char_boundary(NOTE_BYTES_MAX);
+                reason.get(..kept).unwrap_or_default().to_owned()
+            });
+            let claim = Claim::Done {
+                reason: reason.clone(),
+            };
+            if self.state.completion.is_news(&claim) {
+                self.record(LoopEvent::Claimed { reason });
             }
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. }
-            | Phase::Ended { .. } => Answer::Refused {
-                current: self.state.public(),
-                reason: "no iteration runs whose work could be claimed to be complete".to_owned(),
-            },
+            let note = self.what_will_be_asked();
+            Answer::Accepted { note }
+        } else {
+            self.refused("no iteration runs whose work could be claimed to be complete")
         };
         self.emit(Effect::Reply { ticket, answer });
     }

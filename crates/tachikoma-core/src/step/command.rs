@@ -1,6 +1,7 @@
 //! The operator's commands, each answered in every phase.
 
 use super::Stepper;
+use super::order::Stage;
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
@@ -17,10 +18,10 @@ use crate::wait::{Wait, WaitReason};
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
 const STOPPING: &str = "the loop is stopping";
 
-/// Why nobody knows what the gates would have said.
+/// Reason for checks that the operator skipped.
 const CALLED_OFF: &str = "the operator called the gates and the stop scripts off";
 
-/// Why nobody knows how hooks went.
+/// Reason for hooks that the operator skipped.
 const HOOKS_CALLED_OFF: &str = "the operator called them off";
 
 impl Stepper<'_> {
@@ -36,16 +37,11 @@ impl Stepper<'_> {
     }
 
     pub(super) fn shutdown(&mut self, signal: i32, urgency: Urgency) {
-        match self.state.phase {
-            Phase::Working { .. } => self.stop_working(Stop::Signal { signal }, urgency),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => self.stop_between(Stop::Signal { signal }, urgency),
-            Phase::Ended { .. } => {}
+        let stop = Stop::Signal { signal };
+        if self.work().is_some() {
+            self.stop_working(stop, urgency);
+        } else if self.state.outcome().is_none() {
+            self.stop_between(stop, urgency);
         }
     }
 
@@ -60,14 +56,14 @@ impl Stepper<'_> {
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.autocommit().cloned() {
             Some(autocommit) => self.stop_during_autocommit(autocommit, stop, urgency),
-            // What it does to the work tree at this moment is no work that is done.
+            // Changes that are being made at this moment are not committed.
             None if urgency == Urgency::Kill => self.end(stop.into()),
             None if agent_may_work || urgency >= Urgency::Now => self.close_soon(stop, urgency),
             None => self.finish(stop.into()),
         }
     }
 
-    /// Ends the loop without a commit. Hooks at its end that nobody has time for get a little of it.
+    /// Ends the loop without a commit. Hooks at its end get a short time.
     pub(super) fn close_soon(&mut self, stop: Stop, urgency: Urgency) {
         let taken_up = self.state.runner.is_some();
         if taken_up && self.policy.hooks.contains_key(&HookPoint::LoopEnd) {
@@ -151,7 +147,7 @@ impl Stepper<'_> {
             Phase::Paused { then } => {
                 let then = *then;
                 self.record(LoopEvent::Resumed);
-                self.proceed(then);
+                self.advance(Stage::IterationEndHooks, then);
                 accepted("goes on")
             }
             Phase::Waiting { .. }
@@ -236,7 +232,7 @@ impl Stepper<'_> {
         self.request_ending(Cause::Interrupt, urgency);
     }
 
-    /// Notes the wish to stop. The first one names the outcome; later ones only add urgency.
+    /// Records the request to stop. The first one decides the outcome, later ones only add urgency.
     pub(super) fn want_stop(&mut self, stop: Stop, urgency: Urgency) {
         let urgent = urgency >= Urgency::Now;
         // Only work that is kept and hooks are waited for.
@@ -320,10 +316,7 @@ impl Stepper<'_> {
     fn want_reboot_by_hand(&mut self) {
         let confirms = self.policy.reboot.confirm.is_some();
         if self.state.reboot_pending.is_none() || self.reboot_is_held() || confirms {
-            self.record(LoopEvent::RebootRequested {
-                reason: RebootReason::Manual,
-                not_before: None,
-            });
+            self.request_reboot(RebootReason::Manual, None);
         }
     }
 
@@ -343,7 +336,7 @@ impl Stepper<'_> {
                     self.refused("the work tree is being brought back")
                 }
                 None => {
-                    self.proceed(None);
+                    self.advance(Stage::IterationEndHooks, None);
                     accepted("skips the wait")
                 }
             },
@@ -365,7 +358,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Whoever skips a question goes on: with the next iteration, or without the reboot.
+    /// Skipping a question goes on with the next iteration, or without the reboot.
     fn skip_question(&mut self, question: &Question) -> Answer {
         let choices = [Choice::Skip, Choice::Continue, Choice::No];
         let mut choices = choices.into_iter();
@@ -402,29 +395,21 @@ impl Stepper<'_> {
             ));
             return self.emit(Effect::Reply { ticket, answer });
         }
-        let answer = match &self.state.phase {
-            Phase::Idle => self.refused("no loop runs that could take a note"),
-            // It may go on, and then has to know.
-            Phase::Ended { .. }
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => {
-                let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
-                let text = text.get(..kept).unwrap_or_default().to_owned();
-                self.record(LoopEvent::Noted {
-                    text,
-                    tell,
-                    operator,
-                });
-                if tell {
-                    self.rolled_back_outside();
-                }
-                accepted("noted")
+        // A loop that has ended may be run again, and then needs the note.
+        let answer = if self.state.phase == Phase::Idle {
+            self.refused("no loop runs that could take a note")
+        } else {
+            let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
+            let text = text.get(..kept).unwrap_or_default().to_owned();
+            self.record(LoopEvent::Noted {
+                text,
+                tell,
+                operator,
+            });
+            if tell {
+                self.rolled_back_outside();
             }
+            accepted("noted")
         };
         self.emit(Effect::Reply { ticket, answer });
     }

@@ -1,4 +1,4 @@
-//! Ending an iteration before its time: the wait for a boundary, then the ladder.
+//! Ends an iteration early: waits for a tool boundary, then sends signals, each harder than the last.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use crate::activity::Activity;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::Urgency;
-use crate::ladder::Rung;
 use crate::outcome::{Failure, Outcome, Timeout};
-use crate::phase::{Cause, Work};
+use crate::phase::{Cause, Ending, Work};
 use crate::policy::{busy, timeout};
+use crate::reasons;
+use crate::stop_signal::StopSignal;
 
-/// A look takes two seconds; a machine that needs so much longer for it shows nothing that can be judged.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
+/// A sample takes two seconds. If the machine is so slow that it takes longer than this, the sample says nothing.
+const SAMPLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Stepper<'_> {
     /// Asks for the end of the iteration under way. Asking again can only make it more urgent.
@@ -38,23 +39,30 @@ impl Stepper<'_> {
             .ending
             .is_some_and(|e| e.cause == cause && e.boundary_until == boundary_until);
         if !unchanged {
+            let ending = Ending {
+                cause,
+                boundary_until,
+            };
+            self.because(reasons::ending(self.policy, self.state, ending, self.now));
             self.record(LoopEvent::EndingRequested {
                 cause,
                 boundary_until,
             });
         }
-        match (urgency, work.ladder.map(|ladder| ladder.rung)) {
-            (Urgency::Kill, None | Some(Rung::Interrupt | Rung::Terminate)) => {
-                self.climb(&work, Rung::Kill);
+        match (urgency, work.escalation.map(|escalation| escalation.signal)) {
+            (Urgency::Kill, None | Some(StopSignal::Interrupt | StopSignal::Terminate)) => {
+                self.signal_agent(&work, StopSignal::Kill);
             }
-            // Told again, and more firmly: the next rung.
-            (Urgency::Now, Some(Rung::Interrupt)) => self.climb(&work, Rung::Terminate),
+            // A second, more urgent request sends the next signal.
+            (Urgency::Now, Some(StopSignal::Interrupt)) => {
+                self.signal_agent(&work, StopSignal::Terminate);
+            }
             (Urgency::Graceful | Urgency::Now, None) => self.interrupt_at_boundary(),
             (Urgency::Graceful | Urgency::Now | Urgency::Kill, Some(_)) => {}
         }
     }
 
-    /// Takes the first step of the ladder if an ending is wanted and nothing speaks against it.
+    /// Interrupts the agent if the end of the iteration is requested and no tool call or answer is waited for.
     pub(super) fn interrupt_at_boundary(&mut self) {
         let Some(work) = self.work().cloned() else {
             return;
@@ -62,20 +70,20 @@ impl Stepper<'_> {
         let Some(ending) = work.ending else { return };
         // A launch in flight is waited for: there is nothing to interrupt yet, and the wish is kept.
         let over = self.policy.agent.persistent && work.result.is_some();
-        let up = work.launched.is_some() && work.ladder.is_none() && !over;
+        let up = work.launched.is_some() && work.escalation.is_none() && !over;
         if up && (!work.is_busy() || ending.boundary_until <= self.now) {
-            self.climb(&work, Rung::Interrupt);
+            self.signal_agent(&work, StopSignal::Interrupt);
         }
     }
 
-    /// Acts on whatever deadline of the iteration has passed.
+    /// Acts on the deadlines of the iteration that have passed.
     pub(super) fn overdue(&mut self, work: &Work) {
-        if let Some(ladder) = work.ladder {
-            if ladder.until <= self.now {
-                match ladder.rung {
-                    Rung::Interrupt => self.climb(work, Rung::Terminate),
-                    Rung::Terminate => self.climb(work, Rung::Kill),
-                    Rung::Kill => self.give_up(work),
+        if let Some(escalation) = work.escalation {
+            if escalation.until <= self.now {
+                match escalation.signal {
+                    StopSignal::Interrupt => self.signal_agent(work, StopSignal::Terminate),
+                    StopSignal::Terminate => self.signal_agent(work, StopSignal::Kill),
+                    StopSignal::Kill => self.give_up(work),
                 }
             }
             return;
@@ -87,26 +95,26 @@ impl Stepper<'_> {
             Some((_, timeout @ (Timeout::Silence | Timeout::FirstOutput)))
                 if timeout::may_be_busy(self.policy, work, self.now) =>
             {
-                self.look(work, timeout);
+                self.check_silence(work, timeout);
             }
             Some((_, timeout)) => self.request_ending(Cause::Timeout { timeout }, Urgency::Now),
             None => self.interrupt_at_boundary(),
         }
     }
 
-    fn look(&mut self, work: &Work, timeout: Timeout) {
-        let until = self.now.after(LOOK_TIMEOUT);
+    fn check_silence(&mut self, work: &Work, timeout: Timeout) {
+        let until = self.now.after(SAMPLE_TIMEOUT);
         self.record(LoopEvent::SilenceChecked { timeout, until });
         self.emit(Effect::SampleProcesses {
             generation: work.generation,
         });
     }
 
-    /// An agent that is at work has time again, one that is not is ended.
-    pub(super) fn looked(&mut self, work: &Work, activity: Option<Activity>) {
+    /// Decides about a silent agent after its processes were sampled: a busy agent gets more time, an idle one is ended.
+    pub(super) fn processes_sampled(&mut self, work: &Work, activity: Option<Activity>) {
         // It may have spoken meanwhile, be done, or be on its way out.
         let over = work.result.is_some() || work.stream_ended.is_some() || work.ending.is_some();
-        if work.look.is_none() || over {
+        if work.silence_check_until.is_none() || over {
             return;
         }
         match activity.filter(busy::is_busy) {
@@ -136,25 +144,27 @@ impl Stepper<'_> {
         self.end(Outcome::Error { reason });
     }
 
-    fn climb(&mut self, work: &Work, rung: Rung) {
-        let graces = &self.policy.ladder;
+    fn signal_agent(&mut self, work: &Work, signal: StopSignal) {
+        let graces = &self.policy.stop_timeouts;
         let cause = work.ending.map(|ending| ending.cause);
-        let grace = match rung {
+        let grace = match signal {
             // For a reboot only late output is waited for: the conversation is given up anyway.
-            Rung::Interrupt if cause == Some(Cause::HandOver) && self.policy.agent.persistent => {
+            StopSignal::Interrupt
+                if cause == Some(Cause::HandOver) && self.policy.agent.persistent =>
+            {
                 self.policy.reboot.graceful_delay
             }
-            Rung::Interrupt => graces.interrupt,
-            Rung::Terminate => graces.terminate,
-            Rung::Kill => graces.reap,
+            StopSignal::Interrupt => graces.interrupt,
+            StopSignal::Terminate => graces.terminate,
+            StopSignal::Kill => graces.reap,
         };
-        self.record(LoopEvent::RungClimbed {
-            rung,
+        self.record(LoopEvent::AgentSignaled {
+            signal,
             until: self.now.after(grace),
         });
         self.emit(Effect::Signal {
             generation: work.generation,
-            rung,
+            signal,
         });
     }
 }

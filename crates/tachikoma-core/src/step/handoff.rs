@@ -1,15 +1,16 @@
 //! The hand-off of a session that is replaced: when it is asked for, and what is made of what the session says.
 
 use super::Stepper;
+use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::TurnEnd;
-use crate::ladder::Rung;
 use crate::outcome::Problem;
 use crate::phase::{Reboot, RebootStage};
 use crate::policy::rate;
 use crate::reboots::RebootReason;
 use crate::session::HandOff;
+use crate::stop_signal::StopSignal;
 use crate::turn_report::TurnReport;
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
@@ -19,13 +20,17 @@ const WORDS_BYTES_MAX: usize = 16 << 10;
 const HAND_OFF_ATTEMPTS_MAX: u32 = 2;
 
 impl Stepper<'_> {
-    pub(super) fn ask_hand_off(&mut self) {
+    /// Asks the old session for its hand-off, if it can answer.
+    pub(super) fn ask_hand_off(&mut self) -> StageResult {
         let can_answer = self
             .reboot()
             .is_some_and(|reboot| self.can_hand_off(&reboot.reason));
         let named = self.state.session.agent_id.clone();
         match (self.state.agent, named) {
-            (Some(agent), _) if can_answer && agent.pid.is_some() => self.request_hand_off(),
+            (Some(agent), _) if can_answer && agent.pid.is_some() => {
+                self.request_hand_off();
+                HELD
+            }
             // Its process is gone, its conversation is not.
             (None, Some(agent_id)) if can_answer && self.policy.agent.persistent => {
                 let generation = self.state.generation.next();
@@ -39,8 +44,9 @@ impl Stepper<'_> {
                     session,
                     resume: Some(agent_id),
                 });
+                HELD
             }
-            (Some(_) | None, _) => self.after_hand_off(),
+            (Some(_) | None, _) => PASSED,
         }
     }
 
@@ -84,20 +90,21 @@ impl Stepper<'_> {
         by_context && held_by_rate && !asked && up && self.can_hand_off(reason)
     }
 
-    /// Goes on behind the hand-off. A reboot that may not happen yet waits.
-    fn after_hand_off(&mut self) {
+    /// Postpones a reboot that the rate limits do not allow yet.
+    pub(super) fn postpone_if_limited(&mut self) -> StageResult {
         let Some(Reboot { reason, then, .. }) = self.reboot() else {
-            return;
+            return HELD;
         };
         let by_context = matches!(reason, RebootReason::Redline { .. } | RebootReason::Refused);
         let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
         let waits = by_context && self.state.reboots.failures == 0 && self.state.stop.is_none();
         match not_before.filter(|_| waits) {
             Some(_) => {
-                self.record(LoopEvent::RebootRequested { reason, not_before });
-                self.proceed(then);
+                self.request_reboot(reason, not_before);
+                self.advance(Stage::IterationEndHooks, then);
+                HELD
             }
-            None => self.hooks_before(),
+            None => PASSED,
         }
     }
 
@@ -128,20 +135,17 @@ impl Stepper<'_> {
             let partial = false;
             self.record(LoopEvent::HandOffWritten { text, partial });
         }
-        self.after_hand_off();
+        self.advance_reboot(RebootStep::RateLimits);
     }
 
     /// The model's service refused the question for the hand-off: it is asked again when it answers.
     fn hand_off_limited(&mut self, reboot: Reboot, problem: &Problem, words: &str) {
         if self.state.stop.is_some() {
-            return self.hooks_before();
+            return self.advance_reboot(RebootStep::HooksBefore);
         }
-        self.record(LoopEvent::RebootRequested {
-            reason: reboot.reason,
-            not_before: None,
-        });
+        self.request_reboot(reboot.reason, None);
         let then = self.service_wait(problem, words);
-        self.proceed(then);
+        self.advance(Stage::IterationEndHooks, then);
     }
 
     /// It said something before its turn is over.
@@ -157,16 +161,11 @@ impl Stepper<'_> {
 
     /// The turn for the hand-off ended by itself.
     pub(super) fn hand_off_resulted(&mut self, reboot: Reboot, end: &TurnEnd) {
-        // What it cost is cost, whatever it was worth.
+        // Its cost counts, also if there is no hand-off.
         self.record(LoopEvent::TurnResulted(TurnReport {
-            success: end.success,
-            reason: end.reason.clone(),
-            problem: end.problem.clone(),
             claimed: false,
             pattern: None,
-            cost_microusd: end.cost_microusd,
-            tokens: end.tokens,
-            spent: end.spent,
+            ..TurnReport::from(end)
         }));
         let why = end.reason.as_deref().unwrap_or("it said nothing");
         match &end.problem {
@@ -177,10 +176,10 @@ impl Stepper<'_> {
         }
     }
 
-    /// The process ended over it. A session that said nothing is asked again, in its conversation.
+    /// The process ended during the hand-off. A session that said nothing is asked again, in its conversation.
     pub(super) fn hand_off_lost(&mut self, reboot: &Reboot, said: &[String], how: &str) {
         if said.is_empty() && reboot.asked < HAND_OFF_ATTEMPTS_MAX {
-            self.ask_hand_off();
+            self.advance_reboot(RebootStep::HandOff);
         } else {
             self.hand_off_over(None, how);
         }
@@ -191,7 +190,7 @@ impl Stepper<'_> {
         if let Some(agent) = self.state.agent {
             self.emit(Effect::Signal {
                 generation: agent.generation,
-                rung: Rung::Interrupt,
+                signal: StopSignal::Interrupt,
             });
         }
         self.hand_off_over(None, why);

@@ -1,17 +1,18 @@
-//! Hooks that frame something, which the loop waits for, and hooks beside the loop, which it does not.
+//! Blocking hooks, which the loop waits for, and background hooks, which it does not wait for.
 
 use std::time::Duration;
 
 use super::Stepper;
+use super::order::{Stage, StageResult, held_if};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
 use crate::input::Urgency;
-use crate::ladder::Rung;
 use crate::outcome::{Outcome, Stop};
 use crate::phase::{Cause, Hooking, Phase};
 use crate::policy::completion::{Next, next};
 use crate::policy::custom;
+use crate::stop_signal::StopSignal;
 use crate::tests_report::TestsReport;
 use crate::wait::Wait;
 
@@ -19,8 +20,8 @@ use crate::wait::Wait;
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
-    /// Runs the hooks of a point that frames something, if there are any; then the loop waits for them.
-    pub(super) fn frame(
+    /// Runs the blocking hooks of a point, if there are any. Returns whether the loop waits for them.
+    pub(super) fn run_blocking_hooks(
         &mut self,
         point: HookPoint,
         then: Option<Wait>,
@@ -46,32 +47,38 @@ impl Stepper<'_> {
         true
     }
 
-    /// Runs what frames the next iteration, one point after the other. Returns whether something is waited for.
-    pub(super) fn frame_iteration(&mut self) -> bool {
-        let frames = self.state.frames;
+    /// Runs the hooks of the iteration that ended.
+    pub(super) fn run_iteration_end_hooks(&mut self, then: Option<Wait>) -> StageResult {
+        let owed = self.state.pending_hooks.iteration_end;
+        held_if(owed && self.run_blocking_hooks(HookPoint::IterationEnd, then, None))
+    }
+
+    /// Runs the hooks before the next iteration, one point after the other.
+    pub(super) fn run_start_hooks(&mut self) -> StageResult {
+        let frames = self.state.pending_hooks;
         let owed = [
             (HookPoint::SessionEnd, frames.session_end),
             (HookPoint::SessionStart, frames.session_start),
             (HookPoint::IterationStart, !frames.ready),
         ];
         let mut owed = owed.into_iter().filter(|(_, owed)| *owed);
-        owed.any(|(point, _)| self.frame(point, None, None))
+        held_if(owed.any(|(point, _)| self.run_blocking_hooks(point, None, None)))
     }
 
     /// Ends the loop when the hooks at its end have run.
     pub(super) fn close(&mut self, outcome: Outcome) {
         let rebooting = matches!(self.state.phase, Phase::Rebooting { .. });
         let agent = self.state.agent.filter(|_| rebooting);
-        // What nobody has taken up has no frame.
+        // A loop that no runner has started has no hooks at its end.
         let taken_up = self.state.runner.is_some();
-        if !(taken_up && self.frame(HookPoint::LoopEnd, None, Some(outcome.clone()))) {
+        if !(taken_up && self.run_blocking_hooks(HookPoint::LoopEnd, None, Some(outcome.clone()))) {
             return self.end(outcome);
         }
-        // What it would do in the middle of a reboot is no work that is done.
+        // An agent in the middle of a reboot has no work to finish.
         if let Some(agent) = agent {
             self.emit(Effect::Signal {
                 generation: agent.generation,
-                rung: Rung::Terminate,
+                signal: StopSignal::Terminate,
             });
         }
     }
@@ -79,12 +86,12 @@ impl Stepper<'_> {
     pub(super) fn hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
         match point.kind() {
             HookKind::Reboot => self.reboot_hooks_ran(point, results),
-            HookKind::Framing => self.framing_hooks_ran(point, results),
-            HookKind::Beside => self.beside_hooks_ran(point, results),
+            HookKind::Blocking => self.blocking_hooks_ran(point, results),
+            HookKind::Background => self.background_hooks_ran(point, results),
         }
     }
 
-    fn framing_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
+    fn blocking_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
         let awaited = self
             .state
             .hooking()
@@ -101,16 +108,9 @@ impl Stepper<'_> {
         self.after_hooks(hooking);
     }
 
-    fn beside_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
-        match self.state.phase {
-            Phase::Idle | Phase::Ended { .. } => return,
-            Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => {}
+    fn background_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
+        if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
+            return;
         }
         let stop = self.take_results(point, results);
         self.warn_of_failures(point);
@@ -119,7 +119,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// A hook beside the loop wants its end: gracefully, wherever it is.
+    /// A background hook stops the loop, gracefully in every phase.
     fn stop_soon(&mut self, stop: Stop) {
         match &self.state.phase {
             Phase::Working { .. } => {
@@ -130,7 +130,7 @@ impl Stepper<'_> {
                 self.stop_by_itself(stop);
             }
             Phase::Waiting { .. } | Phase::Paused { .. } => self.finish(stop.into()),
-            // Seen through, and asked behind it.
+            // The phase is finished first.
             Phase::Autocommitting { .. }
             | Phase::Checking { .. }
             | Phase::Hooking { .. }
@@ -217,16 +217,16 @@ impl Stepper<'_> {
     fn after_hooks(&mut self, hooking: Hooking) {
         match (hooking.outcome, hooking.over) {
             (Some(outcome), _) if self.holds(&outcome) => self.end(outcome),
-            (Some(_), _) => self.check(None),
+            (Some(_), _) => self.advance(Stage::Check, None),
             (None, Some(_)) => match self.state.stop.clone() {
                 Some(stop) => self.stop_found(stop, Urgency::Graceful),
                 None => self.take_up(),
             },
-            (None, None) => self.proceed(hooking.then),
+            (None, None) => self.advance(Stage::IterationEndHooks, hooking.then),
         }
     }
 
-    /// Returns whether what was to be the end still is: a claim that was believed may have been taken back on the way.
+    /// Returns whether the outcome still applies: an accepted claim may have been withdrawn during the last commit or hooks.
     pub(super) fn holds(&self, outcome: &Outcome) -> bool {
         *outcome != Outcome::Done || next(self.policy, self.state) == Next::Believe
     }
@@ -248,20 +248,20 @@ impl Stepper<'_> {
         Some(hooking)
     }
 
-    /// Takes up what hooks framed when their runner died: what is owed is owed still, and an end is decided anew.
+    /// Resumes after a runner died during blocking hooks: hooks that are due still run, and an end of the loop is decided again.
     pub(super) fn take_up_hooks(&mut self, hooking: &Hooking) {
         if hooking.over.is_some() {
-            // Nothing frames the start any more.
+            // The new settings have no hooks at the start.
             return self.give_up_hooks("there are none any more");
         }
         match hooking.outcome {
-            Some(_) => self.check(None),
+            Some(_) => self.advance(Stage::Check, None),
             // A wish to stop may have died with that runner, and with it what else would have been asked.
-            None => self.settle(hooking.then),
+            None => self.advance(Stage::Settle, hooking.then),
         }
     }
 
-    /// Wants the end of the loop while hooks run: they are not waited for.
+    /// A stop is requested while hooks run: the loop does not wait for them.
     pub(super) fn stop_hooking(&mut self, stop: Stop, urgency: Urgency) {
         let Some(hooking) = self.forget_hooks("the loop is to stop") else {
             return;
@@ -283,20 +283,20 @@ impl Stepper<'_> {
         }
     }
 
-    /// Runs hooks beside the loop, if there are any.
-    pub(super) fn beside(&mut self, point: HookPoint) {
+    /// Runs background hooks, if there are any.
+    pub(super) fn run_background_hooks(&mut self, point: HookPoint) {
         if self.policy.hooks.contains_key(&point) {
             let reason = None;
             self.emit(Effect::RunHooks { point, reason });
         }
     }
 
-    /// The same where tests have other results than before.
-    pub(super) fn beside_tests(&mut self, before: Option<&TestsReport>) {
+    /// Runs the hooks for changed test results.
+    pub(super) fn run_test_hooks(&mut self, before: Option<&TestsReport>) {
         let now = self.state.progress.tests.as_ref();
         let now = now.filter(|now| now.iteration > 0);
         if now.is_some_and(|now| now.is_news(before)) {
-            self.beside(HookPoint::TestsChanged);
+            self.run_background_hooks(HookPoint::TestsChanged);
         }
     }
 }

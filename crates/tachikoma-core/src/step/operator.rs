@@ -1,9 +1,10 @@
-//! The operator is asked, answers, and has something told to the agent.
+//! Questions to the operator, their answers, messages to the agent, and reloaded settings.
 
 use std::mem::discriminant;
 use std::time::Duration;
 
 use super::Stepper;
+use super::order::{HELD, PASSED, Stage, StageResult};
 use crate::effect::{Answer, Effect};
 use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
@@ -23,12 +24,12 @@ use crate::reboots::RebootReason;
 use crate::session::NOTE_BYTES_MAX;
 use crate::wait::Wait;
 
-/// What is said of one that nobody saw to its end.
+/// Error of a rollback that was interrupted by the end of the loop.
 const ROLLBACK_CUT: &str = "the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)";
 
 impl Stepper<'_> {
-    pub(super) fn operator(&mut self, ticket: Ticket, wish: OperatorRequest) {
-        let answer = match wish {
+    pub(super) fn operator(&mut self, ticket: Ticket, request: OperatorRequest) {
+        let answer = match request {
             OperatorRequest::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
             OperatorRequest::Hold { id, writing } => self.hold(id, writing),
             OperatorRequest::Attend { on } => self.attend(on),
@@ -64,8 +65,8 @@ impl Stepper<'_> {
         self.policy.is_attended(&self.state.operator) && !self.state.operator.agreed
     }
 
-    /// Returns whether the operator has to be asked about the last iteration, behind which the loop ends by itself. Whoever has
-    /// stopped it has said what is wanted.
+    /// Returns whether the operator has to be asked about the last iteration before the loop ends by itself. An operator who
+    /// stopped it is not asked.
     pub(super) fn must_ask_about_the_end(&self) -> bool {
         self.must_ask() && self.state.operator.behind && self.state.stop.is_none()
     }
@@ -90,8 +91,11 @@ impl Stepper<'_> {
         offered.then_some(Choice::Rollback)
     }
 
-    /// Asks before the next iteration, or after the last.
-    pub(super) fn ask_on(&mut self, then: Option<Wait>) {
+    /// Asks the operator in attended mode: before the next iteration, or about the last one.
+    pub(super) fn ask_if_attended(&mut self, then: Option<Wait>) -> StageResult {
+        if !self.must_ask() {
+            return PASSED;
+        }
         let state = &self.state;
         let (kind, iteration, about) = if state.operator.behind {
             let iteration = state.iteration;
@@ -110,6 +114,7 @@ impl Stepper<'_> {
         choices.extend([Choice::Edit, Choice::Pause, Choice::Stop]);
         let timeout = self.policy.question_timeout;
         self.ask_question(kind, iteration, timeout, choices, about, then);
+        HELD
     }
 
     /// Asks whether the session is to be replaced. With no room for another prompt there is nothing to go on with.
@@ -127,14 +132,12 @@ impl Stepper<'_> {
         self.ask_question(kind, iteration, timeout, choices, about, then);
     }
 
-    /// It may be long since a reboot was wanted: its operator was told no, or later. What is asked has the figures of now.
+    /// A reboot may have been pending for long. The question shows the current figures.
     fn reason_as_it_is_now(&mut self, wanted: &RebootReason) -> RebootReason {
         let same = |reason: &RebootReason| discriminant(reason) == discriminant(wanted);
         match reboot::verdict(self.policy, self.state) {
             reboot::Verdict::Reboot(now) if same(&now) && now != *wanted => {
-                let reason = now.clone();
-                let not_before = None;
-                self.record(LoopEvent::RebootRequested { reason, not_before });
+                self.request_reboot(now.clone(), None);
                 now
             }
             reboot::Verdict::Reboot(_)
@@ -163,7 +166,7 @@ impl Stepper<'_> {
             about,
             then,
         }));
-        self.beside(HookPoint::Question);
+        self.run_background_hooks(HookPoint::Question);
     }
 
     fn what_came(&self) -> String {
@@ -186,7 +189,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Takes up a question that the death of a runner has left open: its time runs on.
+    /// Resumes a question after the death of a runner. Its deadline stays.
     pub(super) fn resume_question(&mut self, question: &Question) {
         let wanted = match question.kind {
             QuestionKind::BeforeIteration | QuestionKind::AfterIteration => self.must_ask(),
@@ -198,16 +201,16 @@ impl Stepper<'_> {
         let ends = stop::verdict(self.policy, self.state, self.now).is_some()
             && !self.must_ask_about_the_end();
         if ends || !wanted {
-            self.proceed(question.then);
+            self.advance(Stage::IterationEndHooks, question.then);
         } else if question.until.is_some_and(|until| until <= self.now) {
             self.question_overdue(question);
         } else if question.until.is_none() {
-            // Whoever wrote the answer did so at the terminal of the runner that is gone.
+            // The answer was being written at the terminal of the runner that died.
             self.limit_question(question, false);
         }
     }
 
-    /// Somebody who writes an answer is there: the question waits for it, and has its whole time again behind it.
+    /// An operator who writes an answer is there: the question has no deadline meanwhile, and its whole time again afterwards.
     fn hold(&mut self, id: u32, writing: bool) -> Answer {
         let open = self.state.question().cloned();
         let Some(question) = open.filter(|question| question.id == id) else {
@@ -233,7 +236,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Nobody has answered in time.
+    /// The question was not answered in time.
     pub(super) fn question_overdue(&mut self, question: &Question) {
         self.choose(question, question.default, AnsweredBy::Default, None);
     }
@@ -279,12 +282,14 @@ impl Stepper<'_> {
             prompt,
         });
         match choice {
-            Choice::Continue | Choice::Edit | Choice::No => self.proceed(then),
-            Choice::Skip => self.proceed(None),
+            Choice::Continue | Choice::Edit | Choice::No => {
+                self.advance(Stage::IterationEndHooks, then);
+            }
+            Choice::Skip => self.advance(Stage::IterationEndHooks, None),
             Choice::Reboot => self.begin_reboot(RebootReason::Manual, then),
             Choice::Yes => match self.state.reboot_pending.clone() {
                 Some(reason) => self.begin_reboot(reason, then),
-                None => self.proceed(then),
+                None => self.advance(Stage::IterationEndHooks, then),
             },
             Choice::Rollback => self.emit(Effect::RollBack {
                 iteration: question.iteration,
@@ -295,7 +300,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The work tree was brought back, or could not be. What the agent knows of it does not hold any more.
+    /// A rollback ended. The agent's knowledge of the work tree is outdated.
     pub(super) fn rolled_back(&mut self, iteration: u32, result: Result<String, String>) {
         let awaited = self.state.rolling_back();
         let Some(awaited) = awaited.filter(|awaited| awaited.iteration == iteration) else {
@@ -315,7 +320,7 @@ impl Stepper<'_> {
             self.forgo_check("the work tree was rolled back since");
         }
         // A claim of what was brought back is refused.
-        self.check(awaited.then);
+        self.advance(Stage::Check, awaited.then);
     }
 
     /// The loop ends over a work tree that is being brought back: that is said.
@@ -364,7 +369,7 @@ impl Stepper<'_> {
             (true, _) => "attended: it is asked before the next iteration begins",
             (false, None) => "unattended: nothing is asked between iterations",
             (false, Some(question)) => {
-                self.proceed(question.then);
+                self.advance(Stage::IterationEndHooks, question.then);
                 "unattended: goes on, and nothing is asked between iterations"
             }
         };
@@ -382,15 +387,15 @@ impl Stepper<'_> {
                 "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes; put more into the prompt"
             ));
         }
-        if self.state.operator.words.len() >= MESSAGES_MAX {
+        if self.state.operator.messages.len() >= MESSAGES_MAX {
             return self.refused(&format!(
                 "{MESSAGES_MAX} words wait for the agent already; put more into the prompt"
             ));
         }
-        let number = self.state.operator.told.saturating_add(1);
+        let number = self.state.operator.last_message.saturating_add(1);
         let text = text.to_owned();
-        self.record_operator(OperatorEvent::Told { number, text });
-        let told_now = self.state.stop.is_none() && self.pass_on();
+        self.record_operator(OperatorEvent::MessageQueued { number, text });
+        let told_now = self.state.stop.is_none() && self.deliver_messages();
         let steerable = self.policy.agent.steerable;
         let note = match (told_now, self.work()) {
             (true, _) => "the agent is told while its tool runs".to_owned(),
@@ -402,10 +407,10 @@ impl Stepper<'_> {
         Answer::Accepted { note }
     }
 
-    /// Tells the agent what waits for it. Only while a tool runs: it then hears of it in this turn. Returns whether it was told.
-    pub(super) fn pass_on(&mut self) -> bool {
-        let waiting = self.state.operator.words.iter();
-        let waiting = waiting.filter(|words| !words.in_prompt && !words.passed_on);
+    /// Sends the waiting messages to the agent. Only while a tool runs, so that the agent reads them in this turn. Returns whether they were sent.
+    pub(super) fn deliver_messages(&mut self) -> bool {
+        let waiting = self.state.operator.messages.iter();
+        let waiting = waiting.filter(|words| !words.in_prompt && !words.delivered);
         let texts: Vec<&str> = waiting.clone().map(|words| words.text.as_str()).collect();
         let Some(through) = waiting.map(|words| words.number).max() else {
             return false;
@@ -418,7 +423,7 @@ impl Stepper<'_> {
             return false;
         };
         let words = texts.join("\n\n");
-        self.record_operator(OperatorEvent::PassedOn { through });
+        self.record_operator(OperatorEvent::MessagesDelivered { through });
         self.emit(Effect::SendMessage {
             generation: agent.generation,
             words,

@@ -1,4 +1,4 @@
-//! What a reading of the context leads to: advice, a reboot, or the proof that one was worth it.
+//! Reacts to a reading of the context: a warning to the agent, a reboot, or the check whether a reboot helped.
 
 use super::Stepper;
 use crate::context::Context;
@@ -11,7 +11,9 @@ use crate::policy::context::{
     Level, begins_near_token_redline, hard_limit_percent, level, redline_percent,
 };
 use crate::policy::{rate, reboot};
+use crate::reasons;
 use crate::reboots::RebootReason;
+use crate::time::Timestamp;
 
 /// So many reboots in a row that were for nothing end the loop: a third would be for nothing too.
 const FUTILE_MAX: u32 = 2;
@@ -122,6 +124,7 @@ impl Stepper<'_> {
         }
         if let Some(agent) = self.state.agent {
             let percent = context.percent_rounded_down();
+            self.because(reasons::wrap_up(self.policy, &context));
             self.record(LoopEvent::WrapUpAdvised { percent });
             self.emit(Effect::Advise {
                 generation: agent.generation,
@@ -146,11 +149,19 @@ impl Stepper<'_> {
     pub(super) fn want_reboot(&mut self, reason: RebootReason) {
         if self.state.reboot_pending.is_none() {
             let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
-            self.record(LoopEvent::RebootRequested { reason, not_before });
+            self.request_reboot(reason, not_before);
         }
     }
 
-    /// Rules, and what they are asked about, may have changed since a pending reboot was told to wait.
+    /// Records that a reboot is due, and from when on the rate limits allow it.
+    pub(super) fn request_reboot(&mut self, reason: RebootReason, not_before: Option<Timestamp>) {
+        let (policy, state, now) = (self.policy, &*self.state, self.now);
+        let why = reasons::reboot_wanted(policy, state, &reason, not_before, now);
+        self.because(why);
+        self.record(LoopEvent::RebootRequested { reason, not_before });
+    }
+
+    /// Asks the rate limits of a pending reboot again, because the rules may have changed.
     pub(super) fn ask_rate_limits_again(&mut self) {
         let Some(reason) = self.state.reboot_pending.clone() else {
             return;
@@ -160,7 +171,7 @@ impl Stepper<'_> {
         };
         let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
         if not_before != Some(before) {
-            self.record(LoopEvent::RebootRequested { reason, not_before });
+            self.request_reboot(reason, not_before);
         }
     }
 
@@ -184,7 +195,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The agent told its own name for the conversation.
+    /// The agent reported its id of the conversation.
     pub(super) fn named(&mut self, agent_id: String) {
         if self.state.session.agent_id.as_ref() == Some(&agent_id) {
             return;

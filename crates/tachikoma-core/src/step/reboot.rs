@@ -3,51 +3,59 @@
 //! One process at a time: the conversation of the old session can be taken up again by its name, so that nothing is
 //! given up before the fresh session answers, and no two agents ever share a work tree.
 
+use std::time::Duration;
+
+use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
 use super::{Stepper, millis};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::exit::Exit;
 use crate::hooking::{HookPoint, HookResult, HooksStart};
 use crate::id::SessionNo;
-use crate::input::AgentEvent;
-use crate::ladder::Rung;
+use crate::input::AgentInput;
 use crate::outcome::Stop;
 use crate::phase::{Reboot, RebootStage};
+use crate::reasons;
 use crate::reboots::RebootReason;
+use crate::stop_signal::StopSignal;
 use crate::wait::Wait;
 
 impl Stepper<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
         let from = self.state.session.number;
         let iteration = self.state.iteration;
+        let why = reasons::reboot(self.policy, self.state, &reason);
+        self.because(format!("session {from} is rebooted: {why}"));
         self.record(LoopEvent::RebootStarted {
             reason,
             iteration,
             from,
             then,
         });
-        self.ask_hand_off();
+        self.advance_reboot(RebootStep::HandOff);
     }
 
-    /// Takes up a reboot that the death of a runner cut: one whose fresh session is recorded is over.
+    /// Resumes a reboot after the death of a runner. It is complete if its new session was recorded.
     pub(super) fn resume_reboot(&mut self, reboot: Reboot) {
         if self.state.session.number == reboot.to {
-            self.reboot_completed(reboot);
+            self.advance_reboot(RebootStep::Complete);
         } else {
             self.begin_reboot(reboot.reason, reboot.then);
         }
     }
 
-    pub(super) fn hooks_before(&mut self) {
-        if !self.run_hooks(HookPoint::BeforeReboot, self.policy.reboot.hooks_before) {
-            self.close_old();
-        }
+    pub(super) fn run_hooks_before_reboot(&mut self) -> StageResult {
+        self.run_hooks(HookPoint::BeforeReboot, self.policy.reboot.hooks_before)
+    }
+
+    pub(super) fn run_hooks_after_reboot(&mut self) -> StageResult {
+        self.run_hooks(HookPoint::AfterReboot, self.policy.reboot.hooks_after)
     }
 
     /// Starts the hooks of one point, if there are any.
-    fn run_hooks(&mut self, point: HookPoint, limit: Option<std::time::Duration>) -> bool {
+    fn run_hooks(&mut self, point: HookPoint, limit: Option<Duration>) -> StageResult {
         let (Some(limit), Some(reboot)) = (limit, self.reboot()) else {
-            return false;
+            return PASSED;
         };
         let until = self.now.after(limit);
         self.record(LoopEvent::HooksStarted(HooksStart {
@@ -60,7 +68,7 @@ impl Stepper<'_> {
             point,
             reason: Some(reboot.reason),
         });
-        true
+        HELD
     }
 
     pub(super) fn reboot_hooks_ran(&mut self, point: HookPoint, results: Vec<HookResult>) {
@@ -82,46 +90,40 @@ impl Stepper<'_> {
             true => match (failed.into_iter().next(), &self.state.stop) {
                 (Some(error), _) => self.reboot_failed(&error, true),
                 (None, Some(_)) => self.reboot_failed("the loop is to stop", true),
-                (None, None) => self.close_old(),
+                (None, None) => self.advance_reboot(RebootStep::CloseOld),
             },
             false => {
                 for error in failed {
                     let warning = format!("{error}; the reboot counts all the same");
                     self.record(LoopEvent::Warned { warning });
                 }
-                self.reboot_completed(reboot);
+                self.advance_reboot(RebootStep::Complete);
             }
         }
     }
 
-    /// Ends the process of the old session. Only then is its work kept: it may change files until its end.
-    fn close_old(&mut self) {
-        match self.state.agent {
-            Some(agent) => {
-                let until = self.now.after(self.policy.ladder.interrupt);
-                self.record(LoopEvent::ClosingStarted {
-                    until,
-                    failed: None,
-                });
-                self.emit(Effect::Close {
-                    generation: agent.generation,
-                });
-            }
-            None => self.keep_old(),
-        }
+    /// Asks the process of the old session to end, if there is one.
+    pub(super) fn close_old_session(&mut self) -> StageResult {
+        let Some(agent) = self.state.agent else {
+            return PASSED;
+        };
+        let until = self.now.after(self.policy.stop_timeouts.interrupt);
+        self.record(LoopEvent::ClosingStarted {
+            until,
+            failed: None,
+        });
+        self.emit(Effect::Close {
+            generation: agent.generation,
+        });
+        HELD
     }
 
-    fn keep_old(&mut self) {
-        if !self.autocommit_checkpoint() {
-            self.open_new();
-        }
-    }
-
-    pub(super) fn open_new(&mut self) {
-        let Some(reboot) = self.reboot() else { return };
+    pub(super) fn open_new_session(&mut self) -> StageResult {
+        let Some(reboot) = self.reboot() else {
+            return HELD;
+        };
         if !self.policy.agent.persistent {
-            // The session of a process that lives for one turn is opened by that turn.
-            return self.replace_session(reboot);
+            return PASSED;
         }
         let generation = self.state.generation.next();
         let session = reboot.to;
@@ -134,40 +136,41 @@ impl Stepper<'_> {
             session,
             resume: None,
         });
+        HELD
     }
 
-    pub(super) fn agent_event_in_reboot(&mut self, reboot: Reboot, event: AgentEvent) {
+    pub(super) fn agent_input_in_reboot(&mut self, reboot: Reboot, event: AgentInput) {
         match event {
-            AgentEvent::Launched { pid } => {
+            AgentInput::Launched { pid } => {
                 if matches!(reboot.stage, RebootStage::Opening { .. }) {
                     self.record(LoopEvent::AgentLaunched { pid });
                 }
             }
-            AgentEvent::Opened => match reboot.stage {
+            AgentInput::Opened => match reboot.stage {
                 RebootStage::Opening { old: true, .. } => self.request_hand_off(),
-                RebootStage::Opening { old: false, .. } => self.replace_session(reboot),
+                RebootStage::Opening { old: false, .. } => self.advance_reboot(RebootStep::Replace),
                 RebootStage::Begun
                 | RebootStage::HandOff { .. }
                 | RebootStage::Hooks { .. }
                 | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. } => {}
             },
-            AgentEvent::HandOffText { text } => self.hand_off_said(&reboot, &text),
-            AgentEvent::NotLaunched { reason } => {
+            AgentInput::HandOffText { text } => self.hand_off_said(&reboot, &text),
+            AgentInput::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, &reason);
             }
-            AgentEvent::Exited {
+            AgentInput::Exited {
                 exit, leftovers, ..
             } => {
                 self.agent_exited(exit, leftovers);
                 self.process_gone(&reboot, &format!("it ended with {exit}"));
             }
-            AgentEvent::GuardLost => {
+            AgentInput::GuardLost => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, "the guard process was lost");
             }
-            AgentEvent::TurnEnded(end) => match reboot.stage {
+            AgentInput::TurnEnded(end) => match reboot.stage {
                 RebootStage::HandOff { .. } if end.more => {}
                 RebootStage::HandOff { .. } => self.hand_off_resulted(reboot, &end),
                 // A hand-off that was given up has its cost.
@@ -177,34 +180,34 @@ impl Stepper<'_> {
                 | RebootStage::Closing { .. }
                 | RebootStage::Opening { .. } => self.resulted_outside(&end),
             },
-            AgentEvent::ContextMeasured { context, answering } => {
+            AgentInput::ContextMeasured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     // Crossing the hard limit does not take a hand-off away that is being written: the timeout bounds it.
                     self.note_reading(context, answering);
                 }
             }
-            AgentEvent::CallEnded { tokens } => {
+            AgentInput::CallEnded { tokens } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     self.call_ended(tokens);
                 }
             }
-            AgentEvent::Cost {
+            AgentInput::Cost {
                 conversation_microusd,
             } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
-                    self.cost_told(conversation_microusd);
+                    self.cost_reported(conversation_microusd);
                 }
             }
-            AgentEvent::Quota(quota) => self.quota_told(quota),
-            AgentEvent::ConversationResumed(_)
-            | AgentEvent::SessionNamed { .. }
-            | AgentEvent::Output
-            | AgentEvent::ToolStarted { .. }
-            | AgentEvent::ToolEnded { .. }
-            | AgentEvent::ToolDenied { .. }
-            | AgentEvent::ProcessesSampled { .. }
-            | AgentEvent::StreamEnded
-            | AgentEvent::FileTouched { .. } => {}
+            AgentInput::Quota(quota) => self.quota_reported(quota),
+            AgentInput::ConversationResumed(_)
+            | AgentInput::SessionNamed { .. }
+            | AgentInput::Output
+            | AgentInput::ToolStarted { .. }
+            | AgentInput::ToolEnded { .. }
+            | AgentInput::ToolDenied { .. }
+            | AgentInput::ProcessesSampled { .. }
+            | AgentInput::StreamEnded
+            | AgentInput::FileTouched { .. } => {}
         }
     }
 
@@ -216,7 +219,7 @@ impl Stepper<'_> {
             }
             RebootStage::HandOff { said, .. } => self.hand_off_lost(reboot, said, how),
             RebootStage::Opening { old: true, .. } => self.hand_off_over(None, how),
-            RebootStage::Closing { failed: None, .. } => self.keep_old(),
+            RebootStage::Closing { failed: None, .. } => self.advance_reboot(RebootStep::Commit),
             RebootStage::Closing {
                 failed: Some(error),
                 ..
@@ -241,44 +244,47 @@ impl Stepper<'_> {
             RebootStage::Hooks { .. } => {
                 let warning = "the hooks after the reboot did not end in time".to_owned();
                 self.record(LoopEvent::Warned { warning });
-                self.reboot_completed(reboot);
+                self.advance_reboot(RebootStep::Complete);
             }
             RebootStage::Autocommitting { autocommit } => self.autocommit_overdue(autocommit),
-            RebootStage::Closing { ladder, .. } => self.closing_overdue(ladder),
+            RebootStage::Closing { escalation, .. } => self.closing_overdue(escalation),
             RebootStage::Opening { old: true, .. } => {
                 self.hand_off_over(None, "its conversation could not be opened again in time");
             }
             RebootStage::Opening { generation, .. } => {
-                let until = self.now.after(self.policy.ladder.reap);
+                let until = self.now.after(self.policy.stop_timeouts.reap);
                 let failed = Some("the fresh session did not answer in time".to_owned());
                 self.record(LoopEvent::ClosingStarted { until, failed });
                 self.emit(Effect::Signal {
                     generation,
-                    rung: Rung::Kill,
+                    signal: StopSignal::Kill,
                 });
             }
         }
     }
 
     /// Signals an agent that is in no turn.
-    pub(super) fn signal_closing(&mut self, rung: Rung) {
+    pub(super) fn signal_closing(&mut self, signal: StopSignal) {
         let Some(agent) = self.state.agent else {
             return;
         };
-        let grace = match rung {
-            Rung::Interrupt => self.policy.ladder.interrupt,
-            Rung::Terminate => self.policy.ladder.terminate,
-            Rung::Kill => self.policy.ladder.reap,
+        let grace = match signal {
+            StopSignal::Interrupt => self.policy.stop_timeouts.interrupt,
+            StopSignal::Terminate => self.policy.stop_timeouts.terminate,
+            StopSignal::Kill => self.policy.stop_timeouts.reap,
         };
         let until = self.now.after(grace);
-        self.record(LoopEvent::RungClimbed { rung, until });
+        self.record(LoopEvent::AgentSignaled { signal, until });
         self.emit(Effect::Signal {
             generation: agent.generation,
-            rung,
+            signal,
         });
     }
 
-    fn replace_session(&mut self, reboot: Reboot) {
+    pub(super) fn replace_session(&mut self) -> StageResult {
+        let Some(reboot) = self.reboot() else {
+            return HELD;
+        };
         self.record(LoopEvent::SessionEnded {
             session: self.state.session.number,
             iterations: self.state.session.iterations,
@@ -288,20 +294,20 @@ impl Stepper<'_> {
             session: reboot.to,
             agent_id: None,
         });
-        if !self.run_hooks(HookPoint::AfterReboot, self.policy.reboot.hooks_after) {
-            self.reboot_completed(reboot);
-        }
+        PASSED
     }
 
-    fn reboot_completed(&mut self, reboot: Reboot) {
-        let Reboot {
+    pub(super) fn complete_reboot(&mut self) {
+        let Some(Reboot {
             reason,
             started,
             to,
             then,
-            asked: _,
-            stage: _,
-        } = reboot;
+            ..
+        }) = self.reboot()
+        else {
+            return;
+        };
         let duration_ms = millis(self.now.since(started));
         self.record(LoopEvent::RebootCompleted {
             reason,
@@ -310,7 +316,7 @@ impl Stepper<'_> {
             to,
             duration_ms,
         });
-        self.proceed(then);
+        self.advance(Stage::IterationEndHooks, then);
     }
 
     /// The old session goes on: a reboot that fails costs nothing but the time it took.
@@ -335,7 +341,7 @@ impl Stepper<'_> {
             });
         }
         // Its cause may still hold; then the next one is pending until the failure has cooled down.
-        self.settle(then);
+        self.advance(Stage::Settle, then);
     }
 
     pub(super) fn reboot(&self) -> Option<Reboot> {

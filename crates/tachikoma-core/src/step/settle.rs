@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Stepper;
+use super::order::{HELD, PASSED, Stage, StageResult, held_if};
 use super::reading::exhausted;
 use crate::autocommit::CommitStatus;
 use crate::effect::Effect;
@@ -15,7 +16,8 @@ use crate::outcome::{
 };
 use crate::phase::Work;
 use crate::policy::context::{Level, level};
-use crate::policy::{reboot, restart, stop};
+use crate::policy::{backoff, reboot, stop};
+use crate::reasons;
 use crate::reboots::RebootReason;
 use crate::session::HandOff;
 use crate::time::Timestamp;
@@ -25,7 +27,7 @@ use crate::wait::{Wait, WaitReason};
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
 const FAST_FAILURES_MAX: u32 = 3;
 
-/// Whoever supervises what the agent works in waits between two of its lives, and gives up. Where nobody does, so many
+/// The supervisor of the agent's server waits between restarts, and gives up. Without a supervisor, this many
 /// attempts at one iteration are enough.
 const CUT_ATTEMPTS_MAX: u32 = 32;
 
@@ -67,7 +69,8 @@ impl Stepper<'_> {
             | IterationOutcome::Interrupted => None,
         };
         let succeeded = outcome == IterationOutcome::Succeeded;
-        self.autocommit_iteration(succeeded.then_some(CommitStatus::Succeeded), then);
+        let status = succeeded.then_some(CommitStatus::Succeeded);
+        self.advance(Stage::Commit(status), then);
     }
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
@@ -109,12 +112,12 @@ impl Stepper<'_> {
             // None of them is a failure.
             ErrorClass::Planned | ErrorClass::Limited | ErrorClass::Operator => {}
         }
-        let delay = restart::delay(self.policy.backoff, self.state.failure_streak);
+        let delay = backoff::delay(self.policy.backoff, self.state.failure_streak);
         let then = Wait {
             reason: WaitReason::Backoff,
             until: self.now.after(delay),
         };
-        self.autocommit_iteration(Some(CommitStatus::Failed), Some(then));
+        self.advance(Stage::Commit(Some(CommitStatus::Failed)), Some(then));
     }
 
     /// Asks for a fresh session because the conversation itself is what fails. No rate limit: there is nothing to go on with.
@@ -125,10 +128,7 @@ impl Stepper<'_> {
         let reason = RebootReason::ErrorRecovery { error };
         match reboot::judge(&self.policy.reboot, self.state, Some(reason)) {
             reboot::Verdict::GoOn => {}
-            reboot::Verdict::Reboot(reason) => self.record(LoopEvent::RebootRequested {
-                reason,
-                not_before: None,
-            }),
+            reboot::Verdict::Reboot(reason) => self.request_reboot(reason, None),
             reboot::Verdict::Exhausted { reason, max } => {
                 let stop = exhausted(&reason, max);
                 self.stop_by_itself(stop);
@@ -149,7 +149,7 @@ impl Stepper<'_> {
             reason: Some(failure.cause()),
             agent_lives,
         });
-        self.autocommit_iteration(None, None);
+        self.advance(Stage::Commit(None), None);
     }
 
     /// The model's service is limited or cannot be reached: the iteration is owed, and waits until it answers.
@@ -170,9 +170,9 @@ impl Stepper<'_> {
             outage,
             agent_lives,
         }));
-        self.beside(HookPoint::LimitWait);
+        self.run_background_hooks(HookPoint::LimitWait);
         let then = self.service_wait(problem, reason);
-        self.autocommit_iteration(None, then);
+        self.advance(Stage::Commit(None), then);
     }
 
     /// Returns the wait for a service that refuses or cannot be reached; none where that ends the loop.
@@ -188,22 +188,22 @@ impl Stepper<'_> {
     /// passed means: ask again soon.
     fn limit_wait(&self, reset: Option<Timestamp>) -> Wait {
         let streak = self.state.limit_streak;
-        let (from, backoff) = match reset {
+        let (from, rule) = match reset {
             Some(reset) => (reset.max(self.now), self.policy.reset_margin),
             None => (self.now, self.policy.limit_backoff),
         };
         Wait {
             reason: WaitReason::UsageLimit,
-            until: from.after(restart::delay(backoff, streak)),
+            until: from.after(backoff::delay(rule, streak)),
         }
     }
 
     /// Returns the wait for a service that cannot be reached. An outage that has lasted too long ends the loop instead.
     fn outage_wait(&mut self, words: &str) -> Option<Wait> {
-        let backoff = restart::delay(self.policy.outage_backoff, self.state.limit_streak);
+        let delay = backoff::delay(self.policy.outage_backoff, self.state.limit_streak);
         let wait = Wait {
             reason: WaitReason::Outage,
-            until: self.now.after(backoff),
+            until: self.now.after(delay),
         };
         let configured = self.policy.max_outage;
         let reached = self.state.reached_service();
@@ -246,63 +246,106 @@ impl Stepper<'_> {
             streak: self.state.failure_streak.saturating_add(1),
             agent_lives,
         });
-        self.beside(HookPoint::Error);
+        self.run_background_hooks(HookPoint::Error);
     }
 
-    /// Asks whether the session may go on, then goes on.
-    pub(super) fn settle(&mut self, then: Option<Wait>) {
-        if self.state.reboot_pending.is_none()
-            && stop::verdict(self.policy, self.state, self.now).is_none()
-        {
-            match reboot::verdict(self.policy, self.state) {
-                reboot::Verdict::GoOn => {}
-                reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
-                reboot::Verdict::Exhausted { reason, max } => {
-                    self.stop_by_itself(exhausted(&reason, max));
-                }
+    /// Decides whether the session may go on, or a reboot is due.
+    pub(super) fn settle(&mut self) -> StageResult {
+        let (policy, now) = (self.policy, self.now);
+        if stop::verdict(policy, self.state, now).is_some() {
+            return PASSED;
+        }
+        // Before the first iteration there is nothing to judge.
+        let judges = self.state.iteration > 0;
+        if judges {
+            let conditions = reasons::stop_conditions(policy, self.state, now);
+            self.because(format!("no stop condition is met: {conditions}"));
+        }
+        if self.state.reboot_pending.is_some() {
+            return PASSED;
+        }
+        match reboot::verdict(policy, self.state) {
+            reboot::Verdict::GoOn if judges => {
+                self.because(reasons::session_goes_on(policy, self.state, now));
+            }
+            reboot::Verdict::GoOn => {}
+            reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
+            reboot::Verdict::Exhausted { reason, max } => {
+                self.stop_by_itself(exhausted(&reason, max));
             }
         }
-        self.proceed(then);
+        PASSED
     }
 
-    /// Goes on with whatever is due: the end, a reboot, a pause, a wait, the next iteration.
-    pub(super) fn proceed(&mut self, then: Option<Wait>) {
-        let owed = self.state.frames.iteration_end;
-        if owed && self.frame(HookPoint::IterationEnd, then, None) {
-            return;
-        }
-        if let Some(outcome) = stop::verdict(self.policy, self.state, self.now) {
-            if self.must_ask_about_the_end() {
-                return self.ask_about_the_end(&outcome, then);
-            }
+    /// Ends the loop if the work is complete, a stop is requested or a stop condition is met.
+    pub(super) fn end_if_condition_met(&mut self, then: Option<Wait>) -> StageResult {
+        let Some(outcome) = stop::verdict(self.policy, self.state, self.now) else {
+            return PASSED;
+        };
+        if self.must_ask_about_the_end() {
+            self.ask_about_the_end(&outcome, then);
+        } else {
             self.name_condition(&outcome);
-            return self.finish(outcome);
+            self.explain_end(&outcome);
+            self.finish(outcome);
         }
-        let mut then = then;
-        let pending = self.state.reboot_pending.clone();
+        HELD
+    }
+
+    fn explain_end(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Done => self.because(reasons::completion(self.policy, self.state)),
+            Outcome::LimitReached { .. } => {
+                let met = stop::met(self.policy, self.state, self.now);
+                self.because(reasons::conditions(met.as_slice()));
+            }
+            // Their texts say why.
+            Outcome::Condition { .. }
+            | Outcome::Budget { .. }
+            | Outcome::Operator
+            | Outcome::Signal { .. }
+            | Outcome::Error { .. } => {}
+        }
+    }
+
+    /// Begins the reboot that is pending, or asks the operator about it. If it may not happen yet, the loop may have to wait for it.
+    pub(super) fn reboot_if_due(&mut self, then: &mut Option<Wait>) -> StageResult {
         // A session cannot be asked for its hand-off while the model's service does not answer.
         let unheard = then.is_some_and(|wait| wait.is_for_service() && wait.until > self.now);
-        if let Some(reason) = pending.filter(|_| !unheard) {
-            if self.reboot_is_held() && self.hands_off_early(&reason) {
-                return self.begin_reboot(reason, then);
-            } else if self.reboot_is_held() {
-                then = self.until_reboot_window().or(then);
-            } else if !self.must_confirm(&reason) {
-                return self.begin_reboot(reason, then);
-            } else if !self.state.pause_requested {
-                return self.ask_to_reboot(&reason, then);
-            }
+        let pending = self.state.reboot_pending.clone();
+        let Some(reason) = pending.filter(|_| !unheard) else {
+            return PASSED;
+        };
+        let held = self.reboot_is_held();
+        if held && !self.hands_off_early(&reason) {
+            *then = self.until_reboot_window().or(*then);
+            return PASSED;
         }
-        if self.state.pause_requested {
-            return self.record(LoopEvent::Paused { then });
+        if held || !self.must_confirm(&reason) {
+            self.begin_reboot(reason, *then);
+        } else if self.state.pause_requested {
+            return PASSED;
+        } else {
+            self.ask_to_reboot(&reason, *then);
         }
-        if self.must_ask() {
-            return self.ask_on(then);
+        HELD
+    }
+
+    pub(super) fn pause_if_requested(&mut self, then: Option<Wait>) -> StageResult {
+        let requested = self.state.pause_requested;
+        if requested {
+            self.record(LoopEvent::Paused { then });
         }
-        match then.filter(|wait| wait.until > self.now) {
-            Some(wait) => self.record(LoopEvent::WaitStarted { wait }),
-            None => self.begin_iteration(),
-        }
+        held_if(requested)
+    }
+
+    pub(super) fn wait_if_due(&mut self, then: Option<Wait>) -> StageResult {
+        let Some(wait) = then.filter(|wait| wait.until > self.now) else {
+            return PASSED;
+        };
+        self.because(reasons::wait(self.policy, self.state, wait, self.now));
+        self.record(LoopEvent::WaitStarted { wait });
+        HELD
     }
 
     /// Returns the wait for a reboot that may not happen yet, where the context leaves no room for another prompt.
@@ -338,7 +381,8 @@ impl Stepper<'_> {
         });
     }
 
-    fn begin_iteration(&mut self) {
+    /// Begins a session if there is none yet, if each iteration has its own, or if the agent lost the conversation.
+    pub(super) fn begin_session_if_needed(&mut self) -> StageResult {
         let fresh = self.policy.fresh_each_iteration;
         let begun = self.state.session.iterations > 0;
         if self.state.session.number.0 == 0 || (fresh && begun) {
@@ -346,9 +390,11 @@ impl Stepper<'_> {
         } else if self.state.session.spent == Some(Spent::Lost) {
             self.begin_session("the agent does not know the conversation any more");
         }
-        if self.frame_iteration() {
-            return;
-        }
+        PASSED
+    }
+
+    /// Begins the next attempt at an iteration.
+    pub(super) fn begin_turn(&mut self) {
         let attempt = if self.state.cut {
             self.state.attempt.saturating_add(1)
         } else {

@@ -1,15 +1,15 @@
-//! What is told of money, tokens and a subscription, and what follows when a budget is used up in the middle of a turn.
+//! Counts cost, tokens and the use of a subscription, and ends the loop when a budget is used up.
 
 use super::Stepper;
+use crate::accounting::{ConversationUse, QuotaWindow, TurnSpending};
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::input::Urgency;
-use crate::ladder::Rung;
-use crate::ledger::{ConversationUse, QuotaWindow, TurnSpending};
 use crate::outcome::{Outcome, Stop};
 use crate::phase::{Cause, Phase, RebootStage};
 use crate::policy::budget::{self, Budget, Spending};
 use crate::policy::stop;
+use crate::stop_signal::StopSignal;
 
 impl Stepper<'_> {
     /// A call of the model is over: its tokens count, and its cost is asked for.
@@ -32,40 +32,40 @@ impl Stepper<'_> {
         }
     }
 
-    pub(super) fn cost_told(&mut self, conversation_microusd: u64) {
-        let ledger = &self.state.ledger;
-        let known = ledger.conversation_microusd == conversation_microusd;
-        if known && ledger.turn.before_microusd.is_some() {
+    pub(super) fn cost_reported(&mut self, conversation_microusd: u64) {
+        let accounting = &self.state.accounting;
+        let known = accounting.conversation_microusd == conversation_microusd;
+        if known && accounting.turn.before_microusd.is_some() {
             return;
         }
-        self.record(LoopEvent::CostTold {
+        self.record(LoopEvent::CostReported {
             conversation_microusd,
         });
         self.check_budgets();
     }
 
     /// Counts what attempts used that were cut, before the first call of the next one.
-    pub(super) fn conversation_taken_up(&mut self, told: ConversationUse) {
-        let ledger = &self.state.ledger;
+    pub(super) fn conversation_resumed(&mut self, told: ConversationUse) {
+        let accounting = &self.state.accounting;
         let known = ConversationUse {
-            microusd: ledger.conversation_microusd,
-            tokens: ledger.conversation_tokens.unwrap_or(told.tokens),
+            microusd: accounting.conversation_microusd,
+            tokens: accounting.conversation_tokens.unwrap_or(told.tokens),
         };
-        let is_early = ledger.turn == TurnSpending::default();
+        let is_early = accounting.turn == TurnSpending::default();
         if is_early && (told.microusd > known.microusd || told.tokens > known.tokens) {
-            self.record(LoopEvent::ConversationTakenUp(told));
+            self.record(LoopEvent::ConversationResumed(told));
             self.check_budgets();
         }
     }
 
-    /// Takes what is told of a window, in whatever phase: it is the user's, not the turn's.
-    pub(super) fn quota_told(&mut self, quota: QuotaWindow) {
-        let ledger = &self.state.ledger;
-        let known = ledger.window(&quota.window) == Some(&quota);
-        if known || !ledger.knows_window(&quota.window) {
+    /// Records the use of a subscription's window, in any phase: the window belongs to the user, not to the turn.
+    pub(super) fn quota_reported(&mut self, quota: QuotaWindow) {
+        let accounting = &self.state.accounting;
+        let known = accounting.window(&quota.window) == Some(&quota);
+        if known || !accounting.knows_window(&quota.window) {
             return;
         }
-        self.record(LoopEvent::QuotaTold(quota));
+        self.record(LoopEvent::QuotaReported(quota));
         self.check_budgets();
     }
 
@@ -143,13 +143,13 @@ impl Stepper<'_> {
         is_gone
     }
 
-    /// Ends the loop in a reboot. `answering` says that the agent works on its hand-off, and has to be told.
+    /// Ends the loop in a reboot. `answering` says that the agent writes its hand-off and has to be interrupted.
     fn end_reboot_for_budget(&mut self, answering: bool) {
         let Some(reason) = self.trigger() else { return };
         if let Some(agent) = self.state.agent.filter(|_| answering) {
             self.emit(Effect::Signal {
                 generation: agent.generation,
-                rung: Rung::Interrupt,
+                signal: StopSignal::Interrupt,
             });
         }
         self.close(Outcome::Budget { reason });

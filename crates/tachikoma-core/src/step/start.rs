@@ -1,6 +1,7 @@
 //! A runner starts or resumes the loop.
 
 use super::Stepper;
+use super::order::Stage;
 use crate::effect::Effect;
 use crate::event::LoopEvent;
 use crate::hooking::HookPoint;
@@ -10,22 +11,15 @@ use crate::phase::Phase;
 use crate::policy::stop::{self};
 
 impl Stepper<'_> {
-    /// Ends the loop without seeing anything through: nothing is started, and an attempt under way is written off.
+    /// Ends the loop at once: nothing is started, and the attempt under way is cut.
     pub(super) fn write_off(&mut self, outcome: Outcome) {
-        match self.state.phase {
-            Phase::Ended { .. } => {}
-            Phase::Working { .. } => {
-                self.cut_attempt();
-                self.end(outcome);
-            }
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => self.end(outcome),
+        if self.state.outcome().is_some() {
+            return;
         }
+        if self.work().is_some() {
+            self.cut_attempt();
+        }
+        self.end(outcome);
     }
 
     fn cut_attempt(&mut self) {
@@ -41,7 +35,7 @@ impl Stepper<'_> {
         if self.state.startable().is_err() {
             return self.emit(Effect::Finish);
         }
-        // Where the loop began stays where it is, whoever takes it up.
+        // The start commit of a loop never changes.
         let was_started = self.state.started_at.is_some();
         if was_started {
             launch
@@ -75,19 +69,19 @@ impl Stepper<'_> {
             self.begin_session("persist_sessions is off, and the runner is a new one");
         }
         // What an earlier runner left of the agent is ended before the shell starts a new one.
-        if matches!(self.state.phase, Phase::Working { .. }) {
+        if self.work().is_some() {
             self.cut_attempt();
         }
         if let Some(reason) = other_work.filter(|_| was_started) {
             self.forgo_check(reason);
         }
         self.ask_rate_limits_again();
-        if !self.frame(HookPoint::LoopStart, None, None) {
+        if !self.run_blocking_hooks(HookPoint::LoopStart, None, None) {
             self.take_up();
         }
     }
 
-    /// Goes on with what an earlier runner was at.
+    /// Continues where an earlier runner stopped.
     pub(super) fn take_up(&mut self) {
         match &self.state.phase {
             Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check_first(None),
@@ -99,12 +93,12 @@ impl Stepper<'_> {
                 let then = self.behind(*wait);
                 match (self.state.question().cloned(), self.state.rolling_back()) {
                     (Some(question), _) => self.resume_question(&question),
-                    // Half a work tree is no ground to go on from.
+                    // The loop cannot go on with a half restored work tree.
                     (None, Some(rolling)) => self.emit(Effect::RollBack {
                         iteration: rolling.iteration,
                         again: true,
                     }),
-                    (None, None) => self.proceed(then),
+                    (None, None) => self.advance(Stage::IterationEndHooks, then),
                 }
             }
             Phase::Autocommitting { autocommit } => {
@@ -126,7 +120,7 @@ impl Stepper<'_> {
                     Some(_) | None => self.resume_reboot(reboot),
                 }
             }
-            // Still paused: a crash is no reason to go on.
+            // A crash does not end a pause.
             Phase::Paused { .. } => {}
         }
     }

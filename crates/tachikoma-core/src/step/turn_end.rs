@@ -40,7 +40,9 @@ impl Stepper<'_> {
             .result
             .as_ref()
             .is_some_and(|result| result.success || !result.after_interrupt);
-        let ours = work.ending.filter(|_| work.ladder.is_some() && !by_itself);
+        let ours = work
+            .ending
+            .filter(|_| work.escalation.is_some() && !by_itself);
         // What was done so far is good, and a fresh session goes on with it.
         let refused = self.state.session.spent == Some(Spent::Full);
         if refused && ours.is_none() && self.policy.reboot.manages_context() {

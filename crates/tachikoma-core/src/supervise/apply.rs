@@ -6,7 +6,7 @@ use super::end::ServerEnd;
 use super::event::{ServerEvent, ServerRecord};
 use super::policy::{CRASH_WINDOW, HEALTHY_UPTIME};
 use super::state::{ServerPhase, ServerState};
-use crate::ladder::Rung;
+use crate::stop_signal::StopSignal;
 use crate::time::Timestamp;
 
 /// Number of crash times that are kept. Without a delay and a limit a server can crash a thousand times in a minute.
@@ -101,7 +101,7 @@ fn spawned(state: &mut ServerState, new: i32) {
     }
 }
 
-fn hurried(state: &mut ServerState, next: Rung, later: Timestamp) {
+fn hurried(state: &mut ServerState, next: StopSignal, later: Timestamp) {
     if let ServerPhase::Ending { rung, until, .. } = &mut state.phase {
         (*rung, *until) = (next, later);
     }

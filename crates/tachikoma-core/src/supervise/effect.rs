@@ -1,28 +1,28 @@
-//! What the supervisor wants done.
+//! Effects of the supervisor.
 
 use super::event::ServerRecord;
 use crate::id::{Generation, Ticket};
-use crate::ladder::Rung;
+use crate::stop_signal::StopSignal;
 
-/// What came of one input: facts to be journalled, then effects to be carried out, in this order.
-#[must_use = "facts must be journalled before effects are carried out"]
+/// Result of one input: records to write, then effects to perform, in this order.
+#[must_use = "records must be written before effects are performed"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerStep {
     /// Records, already applied to the state.
     pub records: Vec<ServerRecord>,
-    /// Effects, in the order in which they are carried out.
+    /// Effects in their order.
     pub effects: Vec<ServerEffect>,
 }
 
-/// An order to the shell.
+/// An effect that the supervisor has to perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEffect {
-    /// Start a server, and send event about it.
+    /// Start a server, and report its events.
     Start {
         /// The number that its events must carry.
         generation: Generation,
     },
-    /// Ask it once for its health, in a new connection, and answer with [`super::ServerInput::Answered`]. An earlier question
+    /// Check its health once, on a new connection, and answer with [`super::ServerInput::Answered`]. An earlier question
     /// that is not answered yet is given up.
     Probe {
         /// Which.
@@ -38,7 +38,7 @@ pub enum ServerEffect {
         /// Which.
         generation: Generation,
     },
-    /// Have it let go of what runs in it, and answer with [`super::ServerInput::Released`].
+    /// Ask it to end its tools, and answer with [`super::ServerInput::Released`].
     Release {
         /// Which.
         generation: Generation,
@@ -48,15 +48,15 @@ pub enum ServerEffect {
         /// Which.
         generation: Generation,
         /// How hard.
-        rung: Rung,
+        rung: StopSignal,
     },
     /// Answer a command.
     Reply {
         /// Which one.
         ticket: Ticket,
-        /// What becomes of it, or why nothing does.
+        /// What happens next, or why the command is refused.
         answer: Result<String, String>,
     },
-    /// All is over.
+    /// End the supervisor.
     Finish,
 }

@@ -1,4 +1,4 @@
-//! How a server ended, and what it was ended for.
+//! How and why a server ended.
 
 use std::fmt;
 
@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::Exit;
 
-/// SIGINT and SIGTERM, and what shells and wrappers report for them: someone wanted the server to end.
+/// SIGINT and SIGTERM, and what shells and wrappers report for them: the user ended the server.
 const USER_SIGNALS: [i32; 2] = [2, 15];
 const USER_CODES: [i32; 2] = [130, 143];
 
-/// What a supervisor ends a server for. Recorded before it does anything about it.
+/// Why a supervisor ends a server. It is recorded before the server is ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Purpose {
-    /// To stop for good.
+    /// The operator stops it.
     Stop,
-    /// To start afresh, as someone wished.
+    /// The operator restarts it.
     Restart,
-    /// To start afresh, because it had grown too large.
+    /// It is restarted because it uses too much memory.
     Memory {
-        /// How large, in bytes.
+        /// Its memory in bytes.
         rss_bytes: u64,
     },
-    /// Because it did not become ready.
+    /// It did not become ready.
     NotReady {
-        /// What was seen instead.
+        /// Result of the last health check.
         why: String,
     },
-    /// Because it does not answer any more.
+    /// It no longer answers.
     Hung {
-        /// What was seen instead.
+        /// Result of the last health check.
         why: String,
     },
 }
 
 impl Purpose {
-    /// Returns whether the server itself is at fault: then nothing of it is waited for.
+    /// Returns whether the server failed, so that it gets no time to end its tools.
     #[must_use]
     pub fn is_fault(&self) -> bool {
         match self {
@@ -55,7 +55,7 @@ pub enum ServerEnd {
         /// What for.
         purpose: Purpose,
     },
-    /// Someone else ended it on purpose.
+    /// The user ended it, not through its supervisor.
     ByUser {
         /// How it ended.
         exit: Exit,
@@ -65,13 +65,13 @@ pub enum ServerEnd {
         /// How it ended.
         exit: Exit,
     },
-    /// It ended by itself, in order, though nobody wanted that.
+    /// It exited with code 0 by itself.
     Unexpected,
     /// How it ended is unknown.
     Unknown,
     /// It could not be started.
     NotStarted {
-        /// What stood in the way.
+        /// The error.
         why: String,
     },
     /// The guard that held it died, and it died with it.
@@ -81,7 +81,7 @@ pub enum ServerEnd {
 }
 
 impl ServerEnd {
-    /// Says what an exit means, given what its supervisor wanted.
+    /// Returns the meaning of an exit. `purpose` says why the supervisor ended the server, if it did.
     #[must_use]
     pub fn of(exit: Exit, purpose: Option<&Purpose>) -> Self {
         if let Some(purpose) = purpose {
@@ -123,13 +123,13 @@ impl fmt::Display for ServerEnd {
                 Purpose::NotReady { why } => write!(f, "it did not become ready: {why}"),
                 Purpose::Hung { why } => write!(f, "it hung: {why}"),
             },
-            Self::ByUser { exit } => write!(f, "someone ended it ({exit})"),
+            Self::ByUser { exit } => write!(f, "it was ended by a signal of the user ({exit})"),
             Self::Crashed { exit } => write!(f, "it crashed ({exit})"),
             Self::Unexpected => f.write_str("it ended by itself (exit 0)"),
-            Self::Unknown => f.write_str("nobody saw how it ended"),
+            Self::Unknown => f.write_str("how it ended is unknown"),
             Self::NotStarted { why } => write!(f, "it could not be started: {why}"),
-            Self::LostWithGuard => f.write_str("its guard died, and it died with it"),
-            Self::LostWithSupervisor => f.write_str("its supervisor died, and it died with it"),
+            Self::LostWithGuard => f.write_str("its guard was killed, which ended the server"),
+            Self::LostWithSupervisor => f.write_str("its supervisor died, which ended the server"),
         }
     }
 }

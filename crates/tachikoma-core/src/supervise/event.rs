@@ -1,4 +1,4 @@
-//! Facts about a supervised server, in the past tense.
+//! Events of a supervised server.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,10 +7,10 @@ use super::state::ServerState;
 use super::verdict::StayReason;
 use crate::exit::Leftover;
 use crate::id::{Generation, Seq};
-use crate::ladder::Rung;
+use crate::stop_signal::StopSignal;
 use crate::time::Timestamp;
 
-/// One fact with its place in the supervisor's journal.
+/// One event in the supervisor's journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerRecord {
     /// Its place, from 1, without gaps.
@@ -25,9 +25,9 @@ pub struct ServerRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ServerEvent {
-    /// The journal was begun anew with what is known.
+    /// A new journal file begins.
     JournalOpened {
-        /// All of it.
+        /// The state so far.
         state: Box<ServerState>,
     },
     /// A supervisor took over.
@@ -55,10 +55,10 @@ pub enum ServerEvent {
         generation: Generation,
         /// Where.
         url: String,
-        /// Its version, if it told.
+        /// Version that the server reported; `None` if it reported none.
         version: Option<String>,
     },
-    /// It has grown too large, and is replaced as soon as no session is busy.
+    /// It uses too much memory, and is replaced as soon as no session is busy.
     TooLarge {
         /// Which.
         generation: Generation,
@@ -74,16 +74,16 @@ pub enum ServerEvent {
         /// What for.
         purpose: Purpose,
         /// How.
-        rung: Rung,
+        rung: StopSignal,
         /// How long that is waited for.
         until: Timestamp,
     },
-    /// It did not obey in time, or has let go of what ran in it: the next rung.
+    /// It did not end in time, or has ended its tools. The next signal step follows.
     Hurried {
         /// Which.
         generation: Generation,
         /// How.
-        rung: Rung,
+        rung: StopSignal,
         /// How long that is waited for.
         until: Timestamp,
     },
@@ -125,16 +125,16 @@ pub enum ServerEvent {
         /// Why.
         reason: StayReason,
     },
-    /// Restarts do not help: it is left down until someone commands otherwise.
+    /// Restarts do not help. It is left down until the operator starts it.
     GaveUp {
         /// How many were tried.
         attempts: u32,
         /// What it died of last.
         why: String,
     },
-    /// Someone commanded otherwise: what went wrong before counts no more.
+    /// The operator restarted it. Earlier failures no longer count.
     Cleared,
-    /// Nothing could happen for a while: the machine slept.
+    /// The machine was suspended.
     #[serde(rename = "stood_still")]
     Suspended {
         /// For how long.

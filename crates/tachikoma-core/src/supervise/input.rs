@@ -1,49 +1,49 @@
-//! AgentEvent for the supervisor.
+//! Inputs of the supervisor.
 
 use std::time::Duration;
 
 use crate::exit::{Exit, Leftover};
 use crate::id::{Generation, Ticket};
 
-/// What a question for the server's health brought.
+/// Result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// It is well.
+    /// The server is healthy.
     Healthy {
-        /// Where it was asked.
+        /// Address of the server.
         url: String,
-        /// Its version, if it told.
+        /// Version that the server reported; `None` if it reported none.
         version: Option<String>,
     },
-    /// It does not answer, for now.
+    /// The server does not answer now.
     Silent {
-        /// What was seen.
+        /// The error.
         what: String,
     },
-    /// Something answers, and not as this server would: waiting does not help.
+    /// Another program answers, or the server refuses the password. Waiting does not help.
     Wrong {
-        /// What was seen.
+        /// The error.
         what: String,
     },
 }
 
-/// Who started a supervisor.
+/// How a supervisor was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartedBy {
-    /// A person or a loop that wants the server now, whatever became of it before.
+    /// By a command or a loop, which needs the server now, also if it was stopped before.
     Command,
-    /// systemd or launchd, after the supervisor before it died: its decisions hold.
+    /// By systemd or launchd, after the supervisor before it died. Its decisions stay in effect.
     Service,
 }
 
-/// AgentEvent.
+/// An input of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerInput {
     /// A supervisor takes over.
     Supervise {
         /// Its process.
         pid: u32,
-        /// Who started it.
+        /// How it was started.
         by: StartedBy,
     },
     /// The settings were read again, and the policy is a new one.
@@ -64,16 +64,16 @@ pub enum ServerInput {
         /// What stood in the way.
         why: String,
     },
-    /// The server says that it listens: now is the time to ask.
+    /// The server printed that it listens, so that it can be asked.
     Listening {
         /// Which.
         generation: Generation,
     },
-    /// It was asked for its health.
+    /// A health check was answered.
     Answered {
         /// Which.
         generation: Generation,
-        /// What came of it.
+        /// The result.
         answered: Answered,
     },
     /// Its memory was measured.
@@ -83,12 +83,12 @@ pub enum ServerInput {
         /// How large it is.
         rss_bytes: u64,
     },
-    /// No session of it is busy: a good moment to replace it, if that is due.
+    /// No session is busy, so that the server can be replaced.
     Boundary {
         /// Which.
         generation: Generation,
     },
-    /// It has let go of what ran in it, or cannot be asked to.
+    /// The server has ended its tools, or cannot be asked to.
     Released {
         /// Which.
         generation: Generation,
@@ -102,26 +102,26 @@ pub enum ServerInput {
         /// What it left running, and was ended.
         leftovers: Vec<Leftover>,
     },
-    /// The guard that held it is gone, and everything with it.
+    /// The guard was killed, and the server with it.
     GuardLost,
-    /// Someone wants the server stopped, and the supervisor too.
+    /// The operator stops the server and the supervisor.
     Stop {
-        /// Who awaits an answer.
+        /// The caller that waits for an answer; `None` for a signal.
         ticket: Option<Ticket>,
     },
-    /// Someone wants it started afresh.
+    /// The operator restarts the server.
     Restart {
-        /// Who awaits an answer.
+        /// The caller that waits for an answer; `None` for a signal.
         ticket: Option<Ticket>,
     },
-    /// Somebody asked for what only the operator may ask for.
+    /// A request that only the operator may make was refused.
     Refused {
         /// What.
         request: String,
         /// The process.
         pid: Option<i32>,
     },
-    /// Nothing could happen for a while.
+    /// The machine was suspended.
     Suspended {
         /// For how long.
         duration: Duration,

@@ -1,21 +1,21 @@
-//! The rules by which a server is kept alive, as data.
+//! The settings of the supervisor.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Backoff, restart};
+use crate::policy::{Backoff, backoff};
 
 /// Crashes are counted in a window of this length that slides with time.
 pub const CRASH_WINDOW: Duration = Duration::from_secs(60);
 
-/// So many crashes in the window are a crash loop.
+/// Crashes in the window that make a crash loop.
 pub const CRASH_LOOP: usize = 3;
 
-/// A server that was ready for so long is healthy: what it died of has nothing to do with the deaths before.
+/// A server that was ready for this time is healthy. Its end does not count with earlier ones.
 pub const HEALTHY_UPTIME: Duration = Duration::from_secs(60);
 
-/// No restart waits longer.
+/// Longest delay of a restart.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Jitter adds at most this part of a delay.
@@ -25,7 +25,7 @@ const JITTER_PART: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartPolicy {
-    /// After every end that nobody wanted.
+    /// After every end that the operator did not request.
     Always,
     /// After a crash, and not after an exit with code 0.
     OnCrash,
@@ -74,7 +74,7 @@ impl RestartBackoff {
             base: self.base,
             cap: DELAY_MAX,
         };
-        let delay = restart::delay(backoff, attempt);
+        let delay = backoff::delay(backoff, attempt);
         let more = match attempt {
             0 | 1 => Duration::ZERO,
             2.. => delay / JITTER_PART * u32::from(jitter.0) / u32::from(u8::MAX),

@@ -1,4 +1,4 @@
-//! What is known of a supervised server: the sum of its records.
+//! State of a supervised server: the result of its records.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::end::{Purpose, ServerEnd};
 use super::policy::CRASH_WINDOW;
 use super::verdict::{History, StayReason};
 use crate::id::{Generation, Seq};
-use crate::ladder::Rung;
+use crate::stop_signal::StopSignal;
 use crate::time::Timestamp;
 
 /// State of a supervised server. Only [`apply`](super::apply()) changes it, except for the time of the last health check.
@@ -19,13 +19,13 @@ pub struct ServerState {
     pub seq: Seq,
     /// The time of it.
     pub time: Timestamp,
-    /// What is going on.
+    /// Current phase.
     pub phase: ServerPhase,
     /// The number of the last start.
     pub generation: Generation,
     /// Restarts since the last healthy uptime.
     pub attempts: u32,
-    /// Whether the last one to end had been well for long enough.
+    /// Whether the last server was ready for [`HEALTHY_UPTIME`](super::HEALTHY_UPTIME).
     #[serde(default)]
     pub was_healthy: bool,
     /// Crashes since the last healthy uptime.
@@ -38,12 +38,12 @@ pub struct ServerState {
     pub restarts_total: u64,
     /// How the last one ended.
     pub last_end: Option<ServerEnd>,
-    /// What is asked and not worth a record.
+    /// State of the health checks, which is not recorded.
     #[serde(skip)]
     pub pulse: Pulse,
 }
 
-/// What is going on.
+/// Phase of a supervised server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ServerPhase {
@@ -65,7 +65,7 @@ pub enum ServerPhase {
         pid: Option<i32>,
         /// Where.
         url: String,
-        /// Its version, if it told.
+        /// Version that the server reported; `None` if it reported none.
         version: Option<String>,
         /// Its memory, when it had grown too large.
         too_large: Option<u64>,
@@ -74,8 +74,8 @@ pub enum ServerPhase {
     Ending {
         /// What for.
         purpose: Purpose,
-        /// The rung that it stands on.
-        rung: Rung,
+        /// The last signal step.
+        rung: StopSignal,
         /// How long that is waited for.
         until: Timestamp,
         /// Its process.
@@ -148,16 +148,16 @@ impl ServerPhase {
     }
 }
 
-/// Questions and misses. Not recorded: a server does not outlive its supervisor, and there would be one every few seconds.
+/// State of the health checks. It is not recorded, because a server does not outlive its supervisor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pulse {
-    /// When to ask next.
+    /// Time of the next check.
     pub next: Option<Timestamp>,
-    /// Whether a question is out.
+    /// Whether a check is under way.
     pub asking: bool,
-    /// Questions in a row that were not answered well.
+    /// Failed checks in a row.
     pub misses: u32,
-    /// What was seen instead, the last time.
+    /// Result of the last failed check.
     pub last: Option<String>,
 }
 
@@ -171,7 +171,7 @@ impl ServerState {
             .min()
     }
 
-    /// Returns what a verdict has to know of the deaths before.
+    /// Returns the history for a verdict.
     #[must_use]
     pub fn history(&self) -> History {
         History {

@@ -1,4 +1,4 @@
-//! The mind of the supervisor: one input in, records and effects out.
+//! Decides about one input of the supervisor, and returns records and effects.
 
 mod command;
 mod health;
@@ -15,10 +15,10 @@ use super::state::{Pulse, ServerPhase, ServerState};
 use super::verdict::{History, StayReason, Verdict, verdict};
 use crate::exit::{Exit, Leftover};
 use crate::id::Generation;
-use crate::ladder::Rung;
+use crate::stop_signal::StopSignal;
 use crate::time::Timestamp;
 
-/// Takes one input in. Cannot fail: what makes no sense is nothing. `jitter` is used at most once, and then recorded.
+/// Handles one input. Inputs that do not fit the state are ignored. `jitter` is used at most once, and its delay is recorded.
 pub fn step(
     policy: &ServerPolicy,
     state: &mut ServerState,
@@ -114,7 +114,7 @@ struct Stepper<'a> {
 }
 
 impl Stepper<'_> {
-    /// Records a fact: the only way in which a turn changes the state.
+    /// Records an event, which changes the state.
     fn record(&mut self, event: ServerEvent) {
         let record = ServerRecord {
             seq: self.state.seq.next(),
@@ -134,8 +134,8 @@ impl Stepper<'_> {
         self.state.generation == generation && self.state.phase.is_live()
     }
 
-    /// A command starts the server whatever the supervisor before decided. A service manager starts a supervisor that died again,
-    /// and that one keeps to the decisions of the one before it.
+    /// A command starts the server, also if the supervisor before left it down. A supervisor that a service manager restarted keeps the
+    /// decisions of the one before.
     fn supervise(&mut self, pid: u32, by: StartedBy) {
         self.record(ServerEvent::Supervising { pid });
         match &self.state.phase {
@@ -175,7 +175,7 @@ impl Stepper<'_> {
         self.start();
     }
 
-    /// A wait for a restart holds to the new settings: it ends where there is none any more, and is shortened to the new delay.
+    /// Applies new settings to a wait for a restart: it ends if restarts are switched off, and is shortened to the new delay.
     fn reloaded(&mut self) {
         let ServerPhase::Waiting { until } = self.state.phase else {
             return;
@@ -224,7 +224,7 @@ impl Stepper<'_> {
 
     fn stopped(&mut self, end: ServerEnd, leftovers: Vec<Leftover>) {
         let uptime_ms = match end {
-            // Nobody knows for how long it was well.
+            // How long it was ready is unknown.
             ServerEnd::LostWithSupervisor => 0,
             ServerEnd::Ended { .. }
             | ServerEnd::ByUser { .. }
@@ -283,7 +283,7 @@ impl Stepper<'_> {
             until: self.now.after(delay),
             end,
         });
-        // One write to the disk for both, where there is nothing to wait for.
+        // Without a delay both records are written at once.
         if delay.is_zero() {
             self.start();
         }
@@ -295,7 +295,7 @@ impl Stepper<'_> {
         self.emit(ServerEffect::Finish);
     }
 
-    fn end(&mut self, purpose: Purpose, rung: Rung) {
+    fn end(&mut self, purpose: Purpose, rung: StopSignal) {
         let generation = self.state.generation;
         let until = self.now.after(self.patience(rung));
         self.record(ServerEvent::Ending {
@@ -306,12 +306,12 @@ impl Stepper<'_> {
         });
         self.state.pulse = Pulse::default();
         self.emit(match rung {
-            Rung::Interrupt => ServerEffect::Release { generation },
-            Rung::Terminate | Rung::Kill => ServerEffect::Signal { generation, rung },
+            StopSignal::Interrupt => ServerEffect::Release { generation },
+            StopSignal::Terminate | StopSignal::Kill => ServerEffect::Signal { generation, rung },
         });
     }
 
-    fn hurry(&mut self, rung: Rung) {
+    fn hurry(&mut self, rung: StopSignal) {
         let generation = self.state.generation;
         let until = self.now.after(self.patience(rung));
         self.record(ServerEvent::Hurried {
@@ -322,21 +322,21 @@ impl Stepper<'_> {
         self.emit(ServerEffect::Signal { generation, rung });
     }
 
-    fn patience(&self, rung: Rung) -> Duration {
+    fn patience(&self, rung: StopSignal) -> Duration {
         match rung {
-            Rung::Interrupt => self.policy.release_timeout,
-            Rung::Terminate => self.policy.stop_grace,
-            Rung::Kill => self.policy.kill_timeout,
+            StopSignal::Interrupt => self.policy.release_timeout,
+            StopSignal::Terminate => self.policy.stop_grace,
+            StopSignal::Kill => self.policy.kill_timeout,
         }
     }
 
     fn released(&mut self) {
         if let ServerPhase::Ending {
-            rung: Rung::Interrupt,
+            rung: StopSignal::Interrupt,
             ..
         } = self.state.phase
         {
-            self.hurry(Rung::Terminate);
+            self.hurry(StopSignal::Terminate);
         }
     }
 
@@ -344,8 +344,8 @@ impl Stepper<'_> {
         match &self.state.phase {
             ServerPhase::Starting { until, .. } if *until <= self.now => {
                 let seen = self.state.pulse.last.clone();
-                let why = seen.unwrap_or_else(|| "it was never heard of".to_owned());
-                self.end(Purpose::NotReady { why }, Rung::Kill);
+                let why = seen.unwrap_or_else(|| "it never answered".to_owned());
+                self.end(Purpose::NotReady { why }, StopSignal::Kill);
             }
             ServerPhase::Starting { .. } | ServerPhase::Ready { .. } => self.ask_if_due(),
             ServerPhase::Ending {
@@ -354,9 +354,9 @@ impl Stepper<'_> {
                 purpose,
                 ..
             } if *until <= self.now => match rung {
-                Rung::Interrupt => self.hurry(Rung::Terminate),
-                Rung::Terminate => self.hurry(Rung::Kill),
-                Rung::Kill => {
+                StopSignal::Interrupt => self.hurry(StopSignal::Terminate),
+                StopSignal::Terminate => self.hurry(StopSignal::Kill),
+                StopSignal::Kill => {
                     let stops = *purpose == Purpose::Stop;
                     self.unkillable(stops);
                 }

@@ -1,4 +1,4 @@
-//! The one question about a dead server: what now?
+//! Decides what to do after a server has ended.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::end::{Purpose, ServerEnd};
 use super::policy::{RestartPolicy, ServerPolicy, StopSignals};
 
-/// What is known of the deaths before. The one in question is not in it, so that asking twice counts nothing twice.
+/// Earlier ends of the server, without the one that is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// Restarts since the last healthy uptime.
     pub attempts: u32,
-    /// Whether the one that ended had been well for long enough.
+    /// Whether the server that ended was ready for long enough.
     pub healthy: bool,
 }
 
@@ -24,14 +24,14 @@ pub enum Verdict {
         /// Which restart since the last healthy uptime.
         attempt: u32,
     },
-    /// Start it again at once: this was wanted, and counts for nothing.
+    /// Start it again at once. The operator wanted it, so that it does not count as a restart.
     Replace,
     /// Leave it down.
     Stay {
         /// Why.
         reason: StayReason,
     },
-    /// Leave it down until someone commands otherwise: restarts do not help.
+    /// Leave it down until the operator starts it, because restarts do not help.
     GiveUp {
         /// How many were tried.
         attempts: u32,
@@ -44,13 +44,13 @@ pub enum Verdict {
 pub enum StayReason {
     /// It was stopped through its supervisor.
     Stopped,
-    /// Someone ended it.
+    /// The user ended it.
     ByUser,
     /// Restarts are switched off.
     NoRestarts,
     /// It ended in order, and only crashes are followed by a restart.
     NormalExit,
-    /// Nobody knows how it ended; someone may have wanted it.
+    /// How it ended is unknown. The user may have ended it.
     Unknown,
 }
 
@@ -58,17 +58,17 @@ impl fmt::Display for StayReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Stopped => "it was stopped",
-            Self::ByUser => "someone stopped it",
+            Self::ByUser => "the user stopped it",
             Self::NoRestarts => "`opencode.auto_restart` is false",
             Self::NormalExit => {
                 "it ended by itself, and `opencode.restart_on_normal_exit` is false"
             }
-            Self::Unknown => "nobody saw how it ended; someone may have stopped it",
+            Self::Unknown => "how it ended is unknown, and the user may have stopped it",
         })
     }
 }
 
-/// Says what to do about a server that has ended. Changes nothing.
+/// Returns what to do about a server that has ended.
 #[must_use]
 pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verdict {
     let stay = |reason| Verdict::Stay { reason };

@@ -1,4 +1,4 @@
-//! What happened to a server, in a person's words.
+//! Messages for the events of a server.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use super::end::ServerEnd;
 use super::event::ServerEvent;
 use super::verdict::StayReason;
 
-/// How much someone should care. Ordered.
+/// Severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Only for those who look closely.
+    /// Detail.
     Debug,
-    /// As it should be.
+    /// Normal operation.
     Info,
-    /// Not as it should be.
+    /// A fault that the supervisor handles.
     Warning,
-    /// Someone has to do something.
+    /// The user has to act.
     Error,
 }
 
@@ -96,7 +96,7 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
         ServerEvent::GaveUp { attempts, why } => one(
             Level::Error,
             format!(
-                "gave up on OpenCode after {attempts} {}: {why}; `tachikoma opencode logs` has its last words, \
+                "gave up on OpenCode after {attempts} {}: {why}; `tachikoma opencode logs` shows its output, \
                  `tachikoma opencode restart` tries again",
                 if *attempts == 1 {
                     "restart"
@@ -107,17 +107,17 @@ pub fn words(event: &ServerEvent) -> Vec<(Level, String)> {
         ),
         ServerEvent::Cleared => one(
             Level::Debug,
-            "earlier failures of OpenCode count no more".to_owned(),
+            "earlier failures of OpenCode no longer count".to_owned(),
         ),
         ServerEvent::Suspended { duration_ms } => one(
             Level::Debug,
-            format!("stood still for {}", span(*duration_ms)),
+            format!("the machine was suspended for {}", span(*duration_ms)),
         ),
         ServerEvent::AccessRefused { request, pid } => {
             let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
             one(
                 Level::Warning,
-                format!("`opencode {request}` is refused: it was not the operator who asked{pid}"),
+                format!("`opencode {request}` is refused: the caller is not the operator{pid}"),
             )
         }
         ServerEvent::Closed => one(Level::Info, "OpenCode is stopped".to_owned()),
@@ -142,7 +142,7 @@ fn stopped(end: &ServerEnd, uptime_ms: u64, leftovers: usize) -> Vec<(Level, Str
         1 => "; a process that it left running was ended".to_owned(),
         many => format!("; {many} processes that it left running were ended"),
     };
-    one(level, format!("OpenCode is gone: {end}{uptime}{left}"))
+    one(level, format!("OpenCode has ended: {end}{uptime}{left}"))
 }
 
 fn restarting(attempt: u32, delay_ms: u64, end: &ServerEnd) -> Vec<(Level, String)> {

@@ -1,4 +1,4 @@
-//! The last outcomes of one test, and how it stands after them.
+//! The last outcomes of one test, and its status.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub const FLIPS_FLAKY: u32 = 3;
 /// Runs for which a test that passes again counts as mended.
 pub const RUNS_RECENT: u32 = 3;
 
-/// How a test stands after its last run.
+/// Status of a test after its last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -28,7 +28,7 @@ pub enum Standing {
     Failing,
     /// It passes and fails as it likes.
     Flaky,
-    /// It failed when it last ran, and was skipped since: nobody mended it.
+    /// It failed when it last ran, and was skipped since.
     Silenced,
     /// It has only ever been skipped, or passed when it last ran.
     Skipped,
@@ -100,7 +100,7 @@ impl Outcomes {
         }
     }
 
-    /// How it stands.
+    /// Its status.
     #[must_use]
     pub const fn standing(&self) -> Standing {
         let flaky = self.unexplained != 0 || self.flips() >= FLIPS_FLAKY;
@@ -185,7 +185,7 @@ mod tests {
             ("P".into(), Standing::Passing),
             ("PP".into(), Standing::Passing),
             ("SP".into(), Standing::Passing),
-            // Never seen to pass: it fails, but nobody broke it.
+            // It never passed, so that it was not broken by a change.
             ("F".into(), Standing::Failing),
             ("E".into(), Standing::Failing),
             ("SF".into(), Standing::Failing),

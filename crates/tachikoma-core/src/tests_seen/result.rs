@@ -81,7 +81,7 @@ impl From<TestId> for String {
     }
 }
 
-/// A text that is no [`TestId`].
+/// A text that is not a [`TestId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseTestIdError;
 

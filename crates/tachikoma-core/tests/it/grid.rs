@@ -147,7 +147,7 @@ fn phases() -> Vec<(&'static str, Play)> {
     rows
 }
 
-/// Phases of an agent whose process outlives its turns.
+/// Phases of an agent with one process for all turns.
 fn with_a_session() -> Vec<(&'static str, Play)> {
     let seconds = Duration::from_secs;
     let policy = Policy {

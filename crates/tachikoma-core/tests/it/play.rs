@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, AgentEvent, Answers, AutocommitResult, Committed, Context, Exit, GateResult,
+    Activity, AgentInput, Answers, AutocommitResult, Committed, Context, Exit, GateResult,
     Generation, HookPoint, HookResult, Input, Launch, LoopId, Objectives, ObjectivesSeen, Policy,
     Problem, QuotaWindow, Record, Runner, ScriptResult, ScriptVerdict, Spent, State, Step, Ticket,
     Timestamp, TurnEnd, apply, next_deadline, step,
@@ -43,11 +43,11 @@ impl Play {
     }
 
     /// Returns what happened since the last time this was asked.
-    pub fn told(&mut self) -> String {
+    pub fn log(&mut self) -> String {
         std::mem::take(&mut self.lines)
     }
 
-    /// Forgets what happened so far, so that only what matters is told.
+    /// Clears the log, so that it only has the lines that matter.
     pub fn hush(&mut self) -> &mut Self {
         self.lines.clear();
         self
@@ -74,14 +74,14 @@ impl Play {
         if facts.is_empty() {
             facts.push("-".to_owned());
         }
-        let wishes: Vec<String> = step.effects.iter().map(words::wish).collect();
+        let effects: Vec<String> = step.effects.iter().map(words::effect_line).collect();
         let _ = write!(
             self.lines,
             "{seconds}.{tenths} {name}: {}",
             facts.join(", ")
         );
-        for wish in wishes {
-            let _ = write!(self.lines, " ! {wish}");
+        for effect in effects {
+            let _ = write!(self.lines, " ! {effect}");
         }
         self.lines.push('\n');
         self
@@ -99,7 +99,7 @@ impl Play {
         self.input("start", input)
     }
 
-    /// A new runner is told to do something.
+    /// Starts a runner with a given launch.
     pub fn start_with(&mut self, launch: Launch) -> &mut Self {
         let Input::Start { runner, .. } = self.start_input() else {
             unreachable!("it starts");
@@ -145,22 +145,22 @@ impl Play {
         self.wake()
     }
 
-    pub fn event(&mut self, name: &str, event: AgentEvent) -> &mut Self {
+    pub fn event(&mut self, name: &str, event: AgentInput) -> &mut Self {
         let generation = self.state.generation;
         self.input(name, Input::Agent { generation, event })
     }
 
-    pub fn stale(&mut self, name: &str, event: AgentEvent) -> &mut Self {
+    pub fn stale(&mut self, name: &str, event: AgentInput) -> &mut Self {
         let generation = Generation(self.state.generation.0 - 1);
         self.input(name, Input::Agent { generation, event })
     }
 
     pub fn launched(&mut self) -> &mut Self {
-        self.event("launched", AgentEvent::Launched { pid: 77 })
+        self.event("launched", AgentInput::Launched { pid: 77 })
     }
 
     pub fn output(&mut self) -> &mut Self {
-        self.event("output", AgentEvent::Output)
+        self.event("output", AgentInput::Output)
     }
 
     /// The agent's processes were looked at, for a second.
@@ -170,7 +170,7 @@ impl Play {
             cpu_ms,
             ..Activity::default()
         });
-        self.event("looked", AgentEvent::ProcessesSampled { activity })
+        self.event("looked", AgentInput::ProcessesSampled { activity })
     }
 
     pub fn measured(&mut self, tokens: u64) -> &mut Self {
@@ -180,7 +180,7 @@ impl Play {
     pub fn reading(&mut self, tokens: u64, window: u64) -> &mut Self {
         let answering = false;
         let context = context(tokens, window);
-        let event = AgentEvent::ContextMeasured { context, answering };
+        let event = AgentInput::ContextMeasured { context, answering };
         self.event(&format!("measured {tokens}"), event)
     }
 
@@ -188,19 +188,19 @@ impl Play {
     pub fn answering(&mut self, tokens: u64) -> &mut Self {
         let answering = true;
         let context = context(tokens, 1_000);
-        let event = AgentEvent::ContextMeasured { context, answering };
+        let event = AgentInput::ContextMeasured { context, answering };
         self.event(&format!("answering {tokens}"), event)
     }
 
     pub fn tool(&mut self, id: &str) -> &mut Self {
         let (id, name) = (id.to_owned(), "Bash".to_owned());
         let summary = "make test".to_owned();
-        self.event("tool", AgentEvent::ToolStarted { id, name, summary })
+        self.event("tool", AgentInput::ToolStarted { id, name, summary })
     }
 
     pub fn tool_ended(&mut self, id: &str) -> &mut Self {
         let (id, error) = (id.to_owned(), None);
-        self.event("tool ended", AgentEvent::ToolEnded { id, error })
+        self.event("tool ended", AgentInput::ToolEnded { id, error })
     }
 
     pub fn resulted(&mut self, success: bool) -> &mut Self {
@@ -208,7 +208,7 @@ impl Play {
             success,
             ..TurnEnd::default()
         };
-        self.event(&format!("resulted {success}"), AgentEvent::TurnEnded(end))
+        self.event(&format!("resulted {success}"), AgentInput::TurnEnded(end))
     }
 
     /// The turn fails because the conversation cannot go on.
@@ -217,20 +217,20 @@ impl Play {
             spent: Some(spent),
             ..TurnEnd::default()
         };
-        self.event("spent", AgentEvent::TurnEnded(end))
+        self.event("spent", AgentInput::TurnEnded(end))
     }
 
     /// A call of the model is over.
     pub fn called(&mut self, tokens: u64) -> &mut Self {
         self.event(
             &format!("called {tokens}"),
-            AgentEvent::CallEnded { tokens },
+            AgentInput::CallEnded { tokens },
         )
     }
 
     /// The conversation has cost so much, in millionths of a dollar.
     pub fn cost(&mut self, conversation_microusd: u64) -> &mut Self {
-        let event = AgentEvent::Cost {
+        let event = AgentInput::Cost {
             conversation_microusd,
         };
         self.event(&format!("cost {conversation_microusd}"), event)
@@ -246,7 +246,7 @@ impl Play {
         };
         self.event(
             &format!("resulted for {cost_microusd}"),
-            AgentEvent::TurnEnded(end),
+            AgentInput::TurnEnded(end),
         )
     }
 
@@ -256,7 +256,7 @@ impl Play {
             percent,
             resets_at: resets_in.map(|s| self.now.after(Duration::from_secs(s))),
         };
-        self.event(&format!("quota {percent}"), AgentEvent::Quota(quota))
+        self.event(&format!("quota {percent}"), AgentInput::Quota(quota))
     }
 
     pub fn exited(&mut self, code: i32) -> &mut Self {
@@ -270,7 +270,7 @@ impl Play {
 
     /// The process ended without a result, and these were its last words.
     pub fn died(&mut self, words: &str, problem: Option<Problem>) -> &mut Self {
-        let event = AgentEvent::Exited {
+        let event = AgentInput::Exited {
             exit: Exit::Code(3),
             claimed: false,
             leftovers: Vec::new(),
@@ -292,17 +292,17 @@ impl Play {
             problem,
             ..TurnEnd::default()
         };
-        self.event("failed", AgentEvent::TurnEnded(end))
+        self.event("failed", AgentInput::TurnEnded(end))
     }
 
-    /// The agent answers with words, to whatever it was asked.
+    /// The agent ends its turn with a text.
     pub fn said(&mut self, text: &str) -> &mut Self {
         let end = TurnEnd {
             success: true,
             text: text.to_owned(),
             ..TurnEnd::default()
         };
-        self.event("said", AgentEvent::TurnEnded(end))
+        self.event("said", AgentInput::TurnEnded(end))
     }
 
     pub fn hooks(&mut self, point: HookPoint, error: Option<&str>) -> &mut Self {
@@ -401,17 +401,17 @@ impl Play {
 
     pub fn named(&mut self, agent_id: &str) -> &mut Self {
         let agent_id = agent_id.to_owned();
-        self.event("named", AgentEvent::SessionNamed { agent_id })
+        self.event("named", AgentInput::SessionNamed { agent_id })
     }
 
     /// The fresh session's process comes up and answers.
     pub fn opened(&mut self) -> &mut Self {
-        self.launched().event("opened", AgentEvent::Opened)
+        self.launched().event("opened", AgentInput::Opened)
     }
 
     pub fn not_opened(&mut self) -> &mut Self {
         let reason = "no such program".to_owned();
-        self.event("not opened", AgentEvent::NotLaunched { reason })
+        self.event("not opened", AgentInput::NotLaunched { reason })
     }
 }
 
@@ -437,8 +437,8 @@ pub fn script(verdict: ScriptVerdict) -> Answers {
     }
 }
 
-pub fn exited(exit: Exit, claimed: bool) -> AgentEvent {
-    AgentEvent::Exited {
+pub fn exited(exit: Exit, claimed: bool) -> AgentInput {
+    AgentInput::Exited {
         exit,
         claimed,
         stop_pattern: None,

@@ -9,7 +9,7 @@ mod handoff;
 mod hindsight;
 mod hindsight_end;
 mod hooks;
-mod life;
+mod lifecycle;
 mod limits;
 mod objectives;
 mod operator;

@@ -9,7 +9,7 @@ use tachikoma_core::supervise::{
     Answered, Jitter, Level, RestartBackoff, RestartPolicy, ServerEffect, ServerEvent, ServerInput,
     ServerPhase, ServerPolicy, ServerState, ServerStep, StartedBy, StayReason, apply, step, words,
 };
-use tachikoma_core::{Exit, Rung, Ticket, Timestamp};
+use tachikoma_core::{Exit, StopSignal, Ticket, Timestamp};
 
 /// One server with its supervisor, in a time that stands still unless it is told to pass.
 pub struct Play {
@@ -147,7 +147,7 @@ fn a_crash_is_followed_by_the_delay_and_a_start() {
     insta::assert_snapshot!(play.log(), @r"
     starting OpenCode (start 1)
     OpenCode 1.18.33 is ready at http://127.0.0.1:4096
-    OpenCode is gone: it crashed (exit 1), after 5.0 s of service
+    OpenCode has ended: it crashed (exit 1), after 5.0 s of service
     restarting OpenCode in 1.0 s (attempt 1)
     starting OpenCode (start 2)
     ");
@@ -204,7 +204,7 @@ fn without_auto_restart_a_crash_is_logged_and_no_more() {
     insta::assert_snapshot!(play.log(), @r"
     starting OpenCode (start 1)
     OpenCode 1.18.33 is ready at http://127.0.0.1:4096
-    OpenCode is gone: it crashed (signal 9)
+    OpenCode has ended: it crashed (signal 9)
     OpenCode is not restarted: `opencode.auto_restart` is false
     ");
 }
@@ -276,7 +276,7 @@ fn a_server_that_never_becomes_ready_is_a_crash_with_the_last_thing_that_was_see
     play.tell(ServerInput::Spawned { generation, pid: 1 })
         .silent();
     play.passes(60 * SECOND);
-    let rung = Rung::Kill;
+    let rung = StopSignal::Kill;
     assert_eq!(play.effects, [ServerEffect::Signal { generation, rung }]);
     play.dies(CRASH);
     assert_eq!((play.state.attempts, play.state.crashes_in_a_row), (1, 1));
@@ -328,9 +328,9 @@ fn a_stop_lets_go_then_terminates_then_kills() {
     assert_eq!(play.effects, [ServerEffect::Release { generation }]);
     let signal = |rung| ServerEffect::Signal { generation, rung };
     play.tell(ServerInput::Released { generation });
-    assert_eq!(play.effects, [signal(Rung::Terminate)]);
+    assert_eq!(play.effects, [signal(StopSignal::Terminate)]);
     play.passes(5 * SECOND);
-    assert_eq!(play.effects, [signal(Rung::Kill)]);
+    assert_eq!(play.effects, [signal(StopSignal::Kill)]);
     play.dies(CRASH);
     assert_eq!(play.effects, [ServerEffect::Finish]);
     assert_eq!(play.state.crashes_total, 0, "that was no crash");
@@ -357,7 +357,7 @@ fn a_server_that_misses_three_questions_is_killed_and_restarted() {
     assert_eq!(play.delay(), Some(SECOND));
     let log = play.log();
     assert!(
-        log.contains("it hung: 3 questions for its health in a row failed (no answer within 2 s)"),
+        log.contains("it hung: 3 health checks in a row failed (no answer within 2 s)"),
         "{log}"
     );
 }

@@ -6,7 +6,7 @@ use tachikoma_core::supervise::{
     Answered, Jitter, RestartPolicy, ServerEffect, ServerEvent, ServerInput, ServerPhase,
     ServerPolicy, ServerRecord, ServerState, StartedBy, apply, step,
 };
-use tachikoma_core::{Exit, Generation, Rung, Timestamp};
+use tachikoma_core::{Exit, Generation, StopSignal, Timestamp};
 
 use crate::sim::dice::Dice;
 
@@ -189,7 +189,7 @@ impl World {
             ServerEffect::AskIdle { generation } => self.tell(ServerInput::Boundary { generation }),
             ServerEffect::Release { generation } => self.tell(ServerInput::Released { generation }),
             ServerEffect::Signal { generation, rung } => {
-                let dies = rung == Rung::Kill || !self.dice.one_in(3);
+                let dies = rung == StopSignal::Kill || !self.dice.one_in(3);
                 if self
                     .process
                     .is_some_and(|(running, _)| running == generation)

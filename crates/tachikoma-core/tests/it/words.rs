@@ -3,7 +3,7 @@
 use tachikoma_core::{
     Answer, Autocommit, AutocommitPurpose, Cause, CheckStage, Denial, Effect, HookPoint,
     LimitedAttempt, LoopEvent, ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record,
-    Resumption, Rung, Timestamp, TurnReport, Wait, WaitReason, Work,
+    Resumption, StopSignal, Timestamp, TurnReport, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -49,16 +49,19 @@ pub fn phase(phase: &Phase) -> &'static str {
 }
 
 fn working(work: &Work) -> &'static str {
-    match (work.ladder.map(|ladder| ladder.rung), work.ending) {
-        (Some(Rung::Interrupt), _) => "interrupt",
-        (Some(Rung::Terminate), _) => "terminate",
-        (Some(Rung::Kill), _) => "kill",
+    match (
+        work.escalation.map(|escalation| escalation.signal),
+        work.ending,
+    ) {
+        (Some(StopSignal::Interrupt), _) => "interrupt",
+        (Some(StopSignal::Terminate), _) => "terminate",
+        (Some(StopSignal::Kill), _) => "kill",
         (None, Some(_)) if work.launched.is_none() => "ending-launch",
         (None, Some(_)) => "boundary",
         (None, None) if work.launched.is_none() => "launching",
         (None, None) if work.result.is_some() => "resulted",
         (None, None) if !work.tools.is_empty() => "tool",
-        (None, None) if work.look.is_some() => "looking",
+        (None, None) if work.silence_check_until.is_some() => "looking",
         (None, None) => "working",
     }
 }
@@ -110,13 +113,13 @@ pub fn event(event: &LoopEvent) -> &'static str {
         LoopEvent::ToolEnded { .. } => "ToolEnded",
         LoopEvent::TurnResulted(_) => "TurnResulted",
         LoopEvent::CallEnded { .. } => "CallEnded",
-        LoopEvent::CostTold { .. } => "CostTold",
+        LoopEvent::CostReported { .. } => "CostReported",
         LoopEvent::WorkedOutside { .. } => "WorkedOutside",
-        LoopEvent::ConversationTakenUp(_) => "ConversationTakenUp",
-        LoopEvent::QuotaTold(_) => "QuotaTold",
+        LoopEvent::ConversationResumed(_) => "ConversationResumed",
+        LoopEvent::QuotaReported(_) => "QuotaReported",
         LoopEvent::StopPatternMatched { .. } => "StopPatternMatched",
         LoopEvent::EndingRequested { .. } => "EndingRequested",
-        LoopEvent::RungClimbed { .. } => "RungClimbed",
+        LoopEvent::AgentSignaled { .. } => "AgentSignaled",
         LoopEvent::Suspended { .. } => "Suspended",
         LoopEvent::CustomSet { .. } => "CustomSet",
         LoopEvent::LeftoversEnded { .. } => "LeftoversEnded",
@@ -162,8 +165,8 @@ fn operator(event: &OperatorEvent) -> &'static str {
         OperatorEvent::Held { .. } => "Held",
         OperatorEvent::RolledBack { .. } => "RolledBack",
         OperatorEvent::Attended { .. } => "Attended",
-        OperatorEvent::Told { .. } => "Told",
-        OperatorEvent::PassedOn { .. } => "PassedOn",
+        OperatorEvent::MessageQueued { .. } => "Told",
+        OperatorEvent::MessagesDelivered { .. } => "PassedOn",
         OperatorEvent::Reloaded { .. } => "Reloaded",
     }
 }
@@ -172,10 +175,10 @@ fn operator(event: &OperatorEvent) -> &'static str {
 pub fn effect(effect: &Effect) -> &'static str {
     match effect {
         Effect::Launch { .. } => "launch",
-        Effect::Signal { rung, .. } => match rung {
-            Rung::Interrupt => "int",
-            Rung::Terminate => "term",
-            Rung::Kill => "kill",
+        Effect::Signal { signal, .. } => match signal {
+            StopSignal::Interrupt => "int",
+            StopSignal::Terminate => "term",
+            StopSignal::Kill => "kill",
         },
         Effect::SampleProcesses { .. } => "look",
         Effect::Prompt { .. } => "prompt",
@@ -201,14 +204,14 @@ pub fn effect(effect: &Effect) -> &'static str {
 }
 
 /// Writes an effect with what a person would ask about it.
-pub fn wish(effect: &Effect) -> String {
+pub fn effect_line(effect: &Effect) -> String {
     match effect {
         Effect::Launch { resume: None, .. } => "launch".to_owned(),
         Effect::Launch {
             resume: Some(agent_id),
             ..
         } => format!("launch in {agent_id}"),
-        Effect::Signal { rung, .. } => format!("signal {rung}"),
+        Effect::Signal { signal, .. } => format!("signal {signal}"),
         Effect::SampleProcesses { .. } => "look".to_owned(),
         Effect::Prompt { .. } => "prompt".to_owned(),
         Effect::Advise { percent, .. } => format!("advise {percent}%"),
@@ -285,8 +288,8 @@ pub fn fact(record: &Record) -> String {
                 format!("{iteration} {}", error.as_deref().unwrap_or("ok"))
             }
             OperatorEvent::Attended { on } => on.to_string(),
-            OperatorEvent::Told { number, text } => format!("{number}: {text}"),
-            OperatorEvent::PassedOn { through } => through.to_string(),
+            OperatorEvent::MessageQueued { number, text } => format!("{number}: {text}"),
+            OperatorEvent::MessagesDelivered { through } => through.to_string(),
             OperatorEvent::Reloaded { changes, .. } => changes.len().to_string(),
         },
         LoopEvent::PauseRequested
@@ -358,7 +361,10 @@ pub fn fact(record: &Record) -> String {
             };
             format!("{cause} within {}", until(boundary_until))
         }
-        LoopEvent::RungClimbed { rung, until: next } => format!("{rung} {}", until(next)),
+        LoopEvent::AgentSignaled {
+            signal,
+            until: next,
+        } => format!("{signal} {}", until(next)),
         LoopEvent::CustomSet { key, .. } => key.clone(),
         LoopEvent::Suspended { duration_ms } | LoopEvent::DiskWasFull { duration_ms } => {
             format!("{duration_ms} ms")
@@ -391,7 +397,7 @@ pub fn fact(record: &Record) -> String {
         LoopEvent::StopConditionTriggered { condition, .. } => condition.clone(),
         LoopEvent::StopPatternMatched { pattern } => pattern.clone(),
         LoopEvent::CallEnded { tokens } => format!("{tokens} tokens"),
-        LoopEvent::CostTold {
+        LoopEvent::CostReported {
             conversation_microusd,
         } => format!("{conversation_microusd}"),
         LoopEvent::WorkedOutside {
@@ -399,10 +405,10 @@ pub fn fact(record: &Record) -> String {
             cost_microusd,
             tokens,
         } => format!("{tool} {cost_microusd} {tokens} tokens"),
-        LoopEvent::ConversationTakenUp(told) => {
+        LoopEvent::ConversationResumed(told) => {
             format!("{} {} tokens", told.microusd, told.tokens)
         }
-        LoopEvent::QuotaTold(quota) => format!("{} {}%", quota.window, quota.percent),
+        LoopEvent::QuotaReported(quota) => format!("{} {}%", quota.window, quota.percent),
         LoopEvent::SnapshotTaken {
             iteration, commit, ..
         } => format!("{iteration}: {commit}"),

@@ -1,5 +1,4 @@
-//! The work tree as it is when a bundle is made: all that is not committed, and whose it is. Whoever goes on with it elsewhere has no
-//! other way to know.
+//! The uncommitted changes in a bundle, with a record of the owner of each change. The restored loop needs the record.
 
 use std::path::Path;
 
@@ -8,8 +7,8 @@ use tachikoma_core::LoopId;
 use super::{ATTEMPTS, BundleSource};
 use crate::change_owner::ChangeOwner;
 use crate::head::verify;
-use crate::index_file::{TemporaryDir, copy_index};
-use crate::loop_files::{INDEX, WORK};
+use crate::index_file::TemporaryDir;
+use crate::loop_files::WORK;
 use crate::open::{self, Opened, TrackerOptions};
 use crate::program::{CancelToken, Git, GitError};
 use crate::repository::Repository;
@@ -20,16 +19,16 @@ use crate::work_tracker::WorkTracker;
 use crate::worktree_tree::Rules;
 use tachikoma_core::error_chain as chain;
 
-/// What the reference is called, below those of the loop.
+/// Name of the reference, below the references of the loop.
 const COPIED: &str = "copied";
 
-/// Returns the reference of the work tree as it was when a bundle was last made.
+/// Returns the reference of the work tree that the last bundle contains.
 #[must_use]
 pub fn copied_ref(loop_id: LoopId) -> String {
     format!("{}/{COPIED}", snapshots::below(loop_id))
 }
 
-/// Keeps the work tree as it is, in a commit behind the one that it stands on. `whose` is what changed since it was last looked at.
+/// Commits the work tree to the reference, on top of HEAD. `owner` tells who made the changes since the last survey.
 pub fn keep_present(
     source: &BundleSource,
     repository: &Repository,
@@ -47,7 +46,7 @@ pub fn keep_present(
     Err("it changes faster than it can be looked at".to_owned())
 }
 
-/// Returns whether all stood still for long enough.
+/// Returns whether nothing changed during the attempt.
 fn try_to_keep(
     source: &BundleSource,
     repository: &Repository,
@@ -58,16 +57,11 @@ fn try_to_keep(
 ) -> Result<bool, GitError> {
     let git = &repository.git;
     let (head, changes) = (verify(git, "HEAD", cancel)?, owner());
-    // The loop looks at the same files beside us, with an index and notes of its own.
+    // The loop surveys the same files at the same time, with its own index and record.
     let scratch = TemporaryDir::new()?;
-    let index = scratch.0.join(INDEX);
-    if copy_index(&loop_dir.join(INDEX), &index).is_err() {
-        // Without one it takes longer.
-        let _ = std::fs::remove_file(&index);
-    }
     if let Remembered::Work(known) = WorkRecord::read(&loop_dir.join(WORK)) {
         let known = WorkRecord {
-            // Nor is a commit ours that is under way there.
+            // A running commit of the loop must not be undone here.
             intended: Default::default(),
             displaced: Default::default(),
             ..*known
@@ -77,19 +71,20 @@ fn try_to_keep(
     let options = options(source, &scratch.0, rules.clone());
     let (tracker, _) = open::begin(repository.clone(), options, changes, cancel)?;
     let begun = owner() == ChangeOwner::Loop && changes != ChangeOwner::Loop;
-    if tracker.head != head || begun {
+    if tracker.head.commit != head || begun {
         return Ok(false);
     }
     let name = copied_ref(source.loop_id);
     let before = verify(git, &name, cancel)?;
     let commit = commit_of(source, &tracker, before.as_deref(), cancel)?;
     if before.as_ref() != Some(&commit) {
-        git.order(&["update-ref", &name, &commit]).ask(cancel)?;
+        git.command(&["update-ref", &name, &commit])
+            .stdout(cancel)?;
     }
     Ok(true)
 }
 
-/// The commit that has what a keeper saw: the one before, if that has the same.
+/// Returns a commit of what the tracker found, or the existing one if it has the same content.
 fn commit_of(
     source: &BundleSource,
     tracker: &WorkTracker,
@@ -97,8 +92,8 @@ fn commit_of(
     cancel: &CancelToken,
 ) -> Result<String, GitError> {
     let tree = &tracker.work.tree;
-    if let Some(head) = tracker.head.as_ref()
-        && tracker.equals_head.as_ref() == Some(tree)
+    if let Some(head) = tracker.head.commit.as_ref()
+        && tracker.head.equal_tree.as_ref() == Some(tree)
     {
         return Ok(head.clone());
     }
@@ -107,9 +102,9 @@ fn commit_of(
         snapshot: None,
         ..tracker.work.clone()
     };
-    let known = serde_json::to_string(&known).map_err(|error| GitError::Odd {
-        what: "commit-tree",
-        answer: error.to_string(),
+    let known = serde_json::to_string(&known).map_err(|error| GitError::UnexpectedOutput {
+        command: "commit-tree",
+        output: error.to_string(),
     })?;
     let message = format!(
         "the work tree as copied, of {}\n\n{known}\n",
@@ -117,7 +112,7 @@ fn commit_of(
     );
     if let Some(before) = before {
         let there = raw(&tracker.loop_index.repository.git, before, cancel)?;
-        let parent = tracker.head.as_ref();
+        let parent = tracker.head.commit.as_ref();
         let parent = parent.map_or_else(String::new, |head| format!("parent {head}\n"));
         let is_same = there.starts_with(&format!("tree {tree}\n{parent}author "))
             && there.ends_with(&format!("\n\n{message}"));
@@ -141,10 +136,10 @@ fn options(source: &BundleSource, loop_dir: &Path, rules: Rules) -> TrackerOptio
     }
 }
 
-/// Looks at the work tree in the name of the loop, and remembers what is whose. Blocks.
+/// Surveys the work tree for the loop and writes the work record. Blocks.
 ///
 /// # Errors
-/// Nobody can look at it.
+/// The survey failed.
 pub fn look(source: &BundleSource, loop_dir: &Path, owner: ChangeOwner) -> Result<(), String> {
     let rules = source.bounds.rules().map_err(|error| error.to_string())?;
     match open::open(options(source, loop_dir, rules), owner, &CancelToken::new()) {
@@ -153,7 +148,7 @@ pub fn look(source: &BundleSource, loop_dir: &Path, owner: ChangeOwner) -> Resul
     }
 }
 
-/// Remembers whose what is not committed was in the work tree that a new one was made from. What else is there is somebody else's.
+/// Writes the work record of a restored work tree. Files that are not in the record of the bundle belong to others.
 pub fn take_over(
     source: &BundleSource,
     git: &Git,
@@ -181,8 +176,10 @@ pub fn take_over(
     look(source, loop_dir, ChangeOwner::Others)
 }
 
-/// A commit as git keeps it.
+/// Reads a commit object.
 fn raw(git: &Git, commit: &str, cancel: &CancelToken) -> Result<String, GitError> {
-    let bytes = git.order(&["cat-file", "commit", commit]).ask(cancel)?;
+    let bytes = git
+        .command(&["cat-file", "commit", commit])
+        .stdout(cancel)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -53,7 +53,7 @@ fn what_a_maker_left_that_died_is_in_nobodys_way() {
     assert_eq!(bundled, whole(&path));
     let mode = path.metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Somebody may be at it.
+    // Another process may be writing it.
     assert!(left.iter().all(|name| dir.path().join(name).exists()));
     let now = path.metadata().unwrap().modified().unwrap();
     let hour_ago = now - Duration::from_secs(3_600);
@@ -203,7 +203,7 @@ fn a_work_tree_behind_its_head_is_not_made() {
     scratch.git(&["commit", "--quiet", "-a", "-m", "more"]);
     let late = dir.path().join("late");
     let glob = format!("--glob={}", snapshots::below(LoopId::from_u128(7)));
-    let words = [
+    let args = [
         "bundle",
         "create",
         "-q",
@@ -211,7 +211,7 @@ fn a_work_tree_behind_its_head_is_not_made() {
         "HEAD",
         &glob,
     ];
-    scratch.git(&words);
+    scratch.git(&args);
     let there = Scratch::new();
     assert!(unpack(&work_of(&there), &late, dir.path(), 0).is_ok());
     assert_eq!(there.read("a"), "committed");

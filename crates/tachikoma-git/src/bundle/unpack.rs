@@ -1,4 +1,4 @@
-//! The work of a bundle, brought back: into the repository that is there, or into a new one.
+//! Restores the work in a bundle into the existing repository or a new one.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -6,67 +6,67 @@ use std::path::{Path, PathBuf};
 
 use super::{BundleSource, TIMEOUT, copied, copied_ref, restored_head};
 use crate::head::verify;
-use crate::path::{RepoPath, ancestors, at, ended_by_nul, parts};
+use crate::path::{RepoPath, ancestors, at, join_nul, split_nul};
 use crate::program::{CancelToken, Git, GitError};
-use crate::repository::{Found, Repository};
-use crate::snapshots::{self, Kept, Moment};
+use crate::repository::{Lookup, Repository};
+use crate::snapshots::{self, KeptSnapshot, Moment};
 use tachikoma_core::error_chain as chain;
 
-/// A file in the repository, as long as the work tree is not made.
+/// Name of a file in the git directory that exists until the work tree is complete.
 pub const MARK: &str = "tachikoma-restoring";
 
-/// What came of bringing the work back.
+/// Result of restoring a bundle.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unpacked {
-    /// A repository was made, and the work tree in it.
+    /// A repository was created, with its work tree.
     Made {
-        /// What HEAD stands on: a branch, or a commit.
+        /// What HEAD names: a branch or a commit.
         on: String,
-        /// Whether the work tree is a snapshot's, with what was not committed.
+        /// Whether uncommitted changes were restored, too.
         from_snapshot: bool,
-        /// What was there and is not what the backup has; it was not touched.
+        /// Existing files that differ from the backup. They were not changed.
         in_the_way: Option<InTheWay>,
     },
-    /// A repository was there: it has the commits now, and its work tree is as it was.
+    /// There was a repository. It has the commits now, and its work tree is unchanged.
     Fetched {
-        /// What is to be done before the loop goes on, if its commits are not in what HEAD stands on.
+        /// What the user has to merge before the loop continues; `None` if HEAD has all commits.
         merge: Option<Merge>,
-        /// Whether there was work that was not committed.
+        /// Whether the backup has uncommitted changes.
         uncommitted: bool,
     },
 }
 
-/// Commits of the loop that are in the repository, and not yet in its branch.
+/// Commits of the loop that are in the repository, but not in its branch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Merge {
-    /// What HEAD stood on in the backup: a branch, or a commit.
+    /// What HEAD named in the backup: a branch or a commit.
     pub on: String,
-    /// Whether the branch here has nothing that they do not have.
+    /// Whether the branch here can be fast-forwarded.
     pub is_ahead: bool,
 }
 
-/// Files that were there, where the backup has others.
+/// Existing files that differ from the backup.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InTheWay {
-    /// Their names.
+    /// Their paths.
     pub paths: Vec<String>,
-    /// The commit that has those of the backup.
+    /// The commit with the versions of the backup.
     pub commit: String,
 }
 
-/// What a bundle had.
+/// Contents of a bundle.
 pub struct Had {
     head: Option<String>,
-    /// The branch that HEAD stood on.
+    /// The branch that HEAD named.
     branch: Option<String>,
-    /// The commit of the work tree as it was.
+    /// The commit of the work tree.
     tree: Option<String>,
 }
 
-/// Brings the work of a bundle back: into the repository that is there, or into a new one, or one that is empty. Blocks.
+/// Restores the work in a bundle: into the existing repository, or into a new or empty one. Blocks.
 ///
 /// # Errors
-/// Git cannot do it. What was there is as it was then, and a new repository is gone.
+/// Git fails. Existing files are unchanged, and a new repository is removed.
 pub fn unpack(
     source: &BundleSource,
     bundle: &Path,
@@ -76,22 +76,22 @@ pub fn unpack(
     let cancel = CancelToken::new();
     let told = |error: GitError| chain(&error);
     match Repository::find(&source.working_dir, source.search_path.as_deref(), &cancel) {
-        Found::Repository(repository) if !source.is_top(&repository) => Err(format!(
+        Lookup::Repository(repository) if !source.is_top(&repository) => Err(format!(
             "it lies in another repository, {}; restore into a directory of its own",
             repository.top.display()
         )),
-        Found::Repository(_) if is_to_be_made(source, &cancel).map_err(told)? => {
+        Lookup::Repository(_) if is_to_be_made(source, &cancel).map_err(told)? => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
-            let head = git.order(&["symbolic-ref", "HEAD"]);
-            let head = head.ask_line(&cancel).map_err(told)?;
+            let head = git.command(&["symbolic-ref", "HEAD"]);
+            let head = head.stdout_line(&cancel).map_err(told)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // It stands where it stood.
-                let back = git.order(&["symbolic-ref", "HEAD", &head]);
-                let _ = back.ask(&cancel);
+                // HEAD is unchanged.
+                let back = git.command(&["symbolic-ref", "HEAD", &head]);
+                let _ = back.stdout(&cancel);
                 told(error)
             })
         }
-        Found::Repository(repository) => {
+        Lookup::Repository(repository) => {
             let git = &repository.git;
             let had = fetch(source, git, bundle, iteration).map_err(told)?;
             let Had { head, branch, tree } = had;
@@ -105,13 +105,13 @@ pub fn unpack(
             let uncommitted = tree.is_some() && tree != head;
             Ok(Unpacked::Fetched { merge, uncommitted })
         }
-        Found::Unusable { reason } => Err(reason),
-        Found::NoRepository => {
+        Lookup::Unusable { reason } => Err(reason),
+        Lookup::NoRepository => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
-            let init = git.order(&["init", "--quiet"]);
-            init.ask(&cancel).map_err(told)?;
+            let init = git.command(&["init", "--quiet"]);
+            init.stdout(&cancel).map_err(told)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // It was not there before.
+                // The directory was created here.
                 let _ = std::fs::remove_dir_all(source.working_dir.join(".git"));
                 told(error)
             })
@@ -119,11 +119,11 @@ pub fn unpack(
     }
 }
 
-/// Returns whether a repository has nothing yet, as `git init` leaves it, or what somebody left who died while he made it.
+/// Returns whether a repository is empty, as after `git init`, or was left incomplete by a restore that died.
 fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, GitError> {
     let git = Git::new(&source.working_dir, source.search_path.as_deref());
-    let nothing = |words: &[&str]| {
-        let said = git.order(words).ask(cancel)?;
+    let nothing = |args: &[&str]| {
+        let said = git.command(args).stdout(cancel)?;
         Ok::<_, GitError>(said.trim_ascii().is_empty())
     };
     let is_half_made = || Ok::<_, GitError>(mark(&git, &source.working_dir, cancel)?.exists());
@@ -131,8 +131,8 @@ fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, Gi
     Ok(verify(&git, "HEAD", cancel)?.is_none() && (is_half_made()? || is_empty()?))
 }
 
-/// Fetches all that a bundle has of the loop. What is called the same here and is another keeps another name. Snapshots of iterations
-/// behind one do, too: the work may be later than the loop, which comes to them again.
+/// Fetches all references of the loop. Existing references with another commit are renamed first. So are snapshots of later
+/// iterations, because the restored loop repeats those iterations.
 pub fn fetch(
     source: &BundleSource,
     git: &Git,
@@ -140,8 +140,8 @@ pub fn fetch(
     iteration: u32,
 ) -> Result<Had, GitError> {
     let cancel = CancelToken::new();
-    let heads = git.order(&["bundle", "list-heads"]).word(bundle);
-    let heads = heads.ask(&cancel)?;
+    let heads = git.command(&["bundle", "list-heads"]).arg(bundle);
+    let heads = heads.stdout(&cancel)?;
     let heads = String::from_utf8_lossy(&heads).into_owned();
     let named = |wanted: &dyn Fn(&str) -> bool| {
         let mut lines = heads.lines().filter_map(|line| line.split_once(' '));
@@ -155,19 +155,18 @@ pub fn fetch(
     let below = snapshots::below(source.loop_id);
     let all = format!("+{below}/*:{below}/*");
     let restored = format!("+HEAD:{}", restored_head(source.loop_id));
-    let mut order = git.order(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]);
-    order = order.word(bundle).word(&all).limit(Some(TIMEOUT));
+    let mut command = git.command(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]);
+    command = command.arg(bundle).arg(&all).timeout(Some(TIMEOUT));
     if head.is_some() {
-        order = order.word(&restored);
+        command = command.arg(&restored);
     }
-    snapshots::keep_others(git, source.loop_id, &heads)?;
-    order.ask(&cancel)?;
-    snapshots::set_aside(git, source.loop_id, iteration)?;
+    snapshots::keep_replaced(git, source.loop_id, &heads)?;
+    command.stdout(&cancel)?;
+    snapshots::rename_later(git, source.loop_id, iteration)?;
     Ok(Had { head, branch, tree })
 }
 
-/// Makes branch, index and work tree in a repository that has nothing yet. What was not committed when the bundle was made is there
-/// again, and is not committed.
+/// Creates branch, index and work tree in an empty repository. Uncommitted changes are restored as uncommitted changes.
 fn make(
     source: &BundleSource,
     git: &Git,
@@ -176,7 +175,7 @@ fn make(
     iteration: u32,
 ) -> Result<Unpacked, GitError> {
     let cancel = CancelToken::new();
-    let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&cancel);
+    let ask = |args: &[&str]| git.command(args).timeout(Some(TIMEOUT)).stdout(&cancel);
     let mark = mark(git, &source.working_dir, &cancel)?;
     std::fs::write(&mark, "").map_err(GitError::io("create", &mark))?;
     let Had { head, branch, tree } = fetch(source, git, bundle, iteration)?;
@@ -215,11 +214,13 @@ fn make(
         Some(head) => ask(&["read-tree", head])?,
         None => ask(&["read-tree", "--empty"])?,
     };
-    // So that git need not look at every file again.
-    let _ = git.order(&["update-index", "-q", "--refresh"]).run(&cancel);
+    // Refreshes the index, so that git need not read every file again.
+    let _ = git
+        .command(&["update-index", "-q", "--refresh"])
+        .run(&cancel);
     let _ = std::fs::remove_file(&mark);
     if let Some(present) = present {
-        // Else all of it is somebody else's, and the loop says so.
+        // Without the record all changes belong to others, and the loop warns about that.
         let _ = copied::take_over(source, git, &present, head.as_deref(), loop_dir);
     }
     Ok(Unpacked::Made {
@@ -229,35 +230,38 @@ fn make(
     })
 }
 
-/// Makes the files of a commit. What is there stays, whether git ignores it or not; returns what of that is not what the commit has.
+/// Writes the files of a commit. Existing files are not changed. Returns those that differ from the commit.
 fn check_out(source: &BundleSource, git: &Git, commit: &str) -> Result<Vec<String>, GitError> {
     let cancel = CancelToken::new();
-    let ask = |words: &[&str]| git.order(words).limit(Some(TIMEOUT)).ask(&cancel);
+    let ask = |args: &[&str]| git.command(args).timeout(Some(TIMEOUT)).stdout(&cancel);
     ask(&["read-tree", commit])?;
     let listed = ask(&["ls-files", "-z"])?;
     let (taken, free): (BTreeSet<&[u8]>, BTreeSet<&[u8]>) =
-        parts(&listed).partition(|path| is_taken(source, path));
+        split_nul(&listed).partition(|path| is_taken(source, path));
     if !free.is_empty() {
-        let order = git.order(&["checkout-index", "--quiet", "-u", "-z", "--stdin"]);
-        let free = ended_by_nul(free.into_iter());
-        // There is no remote yet to ask for what LFS has: pointers stay pointers.
-        let order = order.env("GIT_LFS_SKIP_SMUDGE", "1");
-        order.stdin(&free).limit(Some(TIMEOUT)).ask(&cancel)?;
+        let command = git.command(&["checkout-index", "--quiet", "-u", "-z", "--stdin"]);
+        let free = join_nul(free.into_iter());
+        // There is no remote yet, so that LFS pointers stay pointers.
+        let command = command.env("GIT_LFS_SKIP_SMUDGE", "1");
+        command
+            .stdin(&free)
+            .timeout(Some(TIMEOUT))
+            .stdout(&cancel)?;
     }
     if taken.is_empty() {
         return Ok(Vec::new());
     }
-    // What is the same is in nobody's way.
-    let refresh = git.order(&["update-index", "-q", "--really-refresh"]);
-    refresh.limit(Some(TIMEOUT)).run(&cancel)?;
+    // Equal files are not a conflict.
+    let refresh = git.command(&["update-index", "-q", "--really-refresh"]);
+    refresh.timeout(Some(TIMEOUT)).run(&cancel)?;
     let changed = ask(&["diff-files", "-z", "--name-only"])?;
-    let changed = parts(&changed).filter(|path| taken.contains(path));
+    let changed = split_nul(&changed).filter(|path| taken.contains(path));
     Ok(changed
         .map(|path| RepoPath::new(path).to_string())
         .collect())
 }
 
-/// Whether something is where a file is to be made, or where one of its directories is. A link is something, wherever it leads.
+/// Returns whether something exists at a path or in place of one of its directories. Symbolic links are not followed.
 fn is_taken(source: &BundleSource, path: &[u8]) -> bool {
     let there = |path: &[u8]| std::fs::symlink_metadata(at(&source.working_dir, path));
     let is_no_dir = |above: &[u8]| match there(above) {
@@ -268,17 +272,17 @@ fn is_taken(source: &BundleSource, path: &[u8]) -> bool {
     ancestors(path).any(is_no_dir) || !there(path).is_err_and(is_free)
 }
 
-/// What says that branch, index and work tree are being made. `dir` is where git works.
+/// Returns the file that exists until the work tree is complete. `dir` is the directory of the repository.
 fn mark(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<PathBuf, GitError> {
-    let order = git.order(&["rev-parse", "--git-path", MARK]);
-    Ok(dir.join(order.ask_line(cancel)?))
+    let command = git.command(&["rev-parse", "--git-path", MARK]);
+    Ok(dir.join(command.stdout_line(cancel)?))
 }
 
-fn is_iteration(kept: &Kept) -> bool {
+fn is_iteration(kept: &KeptSnapshot) -> bool {
     matches!(kept.moment, Moment::Iteration(_))
 }
 
-/// Returns a commit of a work tree if that stood on HEAD: else what it has is older than that, or newer.
+/// Returns the commit of a work tree if its parent is HEAD. Otherwise it is older or newer than HEAD.
 fn fitting(
     git: &Git,
     commit: Option<String>,
@@ -292,7 +296,7 @@ fn fitting(
     Ok(fits.then(|| commit.to_owned()))
 }
 
-/// Returns what is to be merged for a branch to have a commit.
+/// Returns what has to be merged, so that the branch contains a commit.
 fn to_merge(
     git: &Git,
     commit: &str,
@@ -300,12 +304,12 @@ fn to_merge(
     cancel: &CancelToken,
 ) -> Result<Option<Merge>, GitError> {
     let is_in = |one: &str, other: &str| {
-        let order = git.order(&["merge-base", "--is-ancestor", one, other]);
-        let answer = order.run(cancel)?;
-        match answer.code {
+        let command = git.command(&["merge-base", "--is-ancestor", one, other]);
+        let output = command.run(cancel)?;
+        match output.code {
             Some(0) => Ok(true),
             Some(1) => Ok(false),
-            Some(_) | None => Err(order.failed(&answer)),
+            Some(_) | None => Err(command.failure(&output)),
         }
     };
     let is_ahead = match verify(git, "HEAD", cancel)? {

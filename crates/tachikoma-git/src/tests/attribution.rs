@@ -1,4 +1,4 @@
-//! Whose a change is: what was somebody else's before stays so until it is committed.
+//! Owners of changes: a file of others belongs to them until it is committed.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn what_was_dirty_before_is_never_committed_whatever_the_loop_does_to_it() {
     assert_eq!(
         survey.warnings,
         [
-            "not committed, because somebody else had changed it before: a.txt, dir/b.txt, untracked.txt"
+            "not committed, because it had uncommitted changes that the loop did not make: a.txt, dir/b.txt, untracked.txt"
         ]
     );
     assert_eq!(commits(&mut tracker), 1);
@@ -79,8 +79,8 @@ fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
     place.scratch.git(&["checkout", "--quiet", "a.txt"]);
     place.remove("notes.txt");
     snapshot(&mut tracker, 3);
-    let words = ["restore", "--source", &kept, "a.txt", "notes.txt"];
-    place.scratch.git(&words);
+    let args = ["restore", "--source", &kept, "a.txt", "notes.txt"];
+    place.scratch.git(&args);
     changed(&mut tracker, ChangeOwner::Loop);
     assert_eq!(commits(&mut tracker), 0);
     // What the agent commits itself is in a commit, and then anybody's.

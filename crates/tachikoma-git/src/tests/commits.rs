@@ -117,7 +117,7 @@ fn a_merge_with_conflicts_is_surveyed_and_not_committed() {
     snapshot(&mut tracker, 1);
     assert!(matches!(
         commit(&mut tracker, "x"),
-        Err(CommitError::Underway { what: "a merge" })
+        Err(CommitError::InProgress { what: "a merge" })
     ));
     assert_eq!(place.index(), index);
 }
@@ -232,7 +232,6 @@ fn what_git_takes_no_more_does_not_keep_the_rest_from_being_committed() {
         .scratch
         .git(&["init", "--quiet", nested.to_str().unwrap()]);
     place.scratch.git(&["reset", "--quiet"]);
-    changed(&mut tracker, ChangeOwner::Loop);
     assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.last_commit(), ["M a.txt"]);
     let survey = tracker

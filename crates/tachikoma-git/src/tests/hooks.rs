@@ -45,7 +45,7 @@ fn a_commit_whose_last_hook_hangs_is_made_with_its_empty_files() {
     let caller = cancel.clone();
     let calling = std::thread::spawn(move || {
         await_until("the hook to run", LIMIT, || started.exists());
-        caller.call_off();
+        caller.cancel();
     });
     let made = super::super::commit(&mut tracker, "of the loop", None, &cancel).unwrap();
     calling.join().unwrap();
@@ -155,12 +155,12 @@ fn a_hook_that_hangs_is_called_off_at_once() {
     let caller = cancel.clone();
     let calling = std::thread::spawn(move || {
         await_until("the hook to run", LIMIT, || started.exists());
-        caller.call_off();
+        caller.cancel();
         clock::monotonic()
     });
     let error = super::super::commit(&mut tracker, "x", None, &cancel).unwrap_err();
     let took = calling.join().unwrap().elapsed();
-    assert!(error.to_string().contains("called off"), "{error}");
+    assert!(error.to_string().contains("was canceled"), "{error}");
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(place.staged(), index);
     place.hook("pre-commit", "exit 0");

@@ -110,7 +110,7 @@ fn a_submodule_is_opaque_until_it_stands_elsewhere() {
         .scratch
         .git(&["-c", allow, "submodule", "--quiet", "add", &url, "sub"]);
     place.commit_all("submodule");
-    let in_sub = |words: &[&str]| {
+    let in_sub = |args: &[&str]| {
         let mut all = vec![
             "-C",
             "sub",
@@ -119,7 +119,7 @@ fn a_submodule_is_opaque_until_it_stands_elsewhere() {
             "-c",
             "user.email=x@example.invalid",
         ];
-        all.extend(words);
+        all.extend(args);
         place.scratch.git(&all)
     };
     let (mut tracker, survey) = place.open(ChangeOwner::Others);
@@ -154,7 +154,7 @@ fn an_unreadable_file_does_not_keep_the_others_out() {
     place.scratch.write("y.txt", "1");
     let survey = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
     assert_eq!(names(&survey.unwrap()), ["y.txt"]);
-    // A few more make no difference, and too many are told instead of passed over.
+    // A few more make no difference. Too many are an error.
     for number in 0..20 {
         place.scratch.write(format!("{number}.bad"), "1");
     }

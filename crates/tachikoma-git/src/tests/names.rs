@@ -1,4 +1,4 @@
-//! Names that mean something to somebody: to git, to a shell, to a terminal.
+//! Paths with a special meaning for git, a shell or a terminal.
 
 use std::os::unix::ffi::OsStrExt as _;
 

@@ -210,7 +210,7 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
         let _ = commit(&mut tracker, "x");
         let _ = super::super::snapshot(&mut tracker, 2, &CancelToken::new());
         let kept = snapshot(&mut tracker, 2);
-        super::super::settle_refs(&mut tracker, &CancelToken::new()).unwrap();
+        super::super::write_pending_refs(&mut tracker, &CancelToken::new()).unwrap();
         assert!(once.exists(), "{command}");
         assert_eq!(place.status(), "?? theirs.txt\n", "{command}");
         assert_eq!(place.last_commit(), ["M a.txt", "A new.txt"], "{command}");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::rollback::Rollback;
-use crate::snapshots::{Kept, Moment};
+use crate::snapshots::{KeptSnapshot, Moment};
 use crate::worktree_tree::Rules;
 
 /// More than there is room for in a test, in files that are each below the limit.
@@ -13,7 +13,7 @@ const FILE_BYTES: usize = 1000;
 fn nothing_goes_that_there_was_no_room_to_keep() {
     let place = Place::new();
     let mut tracker = place.tracker();
-    let kept = Kept {
+    let kept = KeptSnapshot {
         moment: Moment::Iteration(1),
         commit: snapshot(&mut tracker, 1),
     };

@@ -221,7 +221,7 @@ fn branches_without_a_file_of_their_own_are_followed() {
         .survey(ChangeOwner::Loop, &CancelToken::new())
         .unwrap();
     assert!(survey.changed.is_empty());
-    assert_eq!(tracker.head, Some(place.head()));
+    assert_eq!(tracker.head.commit, Some(place.head()));
     place.scratch.git(&["checkout", "--quiet", "-b", "other"]);
     let survey = tracker
         .survey(ChangeOwner::Loop, &CancelToken::new())

@@ -116,9 +116,9 @@ fn answer_of(script: &str, patience: Duration) -> (Option<usize>, Duration) {
         git: Git::new(&scratch.path(), Some(scratch.path().as_os_str())),
         deadline: begun + patience,
     };
-    let answer = questions.ask(&["anything"]);
+    let output = questions.stdout(&["anything"]);
     let took = clock::monotonic() - begun;
-    (answer.map(|answer| answer.bytes.len()), took)
+    (output.map(|output| output.len()), took)
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn neither_time_nor_words_are_without_bound() {
     let soon = Duration::from_millis(300);
     let late = Duration::from_secs(20);
     for hangs in ["exec sleep 600", "exec >&-; exec sleep 600"] {
-        let (answer, took) = answer_of(hangs, soon);
-        assert_eq!(answer, None, "{hangs}");
+        let (output, took) = answer_of(hangs, soon);
+        assert_eq!(output, None, "{hangs}");
         assert!(took < late, "{hangs}: {took:?}");
     }
-    let (answer, took) = answer_of("exec yes", late);
-    let bytes = answer.expect("what it said until then");
-    assert_eq!(bytes, ANSWER_BYTES_MAX);
+    let (output, took) = answer_of("exec yes", late);
+    let bytes = output.expect("what it said until then");
+    assert_eq!(bytes, STDOUT_BYTES_MAX);
     assert!(took < late, "{took:?}");
     assert_eq!(answer_of("echo half; exit 1", late).0, None);
 }

@@ -1,5 +1,4 @@
-//! Deleting everything that is ours in a working directory, and nothing else: other tools may use `.ralph/` too. No link is
-//! followed.
+//! Deletes all files of Tachikoma in a working directory, and no others: other tools may use `.ralph/` too. Links are not followed.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
@@ -16,59 +15,59 @@ use crate::loop_files::Premises;
 use crate::opencode::supervisor;
 use crate::session::transcripts;
 use crate::store::compressed::open_dir;
-use crate::store::lives::Lives;
+use crate::store::encryption::{self, Encryption};
+use crate::store::epochs::Epochs;
 use crate::store::lock::{self, is_our_ignore};
-use crate::store::vault::{self, Vault};
 use crate::store::{StoreError, backup, layout, snapshot};
 use tachikoma_core::error_chain as chain;
 
-/// Ours has some lines.
+/// Our `.gitignore` is shorter than this.
 const IGNORE_BYTES_MAX: u64 = 64 << 10;
 
-/// What came of a purge.
+/// The result of a purge.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// How many files of ours were deleted.
+    /// How many files were deleted.
     pub files: u64,
-    /// What was found among them and is not ours.
+    /// Files of other programs that were left.
     pub left: Vec<PathBuf>,
     /// Why snapshots in git could not be deleted.
     pub troubles: Vec<String>,
 }
 
-/// Deletes everything that is ours. The lock of the working directory must be held; its file goes last.
+/// Deletes all files. The caller holds the lock of the working directory, and the file of the lock is deleted last.
 ///
 /// # Errors
-/// Something cannot be deleted; what is left can be purged again.
+/// A file cannot be deleted. The purge can be repeated.
 pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     let ralph = premises.working_dir.join(RALPH_DIR);
-    // A link in its place leads to what is not of this directory.
+    // A link would lead to files of another directory.
     open_dir(&ralph).map_err(StoreError::io("open", &ralph))?;
     let mut purged = Purged::default();
     let all = layout::loops_dir(&premises.working_dir);
     let mut ids = ids_in(&all);
     if premises.state_dir.starts_with(&ralph) {
-        // Transcripts of loops whose journals are gone. Elsewhere they may be of other working directories.
+        // Transcripts without a journal are deleted only here: in a shared directory they may belong to other working directories.
         ids.extend(ids_in(&premises.state_dir));
     }
     ids.sort_unstable();
     ids.dedup();
-    let lives: Vec<(LoopId, Option<Epoch>)> = ids
+    let epochs: Vec<(LoopId, Option<Epoch>)> = ids
         .iter()
         .map(|id| {
             (
                 *id,
-                Lives::of(&all.join(id.to_string()), &premises.vault).current(),
+                Epochs::of(&all.join(id.to_string()), &premises.encryption).current(),
             )
         })
         .collect();
     for loop_id in &ids {
         let name = loop_id.to_string();
-        // First: without the journal nobody would know whose they are.
-        if let Err(why) = snapshots::delete_all_around(&premises.working_dir, *loop_id) {
-            purged
-                .troubles
-                .push(format!("the snapshots of {loop_id} are left: {why}"));
+        // Before the journal, which is needed to find them.
+        if let Err(why) = snapshots::delete_all_in(&premises.working_dir, *loop_id) {
+            purged.troubles.push(format!(
+                "the git snapshots of {loop_id} were not deleted: {why}"
+            ));
         }
         let sessions = premises.state_dir.join(&name);
         purged
@@ -77,7 +76,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             })
             .map_err(StoreError::io("delete", &sessions))?;
         let journal = all.join(&name);
-        for (name, is_ours) in retention::all_below() {
+        for (name, is_ours) in retention::all_subdirectories() {
             let below = journal.join(name);
             purged
                 .clear(&below, |name| {
@@ -106,17 +105,17 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     }
     let backups = &premises.backups.dir;
     purged
-        .backups(premises, (!backups.starts_with(&ralph)).then_some(&lives))
+        .backups(premises, (!backups.starts_with(&ralph)).then_some(&epochs))
         .map_err(StoreError::io("delete", backups))?;
     let server = ralph.join(supervisor::DIR);
     if lock::is_held_in(&server) {
         purged.troubles.push(
-            "what is known of the OpenCode server is left: it runs; `tachikoma opencode stop` ends it"
+            "the files of the OpenCode server were not deleted, because it is running; `tachikoma opencode stop` ends it"
                 .to_owned(),
         );
     } else {
         purged
-            .clear(&server, supervisor::is_ours)
+            .clear(&server, supervisor::is_supervisor_file)
             .map_err(StoreError::io("delete", &server))?;
     }
     let logs = log_files::dir(&premises.working_dir);
@@ -133,12 +132,12 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             .chain([&snapshot])
         {
             purged
-                .snapshot(path, &premises.vault)
+                .snapshot(path, &premises.encryption)
                 .map_err(StoreError::io("delete", path))?;
         }
     }
-    let identity = ralph.join(vault::IDENTITY);
-    if vault::is_age(&identity) {
+    let identity = ralph.join(encryption::IDENTITY);
+    if encryption::is_age(&identity) {
         purged
             .file(&identity)
             .map_err(StoreError::io("delete", &identity))?;
@@ -161,7 +160,7 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
 }
 
 impl Purged {
-    /// Deletes the files of ours in a directory, and the directory if nothing else is in it.
+    /// Deletes our files in a directory, and the directory if it is empty then.
     fn clear(&mut self, dir: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<()> {
         let opened = match open_dir(dir) {
             Ok(opened) => opened,
@@ -192,8 +191,8 @@ impl Purged {
         Ok(())
     }
 
-    /// Deletes all backups, and what writers of backups left that died; where others may have theirs, those that are of these
-    /// lives of loops. A directory that may be shared stays.
+    /// Deletes all backups and unfinished ones. In a shared directory only backups with the epochs of these loops are deleted, and
+    /// the directory stays.
     fn backups(
         &mut self,
         premises: &Premises,
@@ -216,25 +215,26 @@ impl Purged {
                     .is_some_and(atomic_file::is_temporary)
             };
             let is_ours = match (backup, shared) {
-                // Below our own directory nobody else has files of such names, damaged or not.
+                // Only Tachikoma has such files below `.ralph/`, even if they are damaged.
                 (Some(_), None) => true,
                 (None, None) => is_temporary(),
-                (Some(backup), Some(lives)) => {
-                    let mut lives = lives.iter();
-                    let Some((loop_id, life)) = lives.find(|(id, _)| *id == backup.loop_id) else {
+                (Some(backup), Some(epochs)) => {
+                    let mut epochs = epochs.iter();
+                    let Some((loop_id, epoch)) = epochs.find(|(id, _)| *id == backup.loop_id)
+                    else {
                         continue;
                     };
-                    match (life, backup::manifest_of(&path, &premises.vault)) {
-                        (Some(life), Ok(told)) if *life == told.life => told.loop_id == *loop_id,
-                        // Of another directory, for all we know.
+                    match (epoch, backup::manifest_of(&path, &premises.encryption)) {
+                        (Some(epoch), Ok(told)) if *epoch == told.epoch => told.loop_id == *loop_id,
+                        // It may belong to another working directory.
                         (_, Ok(_)) => continue,
                         (_, Err(_)) => false,
                     }
                 }
-                (None, Some(lives)) if is_temporary() => {
-                    let lives = lives.iter().filter_map(|(_, life)| life.as_ref());
-                    let mut lives = lives.map(Some).chain([None]);
-                    if !lives.any(|life| backup::is_remainder(&path, life)) {
+                (None, Some(epochs)) if is_temporary() => {
+                    let epochs = epochs.iter().filter_map(|(_, epoch)| epoch.as_ref());
+                    let mut epochs = epochs.map(Some).chain([None]);
+                    if !epochs.any(|epoch| backup::is_remainder(&path, epoch)) {
                         continue;
                     }
                     true
@@ -262,9 +262,9 @@ impl Purged {
         Ok(())
     }
 
-    /// A snapshot that its checksum vouches for is ours; other tools have files of that name too.
-    fn snapshot(&mut self, path: &Path, vault: &Vault) -> io::Result<()> {
-        if snapshot::is_ours(path, vault) {
+    /// Deletes a snapshot if its checksum is valid. Other tools use this file name too.
+    fn snapshot(&mut self, path: &Path, encryption: &Encryption) -> io::Result<()> {
+        if snapshot::is_ours(path, encryption) {
             return self.file(path);
         }
         if std::fs::symlink_metadata(path).is_ok() {
@@ -273,7 +273,7 @@ impl Purged {
         Ok(())
     }
 
-    /// A dead runner's socket misleads nobody: one that cannot be deleted stays.
+    /// Deletes the socket of a dead runner. It is harmless if it cannot be deleted.
     fn socket(&mut self, path: &Path) {
         let there = std::fs::symlink_metadata(path);
         if there.is_ok_and(|there| there.file_type().is_socket())
@@ -283,7 +283,7 @@ impl Purged {
         }
     }
 
-    /// All that has a number at the end of its name was put there by us.
+    /// Deletes the files in the quarantine. Ours have a number at the end of their names.
     fn quarantine(&mut self, dir: &Path) -> io::Result<()> {
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());
@@ -307,7 +307,7 @@ impl Purged {
     }
 }
 
-/// A directory with something in it stays.
+/// Removes a directory if it is empty.
 fn remove_dir(dir: &Path) {
     let _ = std::fs::remove_dir(dir);
 }

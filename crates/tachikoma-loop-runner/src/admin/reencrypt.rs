@@ -1,4 +1,4 @@
-//! Leading all that is kept to the form that is wanted: `state.encrypt` was turned on, or off, or the keys are other ones.
+//! Encrypts or decrypts all stored files after `state.encrypt` or its keys have changed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,81 +8,82 @@ use super::retention;
 use crate::opencode::supervisor;
 use crate::session::transcripts;
 use crate::store::archive;
+use crate::store::encryption::convert::{convert, files_below, hold_the_same, salvage};
+use crate::store::encryption::{self, Encryption, is_encrypted};
 use crate::store::journal::segment;
 use crate::store::layout::{self, ARCHIVED};
-use crate::store::vault::convert::{convert, files_below, hold_the_same, salvage};
-use crate::store::vault::{self, Vault, is_sealed};
 use crate::store::{StoreError, backup, is_damage, lock, snapshot, test_history};
 
-/// What is led to its form.
+/// The stored files to convert.
 #[derive(Debug)]
-pub(crate) struct Kept<'a> {
+pub(crate) struct StoredFiles<'a> {
     pub working_dir: &'a Path,
     pub snapshot: &'a Path,
     /// The transcripts of all loops.
     pub state_dir: &'a Path,
     pub backups: &'a Path,
-    /// The segment that is written: it is in its form.
+    /// The open segment, which has the wanted form already.
     pub written: &'a Path,
-    pub vault: &'a Vault,
+    pub encryption: &'a Encryption,
 }
 
-/// How many files were brought into their form, or could not be.
+/// The number of files for each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Resealed {
+pub(crate) struct Reencrypted {
     pub done: u64,
-    /// Damaged: what opens of them is in its form, and they lie in the quarantine as they were.
+    /// Damaged files: their readable part was converted, and the originals are in the quarantine.
     pub salvaged: u64,
-    /// Sealed to keys that are not here: they stay as they are.
+    /// Files whose keys are not available. They are unchanged.
     pub locked: u64,
-    /// Backups that are damaged, or not the same as the one in its form: they stay as they are.
+    /// Backups that are damaged, or that differ from a converted one. They are unchanged.
     pub odd: u64,
 }
 
-/// What came of one file.
-enum Brought {
-    InForm,
+/// The result for one file.
+enum Conversion {
+    /// It has the wanted form already.
+    Unneeded,
     Done,
     Salvaged,
     Odd,
 }
 
-impl Kept<'_> {
-    /// Brings every file into its form. The lock of the working directory must be held. Done again after a crash, it goes on.
+impl StoredFiles<'_> {
+    /// Converts every file. The caller holds the lock of the working directory. Can be repeated after a crash.
     ///
     /// # Errors
-    /// One cannot be brought into its form; it is as it was, and those behind it too.
-    pub fn reseal(&self) -> Result<Resealed, StoreError> {
-        let mut resealed = Resealed::default();
-        if self.vault.is_plain() {
-            // Whatever is sealed could not be opened.
-            return Ok(resealed);
+    /// A file cannot be converted. It and the files after it are unchanged.
+    pub fn reencrypt(&self) -> Result<Reencrypted, StoreError> {
+        let mut counts = Reencrypted::default();
+        if self.encryption.is_plain() {
+            // Encrypted files could not be decrypted.
+            return Ok(counts);
         }
         let in_place = self.in_place().into_iter().map(|path| (path.clone(), path));
         let renamed = self.renamed().into_iter().map(|path| {
-            let to = self.named(&path);
+            let to = self.converted_name(&path);
             (path, to)
         });
         for (path, to) in in_place.chain(renamed) {
-            match self.bring(&path, &to) {
-                Ok(Brought::InForm) => {}
-                Ok(Brought::Done) => resealed.done += 1,
-                Ok(Brought::Salvaged) => resealed.salvaged += 1,
-                Ok(Brought::Odd) => resealed.odd += 1,
-                // Said when it was put there.
+            match self.convert(&path, &to) {
+                Ok(Conversion::Unneeded) => {}
+                Ok(Conversion::Done) => counts.done += 1,
+                Ok(Conversion::Salvaged) => counts.salvaged += 1,
+                Ok(Conversion::Odd) => counts.odd += 1,
+                // It was reported when it was moved there.
                 Err(StoreError::Locked { .. }) if self.is_quarantined(&path) => {}
-                Err(StoreError::Locked { .. }) => resealed.locked += 1,
+                Err(StoreError::Locked { .. }) => counts.locked += 1,
                 Err(error) => return Err(error),
             }
         }
-        Ok(resealed)
+        Ok(counts)
     }
 
-    /// Files that keep their names.
+    /// Returns the files that keep their names.
     fn in_place(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for dir in entries(&layout::loops_dir(self.working_dir)) {
-            remove_remains(&dir);
+            delete_unfinished(&dir);
             for path in entries(&dir) {
                 let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                     continue;
@@ -91,13 +92,13 @@ impl Kept<'_> {
                     found.push(path);
                 }
             }
-            for (name, is_ours) in retention::BELOW {
-                remove_remains(&dir.join(name));
+            for (name, is_ours) in retention::SUBDIRECTORIES {
+                delete_unfinished(&dir.join(name));
                 found.extend(ours_in(&dir.join(name), is_ours));
             }
         }
         for dir in entries(self.state_dir) {
-            remove_remains(&dir);
+            delete_unfinished(&dir);
             found.extend(ours_in(&dir, transcripts::is_ours));
         }
         found.extend(files_below(&quarantine::dir(self.working_dir)));
@@ -110,76 +111,76 @@ impl Kept<'_> {
         found
     }
 
-    /// Files whose names say whether they are sealed.
+    /// Returns the files whose names show whether they are encrypted.
     fn renamed(&self) -> Vec<PathBuf> {
         let backups = backup::list(self.backups, None).unwrap_or_default();
         let is_below = self.backups.starts_with(self.working_dir);
-        // Elsewhere they may be of other working directories.
+        // In a shared directory they may belong to other working directories.
         let backups = backups.into_iter().filter(|listed| {
             is_below || layout::loop_dir(self.working_dir, listed.loop_id).is_dir()
         });
         let snapshots = snapshot::all_places(self.snapshot).into_iter();
         let snapshots =
-            snapshots.filter(|path| is_sealed(path) || snapshot::is_ours(path, self.vault));
+            snapshots.filter(|path| is_encrypted(path) || snapshot::is_ours(path, self.encryption));
         snapshots.chain(backups.map(|listed| listed.path)).collect()
     }
 
-    /// What a file that is led to its form is called then.
-    fn named(&self, path: &Path) -> PathBuf {
-        if is_sealed(path) == self.vault.seals() {
+    /// Returns the name of a file in the wanted form.
+    fn converted_name(&self, path: &Path) -> PathBuf {
+        if is_encrypted(path) == self.encryption.encrypts() {
             return path.to_owned();
         }
         let name = path.to_string_lossy();
-        match name.strip_suffix(vault::SUFFIX) {
+        match name.strip_suffix(encryption::SUFFIX) {
             Some(plain) => plain.into(),
-            None => format!("{name}{}", vault::SUFFIX).into(),
+            None => format!("{name}{}", encryption::SUFFIX).into(),
         }
     }
 
-    fn bring(&self, path: &Path, to: &Path) -> Result<Brought, StoreError> {
+    fn convert(&self, path: &Path, to: &Path) -> Result<Conversion, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.len() == 0) {
-            return Ok(Brought::InForm);
+            return Ok(Conversion::Unneeded);
         }
         if path != to && std::fs::symlink_metadata(to).is_ok() {
-            return match hold_the_same(self.vault, path, to) {
+            return match hold_the_same(self.encryption, path, to) {
                 Ok(true) => {
                     std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
-                    Ok(Brought::Done)
+                    Ok(Conversion::Done)
                 }
                 Err(error) if !is_damaged(&error) => Err(error),
-                Ok(false) | Err(_) if is_backup(path) => Ok(Brought::Odd),
-                // The next snapshot takes the place of both.
-                Ok(false) | Err(_) => Ok(Brought::InForm),
+                Ok(false) | Err(_) if is_backup(path) => Ok(Conversion::Odd),
+                // The next snapshot replaces both.
+                Ok(false) | Err(_) => Ok(Conversion::Unneeded),
             };
         }
-        match convert(self.vault, path, to) {
-            Ok(true) => Ok(Brought::Done),
-            Ok(false) => Ok(Brought::InForm),
-            Err(error) if is_damaged(&error) && is_sealed(path) => self.salvage(path),
+        match convert(self.encryption, path, to) {
+            Ok(true) => Ok(Conversion::Done),
+            Ok(false) => Ok(Conversion::Unneeded),
+            Err(error) if is_damaged(&error) && is_encrypted(path) => self.salvage(path),
             Err(error) => Err(error),
         }
     }
 
-    /// Keeps a damaged file as it is in the quarantine, and in its place what opens of it: without its key nobody could tell
-    /// that it is damaged, and not locked.
-    fn salvage(&self, path: &Path) -> Result<Brought, StoreError> {
-        if self.is_quarantined(path) || Vault::plain().locked_out_of(path).is_none() {
-            return Ok(Brought::InForm);
+    /// Copies a damaged file to the quarantine, and replaces it by its readable part. Without its key a damaged file could not be told
+    /// from a locked one.
+    fn salvage(&self, path: &Path) -> Result<Conversion, StoreError> {
+        if self.is_quarantined(path) || Encryption::plain().missing_key_error(path).is_none() {
+            return Ok(Conversion::Unneeded);
         }
         if is_backup(path) {
-            return Ok(Brought::Odd);
+            return Ok(Conversion::Odd);
         }
         quarantine::keep_copy(self.working_dir, path)?;
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.unwrap_or_default();
         if segment::is_ours(name) || transcripts::is_ours(name) {
-            salvage(self.vault, path)?;
+            salvage(self.encryption, path)?;
         } else if name == ARCHIVED {
             archive::write_unknown(path)?;
         } else {
             std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
         }
-        Ok(Brought::Salvaged)
+        Ok(Conversion::Salvaged)
     }
 
     fn is_quarantined(&self, path: &Path) -> bool {
@@ -201,8 +202,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Removes half the files of writers that died, which may be in clear text; what cannot be removed goes with its loop.
-fn remove_remains(dir: &Path) {
+/// Deletes unfinished files, which may not be encrypted. Those that cannot be deleted are deleted with their loop.
+fn delete_unfinished(dir: &Path) {
     for path in ours_in(dir, atomic_file::is_temporary) {
         if path.is_file() {
             let _ = std::fs::remove_file(&path);

@@ -1,5 +1,5 @@
-//! Bringing a loop back from a backup. Everything is read and checked first, what is there is kept, and one rename
-//! puts the restored loop in its place.
+//! Restores a loop from a backup: checks the whole backup, backs up the present loop, and then replaces its directory with one
+//! rename.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -14,77 +14,77 @@ use crate::clock::Clock;
 use crate::git::{ChangeOwner, bundle, snapshots};
 use crate::loop_files::Premises;
 use crate::store::backup::{self, Backups, Content, Manifest};
+use crate::store::encryption::is_encrypted;
 use crate::store::journal::{self, Journal, rewrite, segments};
 use crate::store::layout::{self, MOVED_AWAY, moved_away};
 use crate::store::lock::WorkLock;
 use crate::store::recover::{self, Loss, Recovered};
 use crate::store::snapshot::{self, Durability, Snapshot};
-use crate::store::vault::is_sealed;
 use crate::store::{StoreError, archive, checkpoints, loops};
 use tachikoma_core::error_chain as chain;
 
-/// What came of a restoration.
+/// The result of a restore.
 #[derive(Debug)]
 pub struct Restored {
     /// The loop.
     pub loop_id: LoopId,
-    /// The record that it stands at in the backup.
+    /// The last record in the backup.
     pub seq: Seq,
     /// Its last iteration.
     pub iteration: u32,
-    /// A bundle of the work, if the backup had one.
+    /// The git bundle with the work; `None` if the backup has none.
     pub work: Option<PathBuf>,
-    /// The backup of what was there before.
+    /// The backup of the loop that was replaced; `None` if there was none.
     pub kept: Option<PathBuf>,
-    /// Where the directory of the loop as it was before lies.
+    /// Where the directory of the replaced loop was moved; `None` if there was none.
     pub moved: Option<PathBuf>,
-    /// What a person should know.
+    /// Warnings for the user.
     pub troubles: Vec<String>,
 }
 
-/// Brings a loop back from a backup, which has to be the one that was looked at. The lock of the working directory must be held.
+/// Restores a loop from a backup, whose manifest must still be `looked_at`. The caller holds the lock of the working directory.
 ///
 /// # Errors
-/// The backup is not good, what is there cannot be kept, or something cannot be written: the loop is then as it was.
+/// The backup is damaged, the present loop cannot be backed up, or a file cannot be written. The present loop is unchanged then.
 pub(crate) fn restore(
     lock: &WorkLock,
     premises: &Premises,
     file: &Path,
     looked_at: &Manifest,
 ) -> Result<Restored, StoreError> {
-    let premises = &sealed_as(premises, file);
-    premises.vault.check(&[file.to_owned()])?;
+    let premises = &encrypted_like(premises, file);
+    premises.encryption.check(&[file.to_owned()])?;
     let working_dir = &premises.working_dir;
     let all = layout::loops_dir(working_dir);
     check_dir(working_dir, &all)?;
     make_dir(&all)?;
     settle(working_dir)?;
     if let Err(error @ StoreError::NewerSnapshot { .. }) =
-        snapshot::read(&premises.snapshot, &premises.vault)
+        snapshot::read(&premises.snapshot, &premises.encryption)
     {
-        // Only the version that wrote it knows what it is.
+        // Only the version that wrote it can read it.
         return Err(error);
     }
-    premises.vault.prepare()?;
+    premises.encryption.prepare()?;
     let new = atomic_file::temporary(&all);
     make_dir(&new)?;
     let restored = put_in_place(lock, premises, file, looked_at, &new);
     if restored.is_err() {
-        // What cannot be removed is moved away by the next one.
+        // The next restore moves it away if it cannot be removed now.
         let _ = std::fs::remove_dir_all(&new);
     }
     restored
 }
 
-/// What comes out of a backup that is encrypted stays encrypted, whatever the settings are.
-fn sealed_as(premises: &Premises, file: &Path) -> Premises {
-    let vault = premises.vault.as_sealed_as(file);
+/// Returns where to restore to. Files of an encrypted backup stay encrypted, even if the settings say otherwise.
+fn encrypted_like(premises: &Premises, file: &Path) -> Premises {
+    let encryption = premises.encryption.for_files_from(file);
     Premises {
         backups: Backups {
-            vault: vault.clone(),
+            encryption: encryption.clone(),
             ..premises.backups.clone()
         },
-        vault,
+        encryption,
         ..premises.clone()
     }
 }
@@ -101,40 +101,40 @@ fn put_in_place(
         manifest,
         mut state,
         ..
-    } = backup::read_into(file, new, &premises.vault)?;
+    } = backup::read_into(file, new, &premises.encryption)?;
     if manifest != *looked_at {
         return Err(StoreError::DamagedBackup {
             path: file.to_owned(),
-            what: "it is another one than a moment ago".to_owned(),
+            what: "it was replaced while it was read".to_owned(),
         });
     }
     let loop_id = manifest.loop_id;
     let dir = layout::loop_dir(working_dir, loop_id);
     let mut troubles = Vec::new();
-    if premises.vault.seals() && !is_sealed(file) {
+    if premises.encryption.encrypts() && !is_encrypted(file) {
         troubles.push(format!(
-            "{} is in clear text, though `state.encrypt` is set: whoever could write it could write what they liked",
+            "{} is not encrypted although `state.encrypt` is set, so anyone with write access could have forged it",
             file.display()
         ));
     }
     let loops::Found {
         current,
         unreadable,
-    } = loops::find(working_dir, &premises.snapshot, &premises.vault)?;
+    } = loops::find(working_dir, &premises.snapshot, &premises.encryption)?;
     let mut clock = Clock::starting_after(state.time);
     let kept = match current {
         Some(current) => {
             let found = found(premises, current, &mut troubles)?;
             if current == loop_id {
-                look(lock, premises, current, found.as_ref(), &mut troubles);
+                survey_work_tree(lock, premises, current, found.as_ref(), &mut troubles);
             }
-            keep(premises, current, found, clock.now(), &mut troubles)?
+            back_up_present(premises, current, found, clock.now(), &mut troubles)?
         }
         None => None,
     };
     let from = file.file_name().unwrap_or_default().to_string_lossy();
     let warning = format!(
-        "restored from backup {from}, taken at record {}; what came behind it in the loop that was here is no part of this one",
+        "restored from backup {from}, taken at record {}; later records of the previous loop are not part of it",
         manifest.seq
     );
     rebuild(
@@ -146,16 +146,16 @@ fn put_in_place(
         warning,
     )?;
     let was = switch(new, &dir)?;
-    if let Err(error) = make_way(premises, current, loop_id) {
+    if let Err(error) = retire_present(premises, current, loop_id) {
         let other = current.filter(|current| *current != loop_id);
-        // Archived, it is out of the way, whatever else went wrong.
+        // If it is archived, it is out of the way in spite of the error.
         if !other.is_some_and(|other| layout::is_archived(&layout::loop_dir(working_dir, other))) {
             switch_back(new, &dir, was.as_deref());
             return Err(error);
         }
         troubles.push(chain(&error));
     }
-    // From here on the loop is restored, and what goes wrong is told.
+    // From here on the loop is restored. Errors become warnings.
     let mut tell = |error: StoreError| troubles.push(chain(&error));
     let moved = was.and_then(|was| {
         quarantine_as(working_dir, &was, &dir)
@@ -175,14 +175,14 @@ fn put_in_place(
         &premises.snapshot,
         premises.packing,
         Durability::Synced,
-        &premises.vault,
+        &premises.encryption,
     ) {
-        // The journal has all of it.
+        // The journal is complete, so the snapshot can be written again.
         troubles.push(format!("the snapshot is not up to date: {}", chain(&error)));
     }
-    if let Err(why) = snapshots::set_aside_around(working_dir, loop_id, manifest.iteration) {
+    if let Err(why) = snapshots::rename_later_in(working_dir, loop_id, manifest.iteration) {
         troubles.push(format!(
-            "snapshots of iterations behind {} are of the loop before it was restored, and could not be set aside: {why}",
+            "git snapshots of iterations after {} belong to the replaced loop and could not be renamed: {why}",
             manifest.iteration
         ));
     }
@@ -198,7 +198,7 @@ fn put_in_place(
     })
 }
 
-/// Reads the loop that is there.
+/// Reads the present loop; `None` if it cannot be read, with a warning.
 fn found(
     premises: &Premises,
     current: LoopId,
@@ -218,9 +218,8 @@ fn found(
     }
 }
 
-/// Looks at the work tree as the next run of the loop that is there would: what it did, and nobody looked at, is its own. The restored
-/// one knows nothing of that.
-fn look(
+/// Surveys the work tree for the present loop, as its next run would. The restored loop could not attribute these changes.
+fn survey_work_tree(
     lock: &WorkLock,
     premises: &Premises,
     current: LoopId,
@@ -229,20 +228,20 @@ fn look(
 ) {
     let dir = layout::loop_dir(&premises.working_dir, current);
     let (owed, last) = match found {
-        Some(found) => (found.state.owes_a_look(), found.state.time),
-        // What cannot be read has not ended well; its last record is as old as the file.
-        None => (true, written(&dir)),
+        Some(found) => (found.state.needs_survey(), found.state.time),
+        // A journal that cannot be read did not end normally. The time of its file replaces that of its last record.
+        None => (true, last_written(&dir)),
     };
     let owner = ChangeOwner::since_last_survey(owed, lock.died(), last);
     if let Err(why) = bundle::look(&premises.work_of(current), &dir, owner) {
         troubles.push(format!(
-            "nobody knows what the loop changed since it last looked at the work tree: {why}"
+            "changes since the last survey cannot be attributed: {why}"
         ));
     }
 }
 
-/// When a journal was last written to.
-fn written(dir: &Path) -> Timestamp {
+/// Returns when a journal was last written.
+fn last_written(dir: &Path) -> Timestamp {
     let segments = segments(dir).unwrap_or_default();
     let times = segments.iter().filter_map(|(_, path)| {
         let modified = path.metadata().and_then(|there| there.modified()).ok()?;
@@ -252,8 +251,8 @@ fn written(dir: &Path) -> Timestamp {
     Timestamp::from_millis(times.max().unwrap_or(0))
 }
 
-/// Backs up the loop that is there. One that cannot be read any more is moved away whole, which must do.
-fn keep(
+/// Backs up the present loop. The directory of an unreadable loop is moved away later, which is enough.
+fn back_up_present(
     premises: &Premises,
     current: LoopId,
     found: Option<Recovered>,
@@ -264,7 +263,7 @@ fn keep(
     let Some(found) = found else { return Ok(None) };
     let mut moment = found.moment(&dir, &premises.working_dir, now);
     moment.before_restore = true;
-    // The one that is restored must not go because of it.
+    // The rotation of backups must not delete the one that is being restored.
     let backups = Backups {
         max: 0,
         ..premises.backups.clone()
@@ -274,7 +273,7 @@ fn keep(
     Ok(Some(taken.path))
 }
 
-/// Makes what was taken out of the backup a whole directory of a loop, with what else there is of it.
+/// Completes the unpacked backup to the directory of a loop, with older segments and files of the present loop.
 fn rebuild(
     premises: &Premises,
     (old, new): (&Path, &Path),
@@ -283,31 +282,31 @@ fn rebuild(
     now: Timestamp,
     warning: String,
 ) -> Result<(), StoreError> {
-    // What cannot be listed has none that fit.
+    // A directory that cannot be listed has no segments to use.
     let there = segments(old).unwrap_or_default();
     let known = manifest.segment.unwrap_or(0);
     let told = join(premises, new, &there, known, state)?;
-    for (name, is_ours) in retention::BELOW {
+    for (name, is_ours) in retention::SUBDIRECTORIES {
         for path in ours_in(&old.join(name), is_ours) {
             make_dir(&new.join(name))?;
             link(&path, &new.join(name))?;
         }
     }
-    // What is in a bundle is known only of the one that was made here.
+    // The state of a bundle is known only if it was made in this directory.
     let is_gits = |name: &str| crate::git::is_ours_in_loop(name) && !crate::git::is_bundle(name);
     for path in ours_in(old, is_gits) {
         link(&path, new)?;
     }
     checkpoints::forget_after(new, state.session.number);
-    // Above all that there ever was: records of the same numbers are in segments of other ones.
+    // A higher number than any segment had: the same record numbers exist in segments of the replaced loop.
     let last = there.last().map_or(0, |(number, _)| *number).max(known);
-    // An earlier version may have known less of the same records.
+    // An earlier version may have derived less from the same records.
     let after_loss = told.is_none_or(|told| told != *state);
     let mut journal =
-        Journal::begin_restored(new, last + 1, state, now, after_loss, &premises.vault)?;
+        Journal::begin_restored(new, last + 1, state, now, after_loss, &premises.encryption)?;
     let input = Input::Warning { warning };
     journal.append_synced(&step(&Policy::default(), state, now, input).records)?;
-    for (name, _) in retention::BELOW {
+    for (name, _) in retention::SUBDIRECTORIES {
         let below = new.join(name);
         if below.is_dir() {
             sync_dir(&below)?;
@@ -317,7 +316,7 @@ fn rebuild(
     Ok(())
 }
 
-/// Puts the segments before the one of the backup to it, if they fit. Returns what the journal adds up to then.
+/// Links the segments that precede the segment of the backup, if they match. Returns the state of the joined journal.
 fn join(
     premises: &Premises,
     new: &Path,
@@ -325,16 +324,16 @@ fn join(
     known: u32,
     state: &State,
 ) -> Result<Option<State>, StoreError> {
-    let vault = &premises.vault;
+    let encryption = &premises.encryption;
     let own = segments(new)?.into_iter().map(|(_, path)| path).next();
     let Some(own) = own else { return Ok(None) };
-    rewrite::end_line(&own, vault)?;
+    rewrite::end_line(&own, encryption)?;
     for (_, path) in there.iter().filter(|(number, _)| *number < known) {
-        // One that cannot be had does not fit.
+        // A segment that cannot be read does not match.
         let _ = link(path, new);
     }
     let read = || {
-        let told = journal::read_state(new, vault).ok();
+        let told = journal::read_state(new, encryption).ok();
         told.filter(|told| told.seq == state.seq)
     };
     let begins = segments(new)?
@@ -346,8 +345,8 @@ fn join(
     for (_, path) in segments(new)?.iter().filter(|(_, path)| *path != own) {
         std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
     }
-    // A journal must begin at its beginning, or say itself that something is lost.
-    let marked = rewrite::mark_loss(&own, vault)?;
+    // A journal starts with the first record, or with a record that says which ones are lost.
+    let marked = rewrite::mark_loss(&own, encryption)?;
     let told = read().filter(|_| marked);
     if told.is_none() {
         std::fs::remove_file(&own).map_err(StoreError::io("remove", &own))?;
@@ -364,20 +363,19 @@ fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Puts a file that nobody changes any more into another directory, unless one of that name is there.
+/// Links a closed file into another directory, unless a file of that name exists.
 fn link(path: &Path, into: &Path) -> Result<(), StoreError> {
     let to = into.join(path.file_name().unwrap_or_default());
     if std::fs::symlink_metadata(&to).is_ok() {
         return Ok(());
     }
-    // Not every file system has links.
+    // Not every file system supports hard links.
     std::fs::hard_link(path, &to).or_else(|_| atomic_file::copy_new(path, &to))?;
     Ok(())
 }
 
-/// Makes way for the restored loop, which is in its place. The snapshot of what it was before moves away, and until then it is known
-/// as one of another life; another loop is archived.
-fn make_way(
+/// Moves the snapshot of the replaced loop away, or archives another loop. Until then the snapshot is ignored, because it has another epoch.
+fn retire_present(
     premises: &Premises,
     current: Option<LoopId>,
     restored: LoopId,
@@ -385,17 +383,17 @@ fn make_way(
     let path = &premises.snapshot;
     let working_dir = &premises.working_dir;
     if let Some(current) = current.filter(|current| *current != restored) {
-        return archive::archive(working_dir, current, path, &premises.vault);
+        return archive::archive(working_dir, current, path, &premises.encryption);
     }
-    match snapshot::read(path, &premises.vault) {
+    match snapshot::read(path, &premises.encryption) {
         Ok(Some(found)) if found.loop_id == restored => {
-            archive::move_away(working_dir, path, &premises.vault)
+            archive::move_away(working_dir, path, &premises.encryption)
         }
-        Ok(_) | Err(_) => archive::make_way(working_dir, None, path, &premises.vault),
+        Ok(_) | Err(_) => archive::make_way(working_dir, None, path, &premises.encryption),
     }
 }
 
-/// Puts the restored loop in its place, in one step. Returns where what was there lies now.
+/// Replaces the directory of the loop in one step. Returns where the replaced directory is.
 fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     if std::fs::symlink_metadata(dir).is_err() {
         std::fs::rename(new, dir).map_err(StoreError::io("replace", dir))?;
@@ -403,13 +401,13 @@ fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     }
     match rustix::fs::renameat_with(CWD, new, CWD, dir, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(Some(new.to_owned())),
-        // This file system cannot exchange: for a moment there is none of them.
+        // This file system cannot exchange two directories, so there is none for a moment.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
             let was = dir.with_file_name(format!("{MOVED_AWAY}{name}"));
             std::fs::rename(dir, &was).map_err(StoreError::io("move away", dir))?;
             std::fs::rename(new, dir).map_err(|source| {
-                // As it was.
+                // Undo the first rename.
                 let _ = std::fs::rename(&was, dir);
                 StoreError::io("replace", dir)(source)
             })?;
@@ -419,7 +417,7 @@ fn switch(new: &Path, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     }
 }
 
-/// Takes a restored loop out of its place again, and puts back what was there. What cannot be is put back by the next run.
+/// Undoes [`switch`]. If this fails, the next run repairs it.
 fn switch_back(new: &Path, dir: &Path, was: Option<&Path>) {
     if was == Some(new) {
         let _ = switch(new, dir);
@@ -430,7 +428,7 @@ fn switch_back(new: &Path, dir: &Path, was: Option<&Path>) {
     }
 }
 
-/// Returns whether a loop is between two places.
+/// Returns whether a restore was interrupted.
 pub(crate) fn is_interrupted(working_dir: &Path) -> bool {
     let entries = std::fs::read_dir(layout::loops_dir(working_dir));
     let mut entries = entries.into_iter().flatten().flatten();
@@ -442,8 +440,8 @@ pub(crate) fn is_interrupted(working_dir: &Path) -> bool {
     })
 }
 
-/// Ends what restorations have begun that died: a loop that was moved away goes back to its place if none took that, and
-/// what else they left moves to the quarantine. The lock of the working directory must be held.
+/// Cleans up after interrupted restores: a loop that was moved away is moved back unless another one replaced it, and other
+/// leftovers move to the quarantine. The caller holds the lock of the working directory.
 ///
 /// # Errors
 /// Something cannot be moved.
@@ -468,7 +466,7 @@ pub(crate) fn settle(working_dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Finds what restorations left that died: a loop that was not put in its place yet, or the one that was there before.
+/// Finds the leftovers of interrupted restores: new directories that were not used, and replaced ones.
 pub(super) fn remains(loops: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(loops).into_iter().flatten().flatten();
     entries

@@ -1,4 +1,4 @@
-//! How many loops of a working directory are kept, and how the others go: whole, and only what is ours.
+//! Deletes old loops of a working directory. A loop is deleted completely or not at all, and files of other programs are kept.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,27 +13,26 @@ use tachikoma_fs::RALPH_DIR;
 use crate::git::{rollback_backup, snapshots};
 use crate::session::transcripts;
 use crate::store::compressed::open_dir;
+use crate::store::encryption::Encryption;
+use crate::store::epochs::Epochs;
 use crate::store::journal;
-use crate::store::lives::Lives;
-use crate::store::vault::Vault;
 use crate::store::{StoreError, backup, checkpoints, layout, prompts};
 use tachikoma_core::error_chain as chain;
 
-/// Enough to look back at what was tried in the last days, and few enough to list.
+/// The number of loops that are kept: enough for the last days, and few enough to list.
 pub const LOOPS_KEPT: usize = 10;
 
-/// Returns whether a working directory may have more loops than are kept. A quick look, which changes nothing.
+/// Returns whether a working directory may have too many loops. Fast, and changes nothing.
 #[must_use]
 pub fn is_due(working_dir: &Path) -> bool {
     std::fs::read_dir(layout::loops_dir(working_dir))
         .is_ok_and(|entries| entries.count() > LOOPS_KEPT)
 }
 
-/// Removes the loops of a working directory, but for the last [`LOOPS_KEPT`] and `current`: the directories of their
-/// journals, those of their transcripts below `state_dir`, their backups, and their snapshots in git. A loop with anything in its directories that is not ours
-/// is left alone, and no link is followed.
+/// Deletes the loops of a working directory except the last [`LOOPS_KEPT`] and `current`: their journals, their transcripts below
+/// `state_dir`, their backups, and their git snapshots. A loop whose directories contain foreign files is kept. Links are not followed.
 ///
-/// Returns which could not be removed, and why: they are left for the next time.
+/// Returns a warning for each loop that could not be deleted. The next run tries again.
 ///
 /// # Errors
 /// The loops cannot be listed.
@@ -42,14 +41,14 @@ pub fn prune(
     state_dir: &Path,
     backups: &Path,
     current: LoopId,
-    vault: &Vault,
+    encryption: &Encryption,
     called_off: &AtomicBool,
 ) -> Result<Vec<String>, StoreError> {
     let path = layout::loops_dir(working_dir);
-    // A link in the place of `.ralph` leads to loops that are not of this directory.
+    // A link in place of `.ralph` would lead to loops of another directory.
     open_dir(&working_dir.join(RALPH_DIR)).map_err(StoreError::io("open", &path))?;
     let above = open_dir(&path).map_err(StoreError::io("open", &path))?;
-    let mut found = list(&path, vault)?;
+    let mut found = list(&path, encryption)?;
     found.sort();
     let mut troubles = Vec::new();
     let excess = found.len().saturating_sub(LOOPS_KEPT);
@@ -60,22 +59,22 @@ pub fn prune(
         if loop_id == current {
             continue;
         }
-        match remove(working_dir, &above, state_dir, (backups, vault), loop_id) {
+        match remove(working_dir, &above, state_dir, (backups, encryption), loop_id) {
             Ok(()) => (),
-            // Whoever put something into it wants to have it there.
+            // A foreign file in the directory keeps the loop.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => (),
             Err(error) => troubles.push(format!(
-                "{loop_id} is older than the last {LOOPS_KEPT} loops and cannot be removed: {error}; `tachikoma state clear --purge` removes all of them"
+                "{loop_id} is older than the last {LOOPS_KEPT} loops and cannot be deleted: {error}; `tachikoma state clear --purge` deletes all loops"
             )),
         }
     }
     Ok(troubles)
 }
 
-/// Lists the loops with the time of their first record, in no order. One without any record is older than all others.
+/// Lists the loops with the time of their first record, in no order. A loop without records counts as the oldest.
 pub(super) fn list(
     loops: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<Vec<(Option<Timestamp>, LoopId)>, StoreError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(loops).map_err(StoreError::io("list", loops))? {
@@ -85,31 +84,31 @@ pub(super) fn list(
         let Some(loop_id) = name.to_str().and_then(layout::exact_id).filter(|_| is_dir) else {
             continue;
         };
-        // One that cannot be read has an age that nobody knows.
-        if let Ok(begun) = journal::begun(&entry.path(), vault) {
+        // The age of an unreadable loop is unknown, so it is never deleted.
+        if let Ok(begun) = journal::begun(&entry.path(), encryption) {
             found.push((begun, loop_id));
         }
     }
     Ok(found)
 }
 
-/// Removes a loop: transcripts and snapshots first, since without the journal nobody would know that they are left.
+/// Deletes a loop. Transcripts and snapshots go first, because the journal is needed to find them.
 fn remove(
     working_dir: &Path,
     loops: &OwnedFd,
     state_dir: &Path,
-    (backups, vault): (&Path, &Vault),
+    (backups, encryption): (&Path, &Encryption),
     loop_id: LoopId,
 ) -> io::Result<()> {
     let name = loop_id.to_string();
     let (journal, below) = open_loop(loops, &name)?;
-    snapshots::delete_all_around(working_dir, loop_id).map_err(io::Error::other)?;
-    // Elsewhere they may be of other directories, to which the loop was brought.
+    snapshots::delete_all_in(working_dir, loop_id).map_err(io::Error::other)?;
+    // In a shared directory the same loop may have backups of another working directory.
     let is_below = backups.starts_with(working_dir.join(RALPH_DIR));
-    let life = Lives::of(&layout::loop_dir(working_dir, loop_id), vault).current();
-    if is_below || life.is_some() {
-        let life = life.filter(|_| !is_below);
-        backup::remove_of(backups, loop_id, life.as_ref(), vault)
+    let epoch = Epochs::of(&layout::loop_dir(working_dir, loop_id), encryption).current();
+    if is_below || epoch.is_some() {
+        let epoch = epoch.filter(|_| !is_below);
+        backup::remove_of(backups, loop_id, epoch.as_ref(), encryption)
             .map_err(|error| io::Error::other(chain(&error)))?;
     }
     let sessions = match open_dir(state_dir) {
@@ -118,7 +117,7 @@ fn remove(
         Err(error) => return Err(error),
     };
     if let Some(sessions) = sessions {
-        match Ours::open(&sessions, &name, transcripts::is_ours) {
+        match OurDirectory::open(&sessions, &name, transcripts::is_ours) {
             Ok(transcripts) => transcripts.remove(&sessions, &name)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
             Err(error) => return Err(error),
@@ -130,35 +129,39 @@ fn remove(
     journal.remove(loops, &name)
 }
 
-/// A directory in that of a loop, and which names in it are ours.
-pub(super) type Below = (&'static str, fn(&str) -> bool);
+/// A subdirectory of a loop, and the check for our file names in it.
+pub(super) type Subdirectory = (&'static str, fn(&str) -> bool);
 
-/// What is kept of a loop.
-pub(super) const BELOW: [Below; 3] = [
+/// The subdirectories of a loop with files that can be encrypted.
+pub(super) const SUBDIRECTORIES: [Subdirectory; 3] = [
     (checkpoints::DIR, checkpoints::is_ours),
     (prompts::DIR, prompts::is_ours),
     (layout::GATES_DIR, transcripts::is_ours),
 ];
 
-/// That, and what a rollback has set aside that somebody died over: as it lay in the work tree, whatever form the rest is in.
-pub(super) fn all_below() -> impl Iterator<Item = Below> {
-    let aside = rollback_backup::DIRS.map(|dir| -> Below { (dir, rollback_backup::is_ours) });
-    BELOW.into_iter().chain(aside)
+/// Returns these subdirectories and those of interrupted rollbacks, whose files are never encrypted.
+pub(super) fn all_subdirectories() -> impl Iterator<Item = Subdirectory> {
+    let aside =
+        rollback_backup::DIRS.map(|dir| -> Subdirectory { (dir, rollback_backup::is_ours) });
+    SUBDIRECTORIES.into_iter().chain(aside)
 }
 
-/// Opens the directory of a loop, and those in it, as far as it has them.
-fn open_loop(loops: &OwnedFd, name: &str) -> io::Result<(Ours, Vec<(&'static str, Ours)>)> {
+/// Opens the directory of a loop and its subdirectories.
+fn open_loop(
+    loops: &OwnedFd,
+    name: &str,
+) -> io::Result<(OurDirectory, Vec<(&'static str, OurDirectory)>)> {
     let directory = open_below(loops, name)?;
     let mut below = Vec::new();
-    for (name, is_ours) in all_below() {
+    for (name, is_ours) in all_subdirectories() {
         match open_below(&directory, name) {
-            Ok(found) => below.push((name, Ours::in_dir(found, is_ours, &[])?)),
+            Ok(found) => below.push((name, OurDirectory::in_dir(found, is_ours, &[])?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
     }
     let known: Vec<&str> = below.iter().map(|(name, _)| *name).collect();
-    let journal = Ours::in_dir(directory, super::is_ours_in_loop, &known)?;
+    let journal = OurDirectory::in_dir(directory, super::is_ours_in_loop, &known)?;
     Ok((journal, below))
 }
 
@@ -167,18 +170,18 @@ fn open_below(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(above, name, flags, Mode::empty())?)
 }
 
-/// A directory in which everything is ours, as it was looked through.
-struct Ours {
+/// A directory in which all files are ours.
+struct OurDirectory {
     directory: OwnedFd,
     names: Vec<String>,
 }
 
-impl Ours {
+impl OurDirectory {
     fn open(above: &OwnedFd, name: &str, is_ours: impl Fn(&str) -> bool) -> io::Result<Self> {
         Self::in_dir(open_below(above, name)?, is_ours, &[])
     }
 
-    /// Looks through a directory. `known` are directories in it that were looked through before.
+    /// Lists a directory. `known` are subdirectories that were listed before.
     fn in_dir(
         directory: OwnedFd,
         is_ours: impl Fn(&str) -> bool,
@@ -196,7 +199,7 @@ impl Ours {
             let not_ours = || {
                 io::Error::new(
                     io::ErrorKind::DirectoryNotEmpty,
-                    "not everything in it is ours",
+                    "it contains files of other programs",
                 )
             };
             names.push(ours.ok_or_else(not_ours)?);
@@ -205,12 +208,12 @@ impl Ours {
         Ok(Self { directory, names })
     }
 
-    /// The first file says how old a loop is, and goes last.
+    /// Deletes the directory. The first segment has the age of the loop, so it is deleted last.
     fn remove(self, above: &OwnedFd, name: &str) -> io::Result<()> {
         for file in self.names.iter().rev() {
             rustix::fs::unlinkat(&self.directory, file, AtFlags::empty())?;
         }
-        // Fails if something has come in between, which then stays.
+        // Fails if another file was added meanwhile, which is kept.
         Ok(rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR)?)
     }
 }

@@ -1,7 +1,7 @@
-//! Looking at everything that is kept: every line of every journal, every snapshot, every transcript. Only reads.
+//! Checks all stored files: every line of every journal, every snapshot, every transcript, every backup. Only reads.
 
+mod encrypted;
 mod fold;
-mod sealed;
 
 use std::io::{self, BufRead as _, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use tachikoma_fs::{FsError, quarantine};
 use super::retention;
 use crate::loop_files::Premises;
 use crate::session::transcripts;
+use crate::store::encryption::{self, Encryption};
 use crate::store::layout::{ARCHIVED, is_archived};
 use crate::store::snapshot::{self, Snapshot};
-use crate::store::vault::{self, Vault};
 use crate::store::{
     StoreError, backup, checkpoints, compressed, journal, key_check, layout, loops,
 };
@@ -23,15 +23,15 @@ use tachikoma_core::error_chain as chain;
 
 use fold::Fold;
 
-/// How often a loop is looked at while its runner changes it: files that are renamed or compressed while they are listed
-/// look damaged for a moment, and real damage does not go away.
-const LOOKS_MAX: u32 = 3;
+/// How often a running loop is checked: files that are renamed or compressed during the check look damaged for a moment, and
+/// real damage stays.
+const CHECKS_MAX: u32 = 3;
 
-/// What is wrong with a journal of which nothing is left.
+/// The finding for a journal without records.
 const NO_RECORD: &str =
-    "there is no record left; the snapshot, if it is good, is what a run goes on from";
+    "the journal has no records; a run continues from the snapshot if that is good";
 
-/// What was looked at.
+/// The kind of a checked object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -43,36 +43,36 @@ pub enum Kind {
     Transcripts,
     /// The hand-offs of a loop, or one of them.
     Checkpoints,
-    /// What the gates of a loop said, or one of them.
+    /// The output of the gates of a loop, or one of them.
     Gates,
     /// A backup.
     Backup,
-    /// Something in quarantine.
+    /// A file in the quarantine.
     Quarantine,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is as it ought to be.
+    /// It is valid.
     Good,
-    /// It is not wrong, and a person may want to know.
+    /// It is valid, and the user may want to know something about it.
     Note,
     /// It is damaged.
     Wrong,
 }
 
-/// One object that was looked at.
+/// One checked object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// What was found.
+    /// The result.
     pub verdict: Verdict,
-    /// What was looked at.
+    /// Its kind.
     pub kind: Kind,
     /// Where it is.
     pub path: PathBuf,
-    /// What is in it, or what is wrong with it.
+    /// Its content, or what is wrong with it.
     pub what: String,
 }
 
@@ -87,7 +87,7 @@ impl Checked {
     }
 }
 
-/// Looks at everything, and says of each object what was found. `is_live` tells whether a runner is at work.
+/// Checks everything, and passes the result for each object to `each`. `is_live` returns whether a runner is running.
 ///
 /// # Errors
 /// The loops cannot be listed.
@@ -96,26 +96,30 @@ pub fn verify(
     is_live: impl Fn() -> bool,
     mut each: impl FnMut(Checked),
 ) -> Result<(), StoreError> {
-    let vault = &premises.vault;
+    let encryption = &premises.encryption;
     let encrypted = key_check::encrypted_files(&premises.working_dir, &premises.snapshot);
     let encrypted = encrypted.current.iter().chain(&encrypted.archived);
-    let encrypted = encrypted.filter(|path| vault::is_sealed(path));
-    let why = encrypted.map(|path| vault.locked_out_of(path));
+    let encrypted = encrypted.filter(|path| encryption::is_encrypted(path));
+    let why = encrypted.map(|path| encryption.missing_key_error(path));
     if let Some([why, ..]) = why.collect::<Option<Vec<_>>>().as_deref() {
-        sealed::look(premises, why, &mut each);
+        encrypted::check_all(premises, why, &mut each);
         return Ok(());
     }
-    // Of what only another key opens, nobody knows more without that.
+    // Files of another key are reported as locked, and not as damaged.
     let mut each = |checked: Checked| {
         let wrong = (checked.verdict == Verdict::Wrong).then_some(&checked.path);
-        match wrong.and_then(|path| vault.locked_out_of(path)) {
-            Some(why) => sealed::one(checked.kind, &checked.path, &why, &mut each),
+        match wrong.and_then(|path| encryption.missing_key_error(path)) {
+            Some(why) => encrypted::one(checked.kind, &checked.path, &why, &mut each),
             None => each(checked),
         }
     };
     let all = layout::loops_dir(&premises.working_dir);
-    let current = loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?;
-    let mut found = match retention::list(&all, &premises.vault) {
+    let current = loops::current(
+        &premises.working_dir,
+        &premises.snapshot,
+        &premises.encryption,
+    )?;
+    let mut found = match retention::list(&all, &premises.encryption) {
         Err(StoreError::File(FsError::Io { source, .. }))
             if source.kind() == ErrorKind::NotFound =>
         {
@@ -133,7 +137,7 @@ pub fn verify(
     found.sort();
     for (_, loop_id) in found {
         let mut checked = check_loop(premises, loop_id, current);
-        for _ in 1..LOOKS_MAX {
+        for _ in 1..CHECKS_MAX {
             let wrong = checked.iter().any(|one| one.verdict == Verdict::Wrong);
             if !wrong || !is_live() {
                 break;
@@ -143,9 +147,9 @@ pub fn verify(
         checked.into_iter().for_each(&mut each);
     }
     if current.is_none()
-        && let Err(error) = snapshot::read(&premises.snapshot, &premises.vault)
+        && let Err(error) = snapshot::read(&premises.snapshot, &premises.encryption)
     {
-        let path = snapshot::place(&premises.snapshot, &premises.vault);
+        let path = snapshot::place(&premises.snapshot, &premises.encryption);
         each(unread_snapshot(&path, &error));
     }
     check_backups(premises, &mut each)?;
@@ -156,12 +160,12 @@ pub fn verify(
 fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> Vec<Checked> {
     let dir = layout::loop_dir(&premises.working_dir, loop_id);
     let mut checked = Vec::new();
-    // Backups and snapshots first: the journal grows, and holds all that a snapshot holds.
+    // Backups and snapshots first, because the journal grows meanwhile.
     let backups = backup::list(&premises.backups.dir, Some(loop_id)).unwrap_or_default();
-    let mut fold = Fold::new(loop_id, &premises.vault);
+    let mut fold = Fold::new(loop_id, &premises.encryption);
     let is_current = current == Some(loop_id);
-    let path = snapshot::place(&premises.snapshot, &premises.vault);
-    match snapshot::read(&path, &premises.vault) {
+    let path = snapshot::place(&premises.snapshot, &premises.encryption);
+    match snapshot::read(&path, &premises.encryption) {
         Ok(Some(found)) if found.loop_id == loop_id => fold.compare(&path, found),
         Ok(found) if is_current => checked.push(no_snapshot(&path, found.as_ref())),
         Err(error) if is_current => checked.push(unread_snapshot(&path, &error)),
@@ -169,12 +173,12 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     }
     if is_archived(&dir) {
         let path = dir.join(ARCHIVED);
-        match snapshot::read(&path, &premises.vault) {
+        match snapshot::read(&path, &premises.encryption) {
             Ok(Some(found)) => fold.compare(&path, found),
-            // Moved back in between.
+            // It was moved back meanwhile.
             Ok(None) => {}
             Err(_) if std::fs::metadata(&path).is_ok_and(|file| file.len() == 0) => {
-                let what = "archived without a state: its journal was not readable any more";
+                let what = "archived without a state, because its journal was not readable";
                 checked.push(Checked::new(Verdict::Note, Kind::Snapshot, &path, what));
             }
             Err(error) => checked.push(unread_snapshot(&path, &error)),
@@ -193,13 +197,13 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
                 && end.kind == Kind::Journal
                 && end.verdict == Verdict::Good
                 && let Some(seq) = fold.last
-                && let Some(ahead) = backup::ahead_of(seq, backups, &dir, &premises.vault)
+                && let Some(ahead) = backup::ahead_of(seq, backups, &dir, &premises.encryption)
             {
                 end.verdict = Verdict::Wrong;
                 end.what = backup::cut_short(seq, &ahead);
             }
         }
-        // Pruned in between.
+        // It was deleted meanwhile.
         Err(_) if !dir.exists() => return Vec::new(),
         Err(error) => {
             let what = chain(&error);
@@ -210,13 +214,13 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
     checked.extend(check_transcripts(
         Kind::Transcripts,
         &premises.state_dir.join(loop_id.to_string()),
-        &premises.vault,
+        &premises.encryption,
     ));
-    checked.extend(check_checkpoints(&dir, &premises.vault));
+    checked.extend(check_checkpoints(&dir, &premises.encryption));
     checked.extend(check_transcripts(
         Kind::Gates,
         &layout::gates_dir(&dir),
-        &premises.vault,
+        &premises.encryption,
     ));
     checked
 }
@@ -224,10 +228,10 @@ fn check_loop(premises: &Premises, loop_id: LoopId, current: Option<LoopId>) -> 
 fn no_snapshot(path: &Path, found: Option<&Snapshot>) -> Checked {
     let what = match found {
         Some(other) => format!(
-            "it is of another loop ({}); the next run archives that one with it",
+            "it belongs to another loop ({}), which the next run archives",
             other.loop_id
         ),
-        None => "there is none; a run goes on from the journal alone".to_owned(),
+        None => "missing; a run continues from the journal alone".to_owned(),
     };
     Checked::new(Verdict::Note, Kind::Snapshot, path, what)
 }
@@ -235,15 +239,15 @@ fn no_snapshot(path: &Path, found: Option<&Snapshot>) -> Checked {
 fn unread_snapshot(path: &Path, error: &StoreError) -> Checked {
     let what = match error {
         StoreError::DamagedSnapshot { what, .. } => {
-            format!("{what}; the journal has all that it held")
+            format!("{what}; the journal has the same content")
         }
         _ => chain(error),
     };
     Checked::new(Verdict::Wrong, Kind::Snapshot, path, what)
 }
 
-/// One line for all that are good, and one for each that is not.
-fn check_transcripts(kind: Kind, dir: &Path, vault: &Vault) -> Vec<Checked> {
+/// Returns one result for all valid files, and one for each invalid file.
+fn check_transcripts(kind: Kind, dir: &Path, encryption: &Encryption) -> Vec<Checked> {
     let listed = match transcripts::list(dir) {
         Ok(listed) => listed,
         Err(error) => {
@@ -253,16 +257,16 @@ fn check_transcripts(kind: Kind, dir: &Path, vault: &Vault) -> Vec<Checked> {
     };
     let read = listed
         .iter()
-        .map(|file| (file.path.clone(), read_through(&file.path, vault)));
+        .map(|file| (file.path.clone(), read_through(&file.path, encryption)));
     check_texts(kind, dir, read)
 }
 
-fn check_checkpoints(loop_dir: &Path, vault: &Vault) -> Vec<Checked> {
+fn check_checkpoints(loop_dir: &Path, encryption: &Encryption) -> Vec<Checked> {
     let dir = checkpoints::dir(loop_dir);
     match checkpoints::list(loop_dir) {
         Ok(listed) => {
             let read = listed.iter().map(|session| {
-                let read = checkpoints::read(loop_dir, *session, vault).map(drop);
+                let read = checkpoints::read(loop_dir, *session, encryption).map(drop);
                 (checkpoints::path_of(&dir, *session), read)
             });
             check_texts(Kind::Checkpoints, &dir, read)
@@ -284,10 +288,10 @@ fn check_texts(
     for (path, read) in read {
         match read {
             Ok(()) => good += 1,
-            // Pruned in between.
+            // It was deleted meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
-                let what = format!("it cannot be read ({error}); nothing but this text is lost");
+                let what = format!("it cannot be read ({error}); only this text is lost");
                 checked.push(Checked::new(Verdict::Wrong, kind, &path, what));
             }
         }
@@ -300,8 +304,8 @@ fn check_texts(
     checked
 }
 
-fn read_through(path: &Path, vault: &Vault) -> io::Result<()> {
-    let mut content = compressed::open(path, vault)?.content;
+fn read_through(path: &Path, encryption: &Encryption) -> io::Result<()> {
+    let mut content = compressed::open(path, encryption)?.content;
     loop {
         let read = content.fill_buf()?.len();
         if read == 0 {
@@ -314,12 +318,12 @@ fn read_through(path: &Path, vault: &Vault) -> io::Result<()> {
 fn check_backups(premises: &Premises, each: &mut impl FnMut(Checked)) -> Result<(), StoreError> {
     for listed in backup::list(&premises.backups.dir, None)? {
         let path = &listed.path;
-        each(match backup::read_through(path, &premises.vault) {
+        each(match backup::read_through(path, &premises.encryption) {
             Ok(_) => {
-                let what = format!("whole, taken at record {}", listed.seq);
+                let what = format!("complete, taken at record {}", listed.seq);
                 Checked::new(Verdict::Good, Kind::Backup, path, what)
             }
-            // Rotated in between.
+            // It was deleted meanwhile.
             Err(_) if !path.exists() => continue,
             Err(StoreError::DamagedBackup { what, .. }) => {
                 Checked::new(Verdict::Wrong, Kind::Backup, path, what)
@@ -340,8 +344,8 @@ fn quarantined(premises: &Premises, each: &mut impl FnMut(Checked)) {
         let name = path.file_stem().and_then(|name| name.to_str());
         let is_loop = path.is_dir() && name.and_then(layout::exact_id).is_some();
         let what = match is_loop {
-            true => format!("{bytes} bytes, a loop as it was before a restoration"),
-            false => format!("{bytes} bytes, moved out of the way and not looked at"),
+            true => format!("{bytes} bytes, a loop as it was before a restore"),
+            false => format!("{bytes} bytes, moved away and not checked"),
         };
         each(Checked::new(Verdict::Note, Kind::Quarantine, &path, what));
     }

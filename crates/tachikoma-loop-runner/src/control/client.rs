@@ -10,7 +10,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::process::peer;
 
-use super::protocol::{Hello, LINE_BYTES_MAX, PROTOCOL, Request, Response};
+use super::protocol::{ControlRequest, Hello, LINE_BYTES_MAX, PROTOCOL, Response};
 
 /// A runner answers at once. One that does not is stopped or hangs, and its caller must not hang too.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ impl Client {
     ///
     /// # Errors
     /// The runner does not answer.
-    pub async fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
+    pub async fn ask(&mut self, request: &ControlRequest) -> Result<Response, ClientError> {
         self.send(request).await?;
         self.line(Some(self.patience))
             .await?
@@ -123,7 +123,7 @@ impl Client {
     ///
     /// # Errors
     /// The runner is gone.
-    pub async fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+    pub async fn send(&mut self, request: &ControlRequest) -> Result<(), ClientError> {
         let mut line = serde_json::to_vec(request).expect("requests are plain data");
         line.push(b'\n');
         self.writer

@@ -1,10 +1,10 @@
-//! The protocol of the control socket: one JSON object per line. The runner sends [`Hello`] first. The caller sends one [`Request`] and
+//! The protocol of the control socket: one JSON object per line. The runner sends [`Hello`] first. The caller sends one [`ControlRequest`] and
 //! reads [`Response`]s until the socket closes.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
-use tachikoma_core::{Answer, Choice, LoopCommand, LoopId, Record, Seq, Status};
+use tachikoma_core::{Answer, LoopId, Record, Status};
+
+pub use crate::request::ControlRequest;
 
 /// The version of the protocol. Both sides must use the same.
 pub const PROTOCOL: u32 = 1;
@@ -21,65 +21,6 @@ pub struct Hello {
     pub version: String,
     /// The loop it runs.
     pub loop_id: LoopId,
-}
-
-/// A request of a caller.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Request {
-    /// Return the status.
-    Status,
-    /// Give the loop a command.
-    Command {
-        /// The command.
-        command: LoopCommand,
-    },
-    /// Leave a note for later sessions.
-    Note {
-        /// The note.
-        text: String,
-    },
-    /// Claim, for the current iteration, that the whole work is complete.
-    Done {
-        /// The reason.
-        #[serde(default)]
-        reason: Option<String>,
-    },
-    /// Store a value in the free map of the loop.
-    Set {
-        /// The key.
-        key: String,
-        /// The value; null removes it.
-        value: serde_json::Value,
-    },
-    /// Answer a question of the loop.
-    Answer {
-        /// The id of the question; `None` = the open one.
-        #[serde(default)]
-        id: Option<u32>,
-        /// The answer.
-        choice: Choice,
-        /// The absolute path of the file with the prompt for `edit`.
-        #[serde(default)]
-        prompt_file: Option<PathBuf>,
-    },
-    /// Turn attended mode on or off.
-    Attend {
-        /// Whether it is on.
-        on: bool,
-    },
-    /// Tell the agent something.
-    Tell {
-        /// The text.
-        text: String,
-    },
-    /// Reload the configuration.
-    Reload,
-    /// Return the records after this one as they are written.
-    Follow {
-        /// The last record that the caller has.
-        after: Seq,
-    },
 }
 
 /// A response of the runner.

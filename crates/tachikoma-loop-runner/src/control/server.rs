@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tachikoma_core::{Answer, LoopCommand, LoopId, Seq};
+use tachikoma_core::{Answer, LoopId, Seq};
 use tachikoma_process::control_socket::{ListenError, SocketFile, listen};
 use tokio::io::{
     AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
@@ -15,10 +15,11 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 
-use super::protocol::{Hello, PROTOCOL, Request, Response};
+use super::protocol::{Hello, PROTOCOL, Response};
 use crate::handle::{Gone, LoopHandle};
 use crate::notice::Notice;
-use crate::process::{Hooks, Peer, Whose};
+use crate::process::{CallerRole, Peer};
+use crate::request::{Caller, ControlRequest};
 use crate::task::Task;
 
 /// Callers served at the same time. Further ones wait.
@@ -52,7 +53,7 @@ fn free_path(runtime_dir: &Path, loop_id: LoopId) -> PathBuf {
 
 /// A listening control socket. Dropping it removes the socket and closes all connections.
 #[derive(Debug)]
-pub struct Server {
+pub struct ControlServer {
     path: PathBuf,
     /// Identifies the socket's file.
     file: SocketFile,
@@ -62,7 +63,7 @@ pub struct Server {
     task: Task,
 }
 
-impl Server {
+impl ControlServer {
     /// Listens for callers. The caller must hold the lock of the working directory, because a socket without a listener is taken for that of a
     /// dead runner and replaced.
     ///
@@ -130,7 +131,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ControlServer {
     fn drop(&mut self) {
         self.task.abort();
         // Another file at the path belongs to another runner.
@@ -216,9 +217,9 @@ async fn next_caller(
 impl CallerHandler {
     async fn serve(&self, stream: UnixStream) -> io::Result<()> {
         let credentials = stream.peer_cred()?;
-        let caller = Peer::of(&stream, credentials.pid());
+        let peer = Peer::of(&stream, credentials.pid());
         let family = self.handle.family();
-        let _permit = match is_operators(family.whose_peer(&caller)) {
+        let _permit = match family.role_of_peer(&peer).may_control() {
             true => None,
             false => match self.agent_callers.try_acquire() {
                 Ok(permit) => Some(permit),
@@ -237,7 +238,7 @@ impl CallerHandler {
         let mut line = String::new();
         let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
         tokio::time::timeout(REQUEST_TIMEOUT, reader.read_line(&mut line)).await??;
-        let request = match serde_json::from_str::<Request>(&line) {
+        let request = match serde_json::from_str::<ControlRequest>(&line) {
             Ok(request) => request,
             Err(error) => {
                 let reason = format!("the request is not understood: {error}");
@@ -245,15 +246,12 @@ impl CallerHandler {
             }
         };
         let stranger = credentials.uid() != own && credentials.uid() != 0;
-        let open = is_open_to_the_agent(&request);
-        let whose = match open {
-            true => Whose::Operator,
-            false => family.whose_peer(&caller),
-        };
-        if stranger || !is_operators(whose) {
-            let gone = whose == Whose::Gone;
+        let role = family.role_of_peer(&peer);
+        let allowed = request.is_open_to_agent() || role.may_control();
+        if stranger || !allowed {
+            let gone = role == CallerRole::Gone;
             self.handle
-                .report_refusal(name_of(&request), caller.pid(), !stranger, gone);
+                .report_refusal(request.name(), peer.pid(), !stranger, gone);
             let reason = match gone && !stranger {
                 true => {
                     "only the operator may ask this, and the caller cannot be identified: it has ended, or /proc does not show it (`hidepid`); ask as the user who runs the loop"
@@ -266,49 +264,16 @@ impl CallerHandler {
             return say(&mut writer, &Response::Refused { reason }).await;
         }
         match request {
-            Request::Status => {
+            ControlRequest::Status => {
                 let status = Box::new(self.handle.status());
                 say(&mut writer, &Response::Status { status }).await
             }
-            Request::Command { command } => {
-                let hooks = hooks_of(whose);
-                let answered = self.handle.command_of(command, hooks).await;
+            ControlRequest::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
+            request => {
+                let caller = caller_of(role);
+                let answered = self.handle.ask(request, caller).await;
                 say(&mut writer, &answer_of(answered)).await
             }
-            Request::Note { text } => {
-                let operator = is_operators(family.whose_peer(&caller));
-                let answered = self.handle.note_of(text, operator).await;
-                say(&mut writer, &answer_of(answered)).await
-            }
-            Request::Done { reason } => {
-                let answered = self.handle.done(reason).await;
-                say(&mut writer, &answer_of(answered)).await
-            }
-            Request::Answer {
-                id,
-                choice,
-                prompt_file,
-            } => {
-                let answered = self.handle.answer(id, choice, prompt_file).await;
-                say(&mut writer, &answer_of(answered)).await
-            }
-            Request::Attend { on } => {
-                let answered = self.handle.attend(on).await;
-                say(&mut writer, &answer_of(answered)).await
-            }
-            Request::Tell { text } => {
-                let answered = self.handle.tell(text).await;
-                say(&mut writer, &answer_of(answered)).await
-            }
-            Request::Reload => {
-                let answered = self.handle.reload().await;
-                say(&mut writer, &answer_of(answered)).await
-            }
-            Request::Set { key, value } => {
-                let answered = self.handle.set(key, value).await;
-                say(&mut writer, &answer_of(answered)).await
-            }
-            Request::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
         }
     }
 
@@ -348,56 +313,12 @@ impl CallerHandler {
     }
 }
 
-fn is_operators(whose: Whose) -> bool {
-    match whose {
-        Whose::Operator | Whose::Hook(_) => true,
-        // Only the agent would end without waiting for the answer.
-        Whose::Inside | Whose::Gone => false,
+fn caller_of(role: CallerRole) -> Caller {
+    match role {
+        CallerRole::Hook(hooks) => Caller::Hook(hooks),
+        CallerRole::Operator => Caller::Operator,
+        CallerRole::Inside | CallerRole::Gone => Caller::Agent,
     }
-}
-
-fn hooks_of(whose: Whose) -> Option<Hooks> {
-    match whose {
-        Whose::Hook(hooks) => Some(hooks),
-        Whose::Operator | Whose::Inside | Whose::Gone => None,
-    }
-}
-
-/// Returns whether an agent may make the request to its own loop.
-fn is_open_to_the_agent(request: &Request) -> bool {
-    match request {
-        Request::Status | Request::Note { .. } | Request::Done { .. } => true,
-        Request::Command { .. }
-        | Request::Set { .. }
-        | Request::Answer { .. }
-        | Request::Attend { .. }
-        | Request::Tell { .. }
-        | Request::Reload
-        | Request::Follow { .. } => false,
-    }
-}
-
-/// Returns the command line word for a request.
-fn name_of(request: &Request) -> String {
-    match request {
-        Request::Status => "status",
-        Request::Command { command } => match command {
-            LoopCommand::Pause(_) => "pause",
-            LoopCommand::Resume => "resume",
-            LoopCommand::Stop(_) => "stop",
-            LoopCommand::ForceReboot => "reboot",
-            LoopCommand::SkipIteration => "skip",
-        },
-        Request::Note { .. } => "note",
-        Request::Done { .. } => "done",
-        Request::Set { .. } => "state set",
-        Request::Answer { .. } => "answer",
-        Request::Attend { .. } => "attend",
-        Request::Tell { .. } => "tell",
-        Request::Reload => "reload",
-        Request::Follow { .. } => "events --follow",
-    }
-    .to_owned()
 }
 
 fn answer_of(answered: Result<Answer, Gone>) -> Response {

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::{SCRIPT_TIMEOUT, Scene};
 use crate::clock;
 use crate::prompt;
-use crate::shell::{Ended, Failure, Job, Limit, Said, Shell, TaskCommand};
+use crate::shell::{CommandOutput, Ended, Failure, Job, Limit, Shell, TaskCommand};
 use crate::task::words_of;
 
 /// People write and read objectives, so that a larger file is a mistake.
@@ -187,7 +187,7 @@ async fn ask_one(
         working_dir: scene.working_dir.clone(),
         input: serde_json::to_vec(&scene.context).unwrap_or_default(),
         limit: Limit::new(SCRIPT_TIMEOUT),
-        said: Said::tail_only(OUTPUT_BYTES_MAX),
+        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
     };
     let ended = shell.run(job, &mut orders).await;
     shell.close().await;

@@ -10,7 +10,7 @@ use super::tested::{TestHistory, TestRun, TestsRead};
 use crate::clock;
 use crate::session::transcript::Transcript;
 use crate::settings::Gate;
-use crate::shell::{Job, Limit, Said, Shell, TaskCommand};
+use crate::shell::{CommandOutput, Job, Limit, Shell, TaskCommand};
 
 /// The recorded end of a gate's output, which says what failed.
 const OUTPUT_BYTES_MAX: usize = 8 << 10;
@@ -74,14 +74,14 @@ impl GateRun {
         let read = tokio::task::spawn_blocking(move || {
             let mut read = TestsRead::default();
             for (gate, since, file) in &left {
-                let printed = file.as_deref().map(|file| (file, &before.vault));
+                let printed = file.as_deref().map(|file| (file, &before.encryption));
                 read.gate(gate, &scene.working_dir, *since, printed, all);
             }
             let tests = read.compare(scene.iteration, &before);
             (tests, read.warnings)
         });
         let (tests, warnings) = read.await.unwrap_or_else(|error| {
-            let warning = format!("what gates said of tests is not known: {error}");
+            let warning = format!("the test results of gates cannot be read: {error}");
             (None, vec![warning])
         });
         GatesRan {
@@ -104,9 +104,9 @@ impl GateRun {
             working_dir: self.scene.working_dir.clone(),
             input: Vec::new(),
             limit: Limit::new(gate.timeout.get()),
-            said: Said::whole(
+            said: CommandOutput::whole(
                 OUTPUT_BYTES_MAX,
-                file.labelled(&gate.name).kept_in(&self.history.vault),
+                file.labelled(&gate.name).kept_in(&self.history.encryption),
             ),
         }
     }

@@ -6,7 +6,7 @@ use tachikoma_core::{TestCounts, TestsReport, TestsSeen, Verdict};
 use tachikoma_test_results::{self as results, Results, ResultsError};
 
 use crate::settings::Gate;
-use crate::store::vault::Vault;
+use crate::store::encryption::Encryption;
 use crate::store::{compressed, test_history};
 use tachikoma_core::error_chain as chain;
 use tachikoma_test_results::ReportPattern;
@@ -39,7 +39,7 @@ pub(crate) struct TestHistory {
     /// Whether the work may have changed since the last run.
     pub changed: bool,
     /// Decrypts the history.
-    pub vault: Vault,
+    pub encryption: Encryption,
 }
 
 impl TestsRead {
@@ -49,7 +49,7 @@ impl TestsRead {
         gate: &Gate,
         dir: &Path,
         since: i64,
-        printed: Option<(&Path, &Vault)>,
+        printed: Option<(&Path, &Encryption)>,
         of: usize,
     ) {
         // Tests of several gates may have the same names.
@@ -69,7 +69,8 @@ impl TestsRead {
             }
             return;
         }
-        let Some(file) = printed.and_then(|(path, vault)| compressed::open(path, vault).ok())
+        let Some(file) =
+            printed.and_then(|(path, encryption)| compressed::open(path, encryption).ok())
         else {
             return;
         };
@@ -117,7 +118,7 @@ impl TestsRead {
         if !self.heard {
             return None;
         }
-        let mut books = match test_history::read(&before.dir, &before.vault) {
+        let mut books = match test_history::read(&before.dir, &before.encryption) {
             Ok(Some(books)) => books,
             Ok(None) => {
                 if before.any {

@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 
 use super::{Action, HookEvent, PlannedHook, RebootHook};
 use crate::clock;
-use crate::shell::{CancellableTask, Ended, Failure, GRACE, Job, Limit, Said, Shell, TaskCommand};
+use crate::shell::{
+    CancellableTask, CommandOutput, Ended, Failure, GRACE, Job, Limit, Shell, TaskCommand,
+};
 use crate::task::words_of;
 use tachikoma_core::error_chain as chain;
 
@@ -119,7 +121,7 @@ fn custom_values(said: &str) -> BTreeMap<String, serde_json::Value> {
 
 /// Returns the recorded end of the output.
 fn end_of(said: &str) -> String {
-    let mut tail = Said::tail_only(OUTPUT_BYTES_MAX).tail;
+    let mut tail = CommandOutput::tail_only(OUTPUT_BYTES_MAX).tail;
     tail.push(said.as_bytes());
     tail.text().unwrap_or_default()
 }
@@ -133,7 +135,7 @@ fn job(command: &str, event: &HookEvent, limit: Limit) -> serde_json::Result<Job
         working_dir: event.working_dir.clone(),
         input: serde_json::to_vec(event)?,
         limit,
-        said: Said::tail_only(HEARD_BYTES_MAX),
+        said: CommandOutput::tail_only(HEARD_BYTES_MAX),
     })
 }
 
@@ -143,7 +145,7 @@ fn failed(error: impl fmt::Display) -> Ended {
 
 fn ended(failure: Option<Failure>) -> Ended {
     Ended {
-        said: Said::tail_only(OUTPUT_BYTES_MAX),
+        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
         last_words: None,
         exit: None,
         called_off: matches!(failure, Some(Failure::CalledOff)),

@@ -13,7 +13,7 @@ pub(crate) enum Past {
 impl Past {
     /// Returns how the last iteration ended.
     fn of(state: &State) -> Self {
-        match state.frames.outcome {
+        match state.pending_hooks.outcome {
             Some(IterationOutcome::Failed) => Self::failed(state),
             Some(outcome) => Self::Over(outcome),
             None => Self::Limited,

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::format::{self, Delivery, Program};
 use super::{Address, Attempt, Delivered, Message, http};
 use crate::settings::NotifyTarget;
-use crate::shell::{Ended, Failure, Job, Limit, Said, Shell, TaskCommand};
+use crate::shell::{CommandOutput, Ended, Failure, Job, Limit, Shell, TaskCommand};
 
 /// Together with the backoff these are 15 seconds. A message about an hour ago has no use.
 pub(super) const ATTEMPTS_MAX: u32 = 5;
@@ -97,7 +97,7 @@ fn job(program: Program, message: &Message) -> Job {
         working_dir: message.event.working_dir.clone(),
         input,
         limit: Limit::new(PROGRAM_TIMEOUT),
-        said: Said::tail_only(OUTPUT_BYTES_MAX),
+        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
     }
 }
 

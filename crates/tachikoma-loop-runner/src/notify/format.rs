@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use sha2::Sha256;
 
-use super::http::Request;
+use super::http::HttpRequest;
 use super::mail::{Content, Login, Mail};
 use super::{Address, Message};
 use crate::clock;
@@ -25,7 +25,7 @@ pub(super) enum Delivery {
     /// Run a program.
     Run(Program),
     /// Send an HTTP request.
-    Post(Request),
+    Post(HttpRequest),
     /// Send a mail.
     Mail(Mail),
 }
@@ -81,8 +81,8 @@ fn url(address: &Address) -> Result<&Secret, String> {
     address.url.as_ref().ok_or("it has no address".to_owned())
 }
 
-fn json_to(url: &Secret, body: &serde_json::Value) -> Request {
-    Request {
+fn json_to(url: &Secret, body: &serde_json::Value) -> HttpRequest {
+    HttpRequest {
         url: url.clone(),
         headers: vec![json_content()],
         body: body.to_string(),
@@ -93,7 +93,7 @@ fn json_content() -> (&'static str, Secret) {
     ("content-type", "application/json".to_owned().into())
 }
 
-fn webhook(address: &Address, message: &Message) -> Result<Request, String> {
+fn webhook(address: &Address, message: &Message) -> Result<HttpRequest, String> {
     let body = payload(message)?;
     // The same for each attempt, so that a receiver can recognize a repeated message.
     let seconds = message.time.as_millis() / 1000;
@@ -106,7 +106,7 @@ fn webhook(address: &Address, message: &Message) -> Result<Request, String> {
         let value = format!("sha256={signature}");
         headers.push(("x-tachikoma-signature", value.into()));
     }
-    Ok(Request {
+    Ok(HttpRequest {
         url: url(address)?.clone(),
         headers,
         body,
@@ -125,7 +125,7 @@ pub(super) fn signature(secret: &str, seconds: i64, body: &str) -> Result<String
     }))
 }
 
-fn telegram(address: &Address, text: &str) -> Result<Request, String> {
+fn telegram(address: &Address, text: &str) -> Result<HttpRequest, String> {
     const SERVICE: &str = "https://api.telegram.org";
     let token = address.secret.as_ref().ok_or("it has no token")?;
     let chat = address.settings.chat.as_ref().ok_or("it has no chat")?;
@@ -135,7 +135,7 @@ fn telegram(address: &Address, text: &str) -> Result<Request, String> {
     Ok(json_to(&url, &json!({ "chat_id": chat, "text": text })))
 }
 
-fn ntfy(address: &Address, message: &Message, text: &str) -> Result<Request, String> {
+fn ntfy(address: &Address, message: &Message, text: &str) -> Result<HttpRequest, String> {
     let priority = match message.is_critical() {
         true => "high",
         false => "default",
@@ -152,7 +152,7 @@ fn ntfy(address: &Address, message: &Message, text: &str) -> Result<Request, Str
         let value = format!("Bearer {}", token.expose());
         headers.push(("authorization", value.into()));
     }
-    Ok(Request {
+    Ok(HttpRequest {
         url: url(address)?.clone(),
         headers,
         body: text.to_owned(),

@@ -17,14 +17,14 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A POST request. Its address and its headers can hold secrets.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct HttpRequest {
     pub url: Secret,
     pub headers: Vec<(&'static str, Secret)>,
     pub body: String,
 }
 
 /// Sends a request once. The body of the answer is not read.
-pub(super) async fn post(request: Request, proxies: &Proxies) -> Attempt {
+pub(super) async fn post(request: HttpRequest, proxies: &Proxies) -> Attempt {
     let Ok(url) = request.url.expose().parse::<Url>() else {
         return Attempt::Failed("the address is not valid".to_owned());
     };

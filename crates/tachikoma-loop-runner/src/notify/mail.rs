@@ -39,7 +39,7 @@ const SUBJECT_CHARS_MAX: usize = 150;
 /// A mail with the server that takes it.
 #[derive(Debug)]
 pub(super) struct Mail {
-    server: Server,
+    server: MailServer,
     login: Option<Login>,
     envelope: Envelope,
     bytes: Vec<u8>,
@@ -61,7 +61,7 @@ pub(super) struct Login {
     pub password: Secret,
 }
 
-struct Server {
+struct MailServer {
     host: String,
     port: u16,
     security: Security,
@@ -69,9 +69,9 @@ struct Server {
 }
 
 /// The host can be a secret.
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for MailServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Server({:?})", self.security)
+        write!(f, "MailServer({:?})", self.security)
     }
 }
 
@@ -90,7 +90,7 @@ enum Security {
 
 impl Mail {
     pub fn new(url: &Secret, login: Option<Login>, content: Content<'_>) -> Result<Self, String> {
-        let server = Server::new(url.expose(), login.is_some())?;
+        let server = MailServer::new(url.expose(), login.is_some())?;
         let from: Mailbox = content
             .from
             .parse()
@@ -141,7 +141,7 @@ impl Mail {
     }
 
     async fn exchange(&self) -> Result<(), Attempt> {
-        let Server {
+        let MailServer {
             host,
             security,
             hello,
@@ -186,7 +186,7 @@ impl Mail {
     }
 }
 
-impl Server {
+impl MailServer {
     fn new(url: &str, has_password: bool) -> Result<Self, String> {
         let url: Url = url.parse().map_err(|_| "the address is not valid")?;
         if !url.username().is_empty() || url.password().is_some() {
@@ -376,7 +376,9 @@ mod tests {
     use super::*;
 
     fn security(url: &str, has_password: bool) -> Security {
-        Server::new(url, has_password).expect("a server").security
+        MailServer::new(url, has_password)
+            .expect("a server")
+            .security
     }
 
     #[test]
@@ -402,7 +404,7 @@ mod tests {
 
     #[test]
     fn ports_are_those_of_the_protocol() {
-        let port = |url: &str| Server::new(url, false).expect("a server").port;
+        let port = |url: &str| MailServer::new(url, false).expect("a server").port;
         assert_eq!(port("smtp://host"), 25);
         assert_eq!(port("smtps://host"), 465);
         assert_eq!(port("smtp://host:587"), 587);

@@ -19,7 +19,7 @@ use crate::shell::Shell;
 
 /// The result of a test message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct TestDelivery {
     /// The name of the target in records.
     pub target: String,
     /// Why it was not delivered; `None` if it was.
@@ -35,7 +35,7 @@ pub async fn test(
     guard: &[OsString],
     proxies: &Proxies,
     number: Option<usize>,
-    mut report: impl FnMut(Sent),
+    mut report: impl FnMut(TestDelivery),
 ) {
     let addresses = Address::all(settings, secrets, proxies);
     let wanted = |address: &Address| number.is_none_or(|number| number == address.number);
@@ -75,7 +75,7 @@ pub async fn test(
             1,
         )
         .await;
-        report(Sent {
+        report(TestDelivery {
             target,
             error: delivered.error,
         });

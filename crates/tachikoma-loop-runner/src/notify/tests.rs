@@ -5,7 +5,7 @@ use std::path::Path;
 use tachikoma_core::{LoopId, State};
 
 use super::*;
-use crate::settings::{Moment, NotifyTarget};
+use crate::settings::NotifyTarget;
 
 fn notify(to: NotifyTarget) -> Notify {
     let table = format!("to = '{}'", to.word());
@@ -93,7 +93,7 @@ fn critical_messages_are_bounded_and_dropped_ones_are_reported() {
 #[tokio::test]
 async fn messages_that_were_never_tried_have_no_attempts() {
     let settings = Notify {
-        on: vec![Moment::LoopEnd, Moment::Question],
+        on: vec![HookPoint::LoopEnd, HookPoint::Question],
         ..notify(NotifyTarget::Desktop)
     };
     let mut notices = Notices::new(Address::all(
@@ -122,7 +122,7 @@ async fn messages_that_were_never_tried_have_no_attempts() {
 #[test]
 fn a_target_gets_only_the_moments_of_its_settings() {
     let settings = Notify {
-        on: vec![Moment::TestsChanged],
+        on: vec![HookPoint::TestsChanged],
         ..notify(NotifyTarget::Desktop)
     };
     let address = &Address::all(&[settings], &BTreeMap::new(), &Proxies::default())[0];

@@ -442,7 +442,7 @@ impl Actor {
         } = &mut self.features;
         let socket = control.repair_socket(&mut self.queue).await;
         // Without the key the other files could not be read. If it cannot be written, the next repair tries again.
-        let _ = self.config.vault.put_back_identity();
+        let _ = self.config.encryption.put_back_identity();
         let snapshot = match snapshots.is_damaged(&self.config, self.state.loop_id) {
             true => self.write_snapshot(Durability::Synced)?,
             false => None,
@@ -472,16 +472,16 @@ impl Actor {
     }
 
     async fn repair_journal(&mut self, now: Timestamp) -> Result<Option<String>, Abort> {
-        if self.storage.journal.wound().is_none() || !self.config.working_dir.is_dir() {
+        if self.storage.journal.damage().is_none() || !self.config.working_dir.is_dir() {
             return Ok(None);
         }
         let repaired = self
             .when_space(|storage, state| {
                 // Checked again, because an earlier attempt may have changed the file.
-                let Some(damage) = storage.journal.wound() else {
+                let Some(damage) = storage.journal.damage() else {
                     return Ok(None);
                 };
-                storage.journal.heal(damage, state, now).map(Some)
+                storage.journal.repair(damage, state, now).map(Some)
             })
             .await?;
         let Some(repaired) = repaired else {
@@ -547,7 +547,7 @@ impl Actor {
             return Ok(());
         }
         let next = self.storage.journal.part().segment;
-        let how = format!("{why}; segment {next} goes on from the full state");
+        let how = format!("{why}; segment {next} continues from the full state");
         let what = Repair::Journal;
         self.record(now, Input::Repaired { what, how }).await?;
         Ok(self.back_up()?)

@@ -6,8 +6,8 @@ mod git_worker;
 use std::time::Duration;
 
 use tachikoma_core::{
-    AgentEvent, AutocommitResult, CommitFacts, CommitMessage, CommitOrder, Effect, Generation,
-    Input, LoopChanges, Phase, Policy, Rung, State, Timestamp, TurnEnd,
+    AgentInput, AutocommitResult, CommitFacts, CommitMessage, CommitOrder, Effect, Generation,
+    Input, LoopChanges, Phase, Policy, State, StopSignal, Timestamp, TurnEnd,
 };
 use tokio::time::Instant;
 
@@ -138,7 +138,7 @@ impl Autocommit {
 
     /// Returns who made the changes that no survey has covered yet.
     pub fn change_owner(&self, context: Context<'_>) -> ChangeOwner {
-        let owed = context.state.owes_a_look();
+        let owed = context.state.needs_survey();
         match owed && self.opened {
             true => ChangeOwner::Loop,
             false => ChangeOwner::since_last_survey(owed, context.lock.died(), self.ran_until),
@@ -221,7 +221,7 @@ impl Autocommit {
     pub fn end_deferred(
         &mut self,
         generation: Generation,
-        rung: Rung,
+        rung: StopSignal,
         queue: &mut InputQueue,
     ) -> bool {
         let waits = |deferred: &mut DeferredTurn| deferred.turn.generation == generation;
@@ -234,14 +234,14 @@ impl Autocommit {
         }
         let reason = "it was ended before it began".to_owned();
         let (news, over) = match deferred.turn.start {
-            TurnStart::Launch { .. } => (AgentEvent::NotLaunched { reason }, true),
+            TurnStart::Launch { .. } => (AgentInput::NotLaunched { reason }, true),
             TurnStart::Prompt => {
                 let end = TurnEnd {
                     reason: Some(reason),
                     ..TurnEnd::default()
                 };
                 // The process of the session runs, whether or not the turn has begun.
-                (AgentEvent::TurnEnded(end), rung == Rung::Interrupt)
+                (AgentInput::TurnEnded(end), rung == StopSignal::Interrupt)
             }
         };
         if over {
@@ -337,7 +337,7 @@ pub(super) fn rolled_back(iteration: u32, result: Result<String, RollbackFailure
         Err(RollbackFailure::Partial(why)) => {
             return Input::Broken {
                 reason: format!(
-                    "the rollback is half done: {why}; mend the work tree before you go on"
+                    "the rollback is incomplete: {why}; repair the work tree before you continue"
                 ),
             };
         }
@@ -361,7 +361,7 @@ pub(super) fn no_change_detection(why: &str) -> Input {
 
 fn no_snapshot(iteration: u32, why: &str) -> Input {
     warning_input(format!(
-        "the work tree before iteration {iteration} is not kept, so that `tachikoma rollback {iteration}` cannot bring it back: {why}"
+        "there is no snapshot before iteration {iteration}, so `tachikoma rollback {iteration}` is not possible: {why}"
     ))
 }
 

@@ -154,7 +154,7 @@ impl BackupSchedule {
             let probe = CloudProbe {
                 cloud,
                 loop_id: context.state.loop_id,
-                encrypted: config.vault.seals(),
+                encrypted: config.encryption.encrypts(),
             };
             self.start_uploader(Some(probe), maintenance);
         }
@@ -187,7 +187,7 @@ impl BackupSchedule {
             true => Duration::from_secs(2),
             false => Duration::from_secs(30),
         };
-        let last = context.state.copies.last.as_ref();
+        let last = context.state.uploads.last.as_ref();
         let recorded = last.map(|last| last.name.clone());
         Some(self.uploader.take()?.drain(recorded, now() + time))
     }
@@ -220,10 +220,10 @@ pub(super) fn lost_loop_warning(config: &LoopConfig, current: Option<LoopId>) ->
         return None;
     }
     let backups = config.backups();
-    let lost = backup::of_lost_loop(&backups.dir, &config.working_dir, &config.vault)?;
+    let lost = backup::of_lost_loop(&backups.dir, &config.working_dir, &config.encryption)?;
     let words = lost.words(&config.working_dir);
     Some(format!(
-        "this is a new loop, but there was another one here: {words}"
+        "this is a new loop, but backups of another one are here: {words}"
     ))
 }
 

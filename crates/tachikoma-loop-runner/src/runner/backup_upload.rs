@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::queue::warning_input;
 use crate::clock;
-use crate::cloud::{Cloud, Error, SendError, Sent};
+use crate::cloud::{Cloud, Error, SendError, UploadedBackup};
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 
@@ -218,12 +218,15 @@ impl CloudProbe {
             Ok(Err(error)) => {
                 let why = chain(&error);
                 return Some(format!(
-                    "no backup can be copied as it is: {why}; the loop goes on, and each one is tried"
+                    "backups cannot be uploaded now: {why}; the loop continues and tries each of them"
                 ));
             }
             Err(_) => return None,
         };
-        let clear = listed.iter().filter(|copied| !copied.is_sealed()).count();
+        let clear = listed
+            .iter()
+            .filter(|copied| !copied.is_encrypted())
+            .count();
         (encrypted && clear > 0).then(|| {
             format!(
                 "copies of this loop in {url} that are not encrypted: {clear}; delete them by hand, or they go when newer ones take their place"
@@ -292,7 +295,7 @@ async fn upload_all(
 
 /// The result of an upload.
 enum UploadResult {
-    Uploaded(PendingUpload, Sent),
+    Uploaded(PendingUpload, UploadedBackup),
     Failed(Incident),
     /// The file was deleted, and no newer backup waits.
     FileGone,
@@ -306,7 +309,7 @@ async fn another(mut waiting: watch::Receiver<Option<PendingUpload>>) {
 }
 
 /// Deletes old backups in the object store. Returns the incident if that fails.
-async fn prune(pending: &PendingUpload, sent: &Sent) -> Option<Incident> {
+async fn prune(pending: &PendingUpload, sent: &UploadedBackup) -> Option<Incident> {
     let error = match timeout(PRUNE_TIMEOUT, pending.cloud.prune(sent)).await {
         Ok(Ok(())) => return None,
         Ok(Err(error)) => chain(&error),

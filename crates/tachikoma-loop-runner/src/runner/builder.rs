@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use tachikoma_core::{Launch, PromptSource};
 use tachikoma_fs::RALPH_DIR;
 
-use crate::cloud::Surroundings;
+use crate::cloud::CloudEnvironment;
 use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
 use crate::process::{self, Adoption};
 use crate::settings::{AgentName, Secret, Settings};
+use crate::store::encryption::{Encryption, IDENTITY, KeySource, Passphrase};
 use crate::store::recover::Loss;
-use crate::store::vault::{IDENTITY, KeySource, Passphrase, Vault};
 
 use super::LoopRunner;
 use super::open::OpenError;
@@ -150,7 +150,7 @@ impl LoopBuilder {
             ..Launch::default()
         };
         Ok(LoopConfig {
-            vault: vault(&working_dir, &self.settings),
+            encryption: encryption(&working_dir, &self.settings),
             settings: self.settings,
             working_dir,
             launch,
@@ -169,7 +169,7 @@ impl LoopBuilder {
             loss: Loss::Refuse,
             cgroup: true,
             secrets: self.secrets,
-            surroundings: Surroundings::default(),
+            cloud_environment: CloudEnvironment::default(),
             disk_full_timeout: DISK_FULL_TIMEOUT,
         })
     }
@@ -184,10 +184,10 @@ impl LoopBuilder {
 }
 
 /// Returns the encryption that the settings name. A passphrase comes from its file only.
-fn vault(working_dir: &Path, settings: &Settings) -> Vault {
+fn encryption(working_dir: &Path, settings: &Settings) -> Encryption {
     let state = &settings.state;
     let resolve = |path: &PathBuf| working_dir.join(path);
-    Vault::new(KeySource {
+    Encryption::new(KeySource {
         encrypt: state.encrypt,
         recipients: state.encrypt_recipients.clone(),
         identity_file: state.encrypt_identity_file.as_ref().map(resolve),

@@ -108,7 +108,7 @@ impl Checks {
                 any: progress.tests.is_some(),
                 changed: progress.untested || context.policy.autocommit.is_none(),
                 dir,
-                vault: config.vault.clone(),
+                encryption: config.encryption.clone(),
             },
             shell: context.shell(),
         };
@@ -159,7 +159,7 @@ impl Checks {
         } = ran;
         for result in &mut results {
             let Some(file) = &result.file else { continue };
-            maintenance.compress_transcript(file.into(), &context.config.vault);
+            maintenance.compress_transcript(file.into(), &context.config.encryption);
             // The directory of the loop may move, so that only the name of the file is recorded.
             let name = Path::new(file).file_name();
             result.file = name.map(|name| name.to_string_lossy().into_owned());
@@ -197,7 +197,7 @@ impl Checks {
         let Some(history) = self.unwritten_history.take() else {
             return;
         };
-        let written = test_history::write(&context.loop_dir(), history, &context.config.vault);
+        let written = test_history::write(&context.loop_dir(), history, &context.config.encryption);
         if let Err(error) = written {
             queue.warn(format!(
                 "the history of the tests cannot be written: {}",

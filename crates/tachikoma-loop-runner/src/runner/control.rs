@@ -6,13 +6,13 @@ use tachikoma_core::{Answer, Input, Ticket};
 use tokio::sync::oneshot;
 
 use super::queue::InputQueue;
-use crate::control::Server;
+use crate::control::ControlServer;
 use tachikoma_core::error_chain as chain;
 
 /// The control socket, and a reply channel for each request that the core has to answer.
 #[derive(Debug)]
 pub(super) struct Control {
-    server: Option<Server>,
+    server: Option<ControlServer>,
     replies: HashMap<Ticket, oneshot::Sender<Answer>>,
     last_ticket: Ticket,
     /// Whether a warning said that the socket cannot be created again.
@@ -20,7 +20,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub fn new(server: Server) -> Self {
+    pub fn new(server: ControlServer) -> Self {
         Self {
             server: Some(server),
             replies: HashMap::new(),
@@ -29,11 +29,15 @@ impl Control {
         }
     }
 
-    /// Returns the ticket under which the core answers a request.
-    pub fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
+    /// Returns the ticket under which the core answers the next request.
+    pub fn next_ticket(&mut self) -> Ticket {
         self.last_ticket = self.last_ticket.next();
-        self.replies.insert(self.last_ticket, reply);
         self.last_ticket
+    }
+
+    /// Keeps the reply channel of a request until the core answers it.
+    pub fn await_answer(&mut self, ticket: Ticket, reply: oneshot::Sender<Answer>) {
+        self.replies.insert(ticket, reply);
     }
 
     /// Passes the core's answer on.
@@ -55,7 +59,7 @@ impl Control {
             Ok(false) => None,
             Ok(true) => {
                 self.warned = false;
-                Some("its file was gone; it was made anew".to_owned())
+                Some("its file was missing and was created again".to_owned())
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.warned, true) {

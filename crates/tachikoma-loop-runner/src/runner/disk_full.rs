@@ -7,6 +7,7 @@ use tachikoma_core::{Answer, LoopCommand, LoopState, Outcome};
 
 use super::error::Abort;
 use crate::handle::LoopRequest;
+use crate::request::ControlRequest;
 
 /// How often the runner tries to write. There is no system call that waits for space.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,29 +23,26 @@ pub(super) fn filter_request(
     request: LoopRequest,
     current: LoopState,
 ) -> Result<Option<LoopRequest>, Abort> {
-    let (command, reply) = match request {
-        LoopRequest::Command { command, reply, .. } => (Some(command), reply),
-        LoopRequest::Set { reply, .. }
-        | LoopRequest::Note { reply, .. }
-        | LoopRequest::Done { reply, .. }
-        | LoopRequest::Operator { reply, .. } => (None, reply),
-        other => return Ok(Some(other)),
+    let LoopRequest::Ask { request, reply, .. } = request else {
+        return Ok(Some(request));
     };
     // The caller may have gone.
     if reply.is_closed() {
         return Ok(None);
     }
-    if let Some(LoopCommand::Stop(_)) = command {
-        let note = "stopped; the disk is full, so that the stop is not recorded".to_owned();
+    if let ControlRequest::Command {
+        command: LoopCommand::Stop(_),
+    } = request
+    {
+        let note = "stopped; the disk is full, so the stop was not recorded".to_owned();
         let _ = reply.send(Answer::Accepted { note });
         return Err(Abort::Unrecorded(Outcome::Operator));
     }
     let _ = reply.send(Answer::Refused {
         current,
-        reason:
-            "the disk is full: nothing can be written down, and so nothing but `stop` can be done; \
-                 make room, and the loop goes on by itself"
-                .to_owned(),
+        reason: "the disk is full: nothing can be recorded, so only `stop` is possible; \
+                 free some space, and the loop continues by itself"
+            .to_owned(),
     });
     Ok(None)
 }

@@ -6,9 +6,10 @@ use super::autocommit::GitReply;
 use super::hook_runner::HooksEnded;
 use super::maintenance::MaintenanceEvent;
 use super::notifier::DeliveryEnded;
-use super::session::SessionEvent;
 use crate::gates::CheckOutput;
 use crate::handle::LoopRequest;
+use crate::process::GuardReport;
+use crate::session::process::ReaderEvent;
 use crate::shell::TaskResult;
 
 /// What happened next.
@@ -36,7 +37,8 @@ pub(super) enum Event {
     Hooks(HooksEnded),
     Delivery(DeliveryEnded),
     Check(TaskResult<CheckOutput>),
-    Session(SessionEvent),
+    Guard(GuardReport),
+    Agent(ReaderEvent),
 }
 
 /// Waits for a moment; without one, does not return. Cancel-safe.

@@ -1,6 +1,6 @@
 //! The features of the runner. Each owns its state, its tasks and its threads.
 
-use tachikoma_core::{Effect, Input, LoopCommand, OperatorRequest, Urgency};
+use tachikoma_core::{Effect, Input};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ use super::snapshots::Snapshots;
 use super::turn::{TurnOrder, TurnStart};
 use crate::clock::Clock;
 use crate::handle::{Channels, LoopRequest};
-use crate::process::Hooks;
+use crate::request::ControlRequest;
 
 /// All features. A feature starts work when the actor tells it, and never waits; `next_event` waits for what comes of it, and `shutdown`
 /// ends it.
@@ -92,7 +92,7 @@ impl Features {
             ended = hooks.next_event(), if accepts => Event::Hooks(ended),
             ended = notifier.next_event(), if accepts => Event::Delivery(ended),
             result = checks.next_event(), if accepts => Event::Check(result),
-            event = session.next_event(), if accepts => Event::Session(event),
+            event = session.next_event(), if accepts => event,
         }
     }
 
@@ -125,9 +125,10 @@ impl Features {
             Event::Hooks(ended) => hooks.ended(context, ended),
             Event::Delivery(ended) => notifier.ended(context, ended),
             Event::Check(result) => checks.ended(context, result, maintenance, queue),
-            Event::Session(event) => {
+            Event::Guard(event) => session.guard_event(context, event, queue),
+            Event::Agent(event) => {
                 session
-                    .event(context, event, clock, maintenance, queue)
+                    .reader_event(context, event, clock, maintenance, queue)
                     .await
             }
             _ => None,
@@ -197,9 +198,9 @@ impl Features {
             }
             Effect::Close { generation } => self.session.close_stdin(generation),
             Effect::SampleProcesses { generation } => self.session.sample_processes(generation),
-            Effect::Signal { generation, rung } => {
-                if !self.autocommit.end_deferred(generation, rung, queue) {
-                    self.session.signal(context, generation, rung);
+            Effect::Signal { generation, signal } => {
+                if !self.autocommit.end_deferred(generation, signal, queue) {
+                    self.session.signal(context, generation, signal);
                 }
             }
             Effect::RunHooks { point, reason } => {
@@ -257,45 +258,33 @@ impl Features {
     pub fn request(&mut self, context: Context<'_>, request: LoopRequest) -> Option<Input> {
         match request {
             // The caller no longer waits.
-            LoopRequest::Command { reply, .. }
-            | LoopRequest::Set { reply, .. }
-            | LoopRequest::Note { reply, .. }
-            | LoopRequest::Done { reply, .. }
-            | LoopRequest::Operator { reply, .. }
-                if reply.is_closed() =>
-            {
+            LoopRequest::Ask { reply, .. } if reply.is_closed() => None,
+            LoopRequest::Ask {
+                request: ControlRequest::Reload,
+                reply,
+                ..
+            } => {
+                let current = context.state.public();
+                self.reload.request(context.handle, current, reply);
                 None
             }
-            LoopRequest::Command {
-                command,
-                hooks,
+            LoopRequest::Ask {
+                request,
+                caller,
                 reply,
             } => {
-                let ticket = self.control.ticket(reply);
-                Some(match (hooks, command) {
-                    // The loop waits for the hook. The stop is recorded, and takes effect after the hook.
-                    (Some(Hooks::Framing), LoopCommand::Stop(Urgency::Graceful)) => {
-                        let wish = OperatorRequest::StopAfterHooks;
-                        Input::OperatorRequest { ticket, wish }
+                let ticket = self.control.next_ticket();
+                match operator::input(context, request, caller, ticket) {
+                    Ok(input) => {
+                        self.control.await_answer(ticket, reply);
+                        Some(input)
                     }
-                    (_, command) => Input::Command { ticket, command },
-                })
+                    Err(reason) => {
+                        refuse(reply, context.state.public(), reason);
+                        None
+                    }
+                }
             }
-            LoopRequest::Operator { request, reply } => match operator::wish(context, request) {
-                Ok(Some(wish)) => {
-                    let ticket = self.control.ticket(reply);
-                    Some(Input::OperatorRequest { ticket, wish })
-                }
-                Ok(None) => {
-                    let current = context.state.public();
-                    self.reload.request(context.handle, current, reply);
-                    None
-                }
-                Err(reason) => {
-                    refuse(reply, context.state.public(), reason);
-                    None
-                }
-            },
             LoopRequest::Reloaded { read, reply } => {
                 let current = context.state.public();
                 self.reload.finished(context.handle, current);
@@ -305,36 +294,19 @@ impl Features {
                 }
                 Some(match *read {
                     Ok(read) => {
-                        let wish = self.reload.wish(context, read);
-                        let ticket = self.control.ticket(reply);
-                        Input::OperatorRequest { ticket, wish }
+                        let request = self.reload.request_of(context, read);
+                        let ticket = self.control.next_ticket();
+                        self.control.await_answer(ticket, reply);
+                        Input::OperatorRequest { ticket, request }
                     }
                     Err(why) => {
                         let warning = format!(
-                            "the configuration was not read again, and holds as it was: {why}"
+                            "the configuration was not reloaded, and the old one stays in effect: {why}"
                         );
                         refuse(reply, current, warning.clone());
                         warning_input(warning)
                     }
                 })
-            }
-            LoopRequest::Set { key, value, reply } => {
-                let ticket = self.control.ticket(reply);
-                Some(Input::CustomSet { ticket, key, value })
-            }
-            LoopRequest::Note {
-                text,
-                operator,
-                reply,
-            } => Some(Input::Note {
-                ticket: self.control.ticket(reply),
-                text,
-                tell: false,
-                operator,
-            }),
-            LoopRequest::Done { reason, reply } => {
-                let ticket = self.control.ticket(reply);
-                Some(Input::CompletionClaimed { ticket, reason })
             }
             LoopRequest::Incident(incident) => Some(Input::Incident(incident)),
             // The actor handles the other requests.

@@ -66,7 +66,7 @@ impl HookRunner {
         queue: &mut InputQueue,
     ) {
         let event = HookEvent::new(point, reason, context.state, &context.config.working_dir);
-        if point.kind() != HookKind::Beside {
+        if point.kind() != HookKind::Background {
             let plan = self.plan(context, event);
             self.framing = Some(HookRun::begin(plan, self.framing.take()));
             return;
@@ -86,8 +86,8 @@ impl HookRunner {
 
     fn plan(&self, context: Context<'_>, event: HookEvent) -> HookPlan {
         let hooks = match event.point.kind() {
-            HookKind::Framing | HookKind::Reboot => Hooks::Framing,
-            HookKind::Beside => Hooks::Beside,
+            HookKind::Blocking | HookKind::Reboot => Hooks::Framing,
+            HookKind::Background => Hooks::Beside,
         };
         HookPlan {
             hooks: self.registry.planned(event.point, &context.config.settings),

@@ -20,9 +20,9 @@ use crate::git::{CancelToken, ChangeOwner};
 use crate::session::transcripts;
 use crate::store::StoreError;
 use crate::store::backup::{self, Backups, Moment};
+use crate::store::encryption::Encryption;
 use crate::store::journal::segment;
 use crate::store::layout::gates_dir;
-use crate::store::vault::Vault;
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 
@@ -54,9 +54,15 @@ pub(super) enum MaintenanceTask {
     /// Compress closed segments of the journal.
     CompressSegments(segment::Closed),
     /// Compress one closed transcript.
-    CompressTranscript { path: PathBuf, vault: Vault },
+    CompressTranscript {
+        path: PathBuf,
+        encryption: Encryption,
+    },
     /// Compress all transcripts of the loop. None of them is being written.
-    CompressTranscripts { directory: PathBuf, vault: Vault },
+    CompressTranscripts {
+        directory: PathBuf,
+        encryption: Encryption,
+    },
     /// Delete transcripts of old iterations.
     PruneTranscripts { directory: PathBuf, keep: usize },
     /// Delete old loops.
@@ -65,7 +71,7 @@ pub(super) enum MaintenanceTask {
         state_dir: PathBuf,
         backups: PathBuf,
         current: LoopId,
-        vault: Vault,
+        encryption: Encryption,
     },
     /// Back up the loop as it was at a moment, and queue the backup for upload.
     Backup {
@@ -139,11 +145,14 @@ impl MaintenanceTask {
             Self::CompressSegments(closed) => {
                 let _ = closed.compress(canceled);
             }
-            Self::CompressTranscript { path, vault } => {
-                let _ = transcripts::compress(&path, &vault, canceled);
+            Self::CompressTranscript { path, encryption } => {
+                let _ = transcripts::compress(&path, &encryption, canceled);
             }
-            Self::CompressTranscripts { directory, vault } => {
-                let _ = transcripts::compress_closed(&directory, &vault, canceled);
+            Self::CompressTranscripts {
+                directory,
+                encryption,
+            } => {
+                let _ = transcripts::compress_closed(&directory, &encryption, canceled);
             }
             Self::PruneTranscripts { directory, keep } => {
                 let _ = transcripts::prune(&directory, keep);
@@ -153,14 +162,14 @@ impl MaintenanceTask {
                 state_dir,
                 backups,
                 current,
-                vault,
+                encryption,
             } => {
                 let pruned = retention::prune(
                     &working_dir,
                     &state_dir,
                     &backups,
                     current,
-                    &vault,
+                    &encryption,
                     canceled,
                 );
                 let troubles = pruned.unwrap_or_else(|error| vec![chain(&error)]);
@@ -271,9 +280,9 @@ impl Maintenance {
     }
 
     /// Compresses a closed file of an agent's or a gate's output.
-    pub fn compress_transcript(&mut self, path: PathBuf, vault: &Vault) {
-        let vault = vault.clone();
-        self.submit(MaintenanceTask::CompressTranscript { path, vault });
+    pub fn compress_transcript(&mut self, path: PathBuf, encryption: &Encryption) {
+        let encryption = encryption.clone();
+        self.submit(MaintenanceTask::CompressTranscript { path, encryption });
     }
 
     /// Prunes transcripts, once in some iterations.
@@ -293,7 +302,7 @@ impl Maintenance {
         }
         self.submit(MaintenanceTask::PruneLoops {
             working_dir: config.working_dir.clone(),
-            vault: config.vault.clone(),
+            encryption: config.encryption.clone(),
             state_dir: config.resolve(&config.settings.session.state_dir),
             backups: config.backups().dir,
             current: context.state.loop_id,
@@ -312,7 +321,7 @@ impl Maintenance {
                 self.submit(prune_task(context, directory.clone()));
                 self.submit(MaintenanceTask::CompressTranscripts {
                     directory,
-                    vault: context.config.vault.clone(),
+                    encryption: context.config.encryption.clone(),
                 });
             }
         }

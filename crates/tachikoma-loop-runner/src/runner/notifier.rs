@@ -66,40 +66,28 @@ impl Notifier {
 
     /// Returns the points that a record is reported as; each target gets the first one that it subscribes to.
     fn points(&self, event: &LoopEvent) -> Vec<HookPoint> {
-        if matches!(event, LoopEvent::IterationFailed { .. }) {
-            return vec![HookPoint::Error, HookPoint::IterationEnd];
-        }
-        if matches!(event, LoopEvent::IterationLimited(_)) {
-            return vec![HookPoint::LimitWait, HookPoint::IterationEnd];
-        }
-        let point = if matches!(event, LoopEvent::IterationCompleted { .. }) {
-            HookPoint::IterationEnd
-        } else if matches!(event, LoopEvent::IterationStarted { .. }) {
-            HookPoint::IterationStart
-        } else if matches!(event, LoopEvent::RebootStarted { .. }) {
-            HookPoint::BeforeReboot
-        } else if matches!(event, LoopEvent::RebootCompleted { .. }) {
-            HookPoint::AfterReboot
-        } else if matches!(event, LoopEvent::ProgressMeasured(measured) if measured.score == 0) {
-            HookPoint::NoProgress
-        } else if let LoopEvent::TestsRan(report) = event
-            && report.is_news(self.targets.tests.as_ref())
-        {
-            HookPoint::TestsChanged
-        } else if matches!(event, LoopEvent::Operator(OperatorEvent::Asked(_))) {
-            HookPoint::Question
-        } else if matches!(event, LoopEvent::Started { .. }) {
-            HookPoint::LoopStart
-        } else if matches!(event, LoopEvent::SessionStarted { .. }) {
-            HookPoint::SessionStart
-        } else if matches!(event, LoopEvent::SessionEnded { .. }) {
-            HookPoint::SessionEnd
-        } else if matches!(event, LoopEvent::Error { .. }) {
-            return vec![HookPoint::LoopEnd, HookPoint::Error];
-        } else if event.is_terminal() {
-            HookPoint::LoopEnd
-        } else {
-            return Vec::new();
+        let point = match event {
+            LoopEvent::IterationFailed { .. } => {
+                return vec![HookPoint::Error, HookPoint::IterationEnd];
+            }
+            LoopEvent::IterationLimited(_) => {
+                return vec![HookPoint::LimitWait, HookPoint::IterationEnd];
+            }
+            LoopEvent::Error { .. } => return vec![HookPoint::LoopEnd, HookPoint::Error],
+            LoopEvent::IterationCompleted { .. } => HookPoint::IterationEnd,
+            LoopEvent::IterationStarted { .. } => HookPoint::IterationStart,
+            LoopEvent::RebootStarted { .. } => HookPoint::BeforeReboot,
+            LoopEvent::RebootCompleted { .. } => HookPoint::AfterReboot,
+            LoopEvent::ProgressMeasured(measured) if measured.score == 0 => HookPoint::NoProgress,
+            LoopEvent::TestsRan(report) if report.is_news(self.targets.tests.as_ref()) => {
+                HookPoint::TestsChanged
+            }
+            LoopEvent::Operator(OperatorEvent::Asked(_)) => HookPoint::Question,
+            LoopEvent::Started { .. } => HookPoint::LoopStart,
+            LoopEvent::SessionStarted { .. } => HookPoint::SessionStart,
+            LoopEvent::SessionEnded { .. } => HookPoint::SessionEnd,
+            event if event.is_terminal() => HookPoint::LoopEnd,
+            _ => return Vec::new(),
         };
         vec![point]
     }
@@ -151,33 +139,32 @@ impl Notifier {
 fn facts(context: Context<'_>, point: HookPoint, event: &LoopEvent) -> HookEvent {
     let (state, dir) = (context.state, &context.config.working_dir);
     let facts = |point, reason| HookEvent::new(point, reason, state, dir);
-    if let LoopEvent::IterationFailed {
-        iteration, failure, ..
-    } = event
-    {
-        let past = Past::Failed(Some(failure.to_string()));
-        facts(point, None).of_iteration(*iteration, &past, state)
-    } else if let LoopEvent::IterationCompleted { report, .. } = event {
-        let past = Past::Over(report.outcome);
-        facts(point, None).of_iteration(report.iteration, &past, state)
-    } else if let LoopEvent::IterationLimited(limited) = event {
-        facts(point, None).of_iteration(limited.iteration, &Past::Limited, state)
-    } else if let LoopEvent::IterationStarted { iteration, .. } = event {
-        HookEvent {
+    match event {
+        LoopEvent::IterationFailed {
+            iteration, failure, ..
+        } => {
+            let past = Past::Failed(Some(failure.to_string()));
+            facts(point, None).of_iteration(*iteration, &past, state)
+        }
+        LoopEvent::IterationCompleted { report, .. } => {
+            let past = Past::Over(report.outcome);
+            facts(point, None).of_iteration(report.iteration, &past, state)
+        }
+        LoopEvent::IterationLimited(limited) => {
+            facts(point, None).of_iteration(limited.iteration, &Past::Limited, state)
+        }
+        LoopEvent::IterationStarted { iteration, .. } => HookEvent {
             iteration: *iteration,
             reason_text: format!("iteration {iteration} begins"),
             ..facts(point, None)
+        },
+        LoopEvent::RebootStarted { reason, .. } | LoopEvent::RebootCompleted { reason, .. } => {
+            facts(point, Some(reason.clone()))
         }
-    } else if let LoopEvent::RebootStarted { reason, .. }
-    | LoopEvent::RebootCompleted { reason, .. } = event
-    {
-        facts(point, Some(reason.clone()))
-    } else if event.is_terminal() {
-        HookEvent {
+        event if event.is_terminal() => HookEvent {
             point,
             ..facts(HookPoint::LoopEnd, None)
-        }
-    } else {
-        facts(point, None)
+        },
+        _ => facts(point, None),
     }
 }

@@ -23,11 +23,11 @@ use super::reload::Reload;
 use super::session::Session;
 use super::snapshots::{SavedSnapshot, Snapshots};
 use super::storage::Storage;
-use crate::admin::reencrypt::{Kept, Resealed};
+use crate::admin::reencrypt::{Reencrypted, StoredFiles};
 use crate::admin::restore;
 use crate::clock::Clock;
 use crate::config::{AgentError, LoopConfig, OpenCodeServer};
-use crate::control::Server;
+use crate::control::ControlServer;
 use crate::git::snapshots;
 use crate::handle;
 use crate::notify::{Address, Notices};
@@ -35,8 +35,8 @@ use crate::process::control_socket::ListenError;
 use crate::process::{Family, orphans};
 use crate::prompt::{self, PromptError};
 use crate::settings::AgentName;
+use crate::store::epochs::Epochs;
 use crate::store::journal::Journal;
-use crate::store::lives::Lives;
 use crate::store::lock::{Holder, LockError, WorkLock};
 use crate::store::recover::{self, Loss, Source, Taken};
 use crate::store::temporary::{self, TemporaryStore};
@@ -149,10 +149,10 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
         temporary::clear(&config.temporary_dir, dead.loop_id);
         if !layout::loop_dir(&config.working_dir, dead.loop_id).exists() {
             // The loop was not to be kept.
-            let _ = snapshots::delete_all_around(&config.working_dir, dead.loop_id);
+            let _ = snapshots::delete_all_in(&config.working_dir, dead.loop_id);
         }
     }
-    config.vault.prepare()?;
+    config.encryption.prepare()?;
     let Opened {
         journal,
         state,
@@ -163,14 +163,18 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
         before,
         temporary,
     } = if config.settings.state.enabled {
-        let current = loops::current(&config.working_dir, &config.snapshot_path(), &config.vault)?;
+        let current = loops::current(
+            &config.working_dir,
+            &config.snapshot_path(),
+            &config.encryption,
+        )?;
         check_dirs(&config, current)?;
         open_journal(&config, current, leftovers.len())?
     } else {
         begin_temporary(&config)?
     };
     let (handle, channels) = handle::channel(&state, Family::new(config.adoption));
-    let bound = Server::bind(&config.runtime_dir, state.loop_id, handle.clone());
+    let bound = ControlServer::bind(&config.runtime_dir, state.loop_id, handle.clone());
     // A new loop that cannot run must not replace the loop before it.
     let discard = || {
         if found == FoundLoop::Nothing {
@@ -195,7 +199,7 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     let mut targets = Notices::new(Address::all(
         &config.settings.notify,
         &config.secrets,
-        &config.surroundings.proxies(),
+        &config.cloud_environment.proxies(),
     ));
     targets.tests.clone_from(&state.progress.tests);
     let features = Features {
@@ -245,11 +249,15 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
 /// # Errors
 /// A key is missing or wrong.
 fn check_keys(config: &LoopConfig) -> Result<(), StoreError> {
-    config.vault.check_apart(&config.working_dir)?;
+    config.encryption.check_apart(&config.working_dir)?;
     if config.settings.state.enabled {
-        key_check::check_keys(&config.vault, &config.working_dir, &config.snapshot_path())?;
+        key_check::check_keys(
+            &config.encryption,
+            &config.working_dir,
+            &config.snapshot_path(),
+        )?;
     }
-    config.vault.check(&[])
+    config.encryption.check(&[])
 }
 
 /// Checks everything that can be checked before a file is changed.
@@ -282,25 +290,25 @@ fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, St
     if !config.settings.state.enabled {
         return Ok(None);
     }
-    let resealed = Kept {
+    let reencrypted = StoredFiles {
         working_dir: &config.working_dir,
         snapshot: &config.snapshot_path(),
         state_dir: &config.resolve(&config.settings.session.state_dir),
         backups: &config.backups().dir,
         written: &journal.part().path,
-        vault: &config.vault,
+        encryption: &config.encryption,
     }
-    .reseal()?;
-    let now = match config.vault.seals() {
+    .reencrypt()?;
+    let now = match config.encryption.encrypts() {
         true => "encrypted now, to the keys of today",
         false => "in clear text now",
     };
-    let Resealed {
+    let Reencrypted {
         done,
         salvaged,
         locked,
         odd,
-    } = resealed;
+    } = reencrypted;
     let mut said = Vec::new();
     if done > 0 {
         said.push(format!(
@@ -309,7 +317,7 @@ fn reencrypt(config: &LoopConfig, journal: &Journal) -> Result<Option<Input>, St
     }
     if salvaged > 0 {
         said.push(format!(
-            "{salvaged} files did not open whole: what opens of them was rewritten, and they are in .ralph/quarantine/ as they were, for \
+            "{salvaged} damaged files could be decrypted in part: the readable part was rewritten, and the originals are in .ralph/quarantine/, for \
              which the old key is needed"
         ));
     }
@@ -386,9 +394,9 @@ fn prepare_snapshot(
     }
     let path = config.snapshot_path();
     if *found == FoundLoop::Nothing {
-        archive::make_way(&config.working_dir, before, &path, &config.vault)?;
+        archive::make_way(&config.working_dir, before, &path, &config.encryption)?;
     }
-    archive::archive_others(&config.working_dir, loop_id, &path, &config.vault)?;
+    archive::archive_others(&config.working_dir, loop_id, &path, &config.encryption)?;
     atomic_file::remove_remains(&path);
     let backups = config.backups().dir;
     if backups.starts_with(config.working_dir.join(RALPH_DIR)) {
@@ -396,12 +404,15 @@ fn prepare_snapshot(
     } else {
         // Other loops may write there.
         let dir = layout::loop_dir(&config.working_dir, loop_id);
-        backup::remove_remains(&backups, Lives::of(&dir, &config.vault).current().as_ref());
+        backup::remove_remains(
+            &backups,
+            Epochs::of(&dir, &config.encryption).current().as_ref(),
+        );
     }
     Ok(SavedSnapshot::find(
         &config.packed_snapshot_path(),
         loop_id,
-        &config.vault,
+        &config.encryption,
     ))
 }
 
@@ -411,7 +422,7 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
     let temporary = TemporaryStore::create(&config.temporary_dir, loop_id)?;
     let mut clock = Clock::starting_after(Timestamp::default());
     let dir = layout::loop_dir(temporary.root(), loop_id);
-    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.encryption)?;
     Ok(Opened {
         journal,
         state,
@@ -452,10 +463,12 @@ fn open_journal(
             Some(found.open(&dir, &config.working_dir)?)
         }
         // A file of a newer version is never overwritten.
-        None if !config.new_loop => match snapshot::read(&config.snapshot_path(), &config.vault) {
-            Err(error @ StoreError::NewerSnapshot { .. }) => return Err(error.into()),
-            Err(_) | Ok(_) => None,
-        },
+        None if !config.new_loop => {
+            match snapshot::read(&config.snapshot_path(), &config.encryption) {
+                Err(error @ StoreError::NewerSnapshot { .. }) => return Err(error.into()),
+                Err(_) | Ok(_) => None,
+            }
+        }
         Some(_) | None => None,
     };
     if let Some(taken) = before {
@@ -500,7 +513,7 @@ fn open_journal(
     let mut clock = Clock::starting_after(last.map(|found| found.state.time).unwrap_or_default());
     let loop_id = new_loop_id(config);
     let dir = layout::loop_dir(&config.working_dir, loop_id);
-    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.vault)?;
+    let (journal, state) = Journal::create(&dir, loop_id, clock.now(), &config.encryption)?;
     Ok(Opened {
         journal,
         state,

@@ -73,9 +73,9 @@ impl OwnServer {
             user: None,
             signals: StopSignals::Crash,
             by: StartedBy::Command,
-            told_when_idle: true,
+            idle_is_reported: true,
             hidden: context.secret_names(),
-            keeps_log: !config.vault.seals(),
+            keeps_log: !config.encryption.encrypts(),
             reader: None,
         };
         let started = Supervisor::start(settings).await;
@@ -92,7 +92,7 @@ impl OwnServer {
     /// The agent does not work in the server now. A server that has grown too large is replaced.
     pub fn idle(&self) {
         if let Some(supervisor) = &self.supervisor {
-            supervisor.boundary();
+            supervisor.report_idle();
         }
     }
 

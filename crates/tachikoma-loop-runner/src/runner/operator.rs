@@ -1,24 +1,48 @@
-//! What the operator asks of the loop besides commands: answers to questions, words to the agent, attended mode.
+//! Turns requests of callers into inputs of the core.
 
 use std::path::Path;
 
-use tachikoma_core::{EditedPrompt, OperatorRequest, PromptSource};
+use tachikoma_core::{
+    EditedPrompt, Input, LoopCommand, OperatorRequest, PromptSource, Ticket, Urgency,
+};
 
 use super::context::Context;
-use crate::handle::ControlRequest;
+use crate::process::Hooks;
 use crate::prompt;
+use crate::request::{Caller, ControlRequest};
 use crate::store::prompts;
 use tachikoma_core::error_chain as chain;
 
-/// Returns what the core has to decide about a request; `None` for a reload, which reads the settings first.
+/// Returns the input for a request that the core answers under `ticket`.
 ///
 /// # Errors
 /// The request is refused, with the reason.
-pub(super) fn wish(
+pub(super) fn input(
     context: Context<'_>,
     request: ControlRequest,
-) -> Result<Option<OperatorRequest>, String> {
-    Ok(Some(match request {
+    caller: Caller,
+    ticket: Ticket,
+) -> Result<Input, String> {
+    let request = match request {
+        // The loop waits for the hook. The stop is recorded, and takes effect after the hook.
+        ControlRequest::Command {
+            command: LoopCommand::Stop(Urgency::Graceful),
+        } if caller == Caller::Hook(Hooks::Framing) => OperatorRequest::StopAfterHooks,
+        ControlRequest::Command { command } => return Ok(Input::Command { ticket, command }),
+        ControlRequest::Set { key, value } => {
+            return Ok(Input::CustomSet { ticket, key, value });
+        }
+        ControlRequest::Note { text } => {
+            return Ok(Input::Note {
+                ticket,
+                text,
+                tell: false,
+                operator: caller != Caller::Agent,
+            });
+        }
+        ControlRequest::Done { reason } => {
+            return Ok(Input::CompletionClaimed { ticket, reason });
+        }
         ControlRequest::Answer {
             id,
             choice,
@@ -35,8 +59,11 @@ pub(super) fn wish(
         ControlRequest::Hold { id, writing } => OperatorRequest::Hold { id, writing },
         ControlRequest::Attend { on } => OperatorRequest::Attend { on },
         ControlRequest::Tell { text } => OperatorRequest::Tell { text },
-        ControlRequest::Reload => return Ok(None),
-    }))
+        ControlRequest::Status | ControlRequest::Follow { .. } | ControlRequest::Reload => {
+            return Err("the core does not answer this".to_owned());
+        }
+    };
+    Ok(Input::OperatorRequest { ticket, request })
 }
 
 /// Stores a prompt before it is recorded: the journal names it by its file.
@@ -47,5 +74,6 @@ fn store_prompt(context: Context<'_>, path: &Path) -> Result<EditedPrompt, Strin
     };
     let words = prompt::read(&source, &context.config.working_dir);
     let words = words.map_err(|error| chain(&error))?;
-    prompts::keep(&context.loop_dir(), &words, &context.config.vault).map_err(|error| chain(&error))
+    prompts::keep(&context.loop_dir(), &words, &context.config.encryption)
+        .map_err(|error| chain(&error))
 }

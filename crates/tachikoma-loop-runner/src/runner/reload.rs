@@ -84,7 +84,7 @@ impl Reload {
     }
 
     /// Returns what the core has to decide about settings that were read.
-    pub fn wish(&mut self, context: Context<'_>, read: ReloadedSettings) -> OperatorRequest {
+    pub fn request_of(&mut self, context: Context<'_>, read: ReloadedSettings) -> OperatorRequest {
         let ReloadedSettings { settings, launch } = read;
         let live = Live::of(&context.config.settings, &settings);
         let launch = Launch {

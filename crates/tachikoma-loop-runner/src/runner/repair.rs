@@ -1,6 +1,6 @@
 //! Repair of the loop's own files that the agent or another program destroyed: when they are checked, and the repair of the lock.
 
-use tachikoma_core::{AgentEvent, Input};
+use tachikoma_core::{AgentInput, Input};
 
 use super::error::{Abort, RunError};
 use super::session::Session;
@@ -25,11 +25,11 @@ pub(super) fn is_due_before(input: &Input) -> bool {
         | Input::HooksRan { .. } => true,
         Input::Agent { event, .. } => matches!(
             event,
-            AgentEvent::NotLaunched { .. }
-                | AgentEvent::Opened
-                | AgentEvent::TurnEnded(_)
-                | AgentEvent::Exited { .. }
-                | AgentEvent::GuardLost
+            AgentInput::NotLaunched { .. }
+                | AgentInput::Opened
+                | AgentInput::TurnEnded(_)
+                | AgentInput::Exited { .. }
+                | AgentInput::GuardLost
         ),
         Input::Suspended { .. }
         | Input::SnapshotTaken { .. }

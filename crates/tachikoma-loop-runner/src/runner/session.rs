@@ -1,7 +1,7 @@
 //! The agent's session: the guard, the agent's process, its prompts, and what its events mean to the core.
 
+mod agent_input;
 mod launch;
-mod observation;
 mod patterns;
 mod process_sample;
 mod prompts;
@@ -11,13 +11,16 @@ use std::io;
 use std::time::Duration;
 
 use tachikoma_agents::{
-    self as agents, FailureClass, Message, Observation, Turn, TurnOutcome, TurnResult,
+    self as agents, AgentEvent, FailureClass, Message, Turn, TurnOutcome, TurnResult,
     is_conversation_id,
 };
-use tachikoma_core::{AgentEvent, Generation, Input, Rung, SessionNo, Spent, TurnEnd, microusd};
+use tachikoma_core::{
+    AgentInput, Generation, Input, SessionNo, Spent, StopSignal, TurnEnd, microusd,
+};
 use tokio::sync::broadcast;
 
 use super::context::Context;
+use super::event::Event;
 use super::maintenance::Maintenance;
 use super::program::{path_with_ourselves, search_path};
 use super::queue::{InputQueue, warning_input};
@@ -25,18 +28,18 @@ use super::turn::{TurnOrder, TurnStart};
 use crate::advice;
 use crate::clock::Clock;
 use crate::notice::Notice;
-use crate::process::{Guard, GuardError, GuardNews, Spawn, input, lines, output};
+use crate::process::{Guard, GuardError, GuardReport, Spawn, input, lines, output};
 use crate::session::process::{LiveLaunch, ReaderEvent};
 use crate::session::pump::{Output, Pump};
 use crate::session::stdin::{AgentStdin, StdinError};
 use crate::settings::Settings;
 use tachikoma_core::error_chain as chain;
 
+use agent_input::{agent_input, quota};
 use launch::{
     ATTEMPT, ITERATION, budget_left_microusd, close_transcript, prepare_transcripts, spawn_failure,
     transcript, turn_variables,
 };
-use observation::{observation_news, quota};
 use patterns::Patterns;
 use process_sample::ProcessSample;
 use prompts::Prompts;
@@ -65,15 +68,6 @@ pub(super) struct Session {
     cost_unknown: bool,
     /// Where the agent's output is shown.
     notices: broadcast::Sender<Notice>,
-}
-
-/// An event of the session.
-#[derive(Debug)]
-pub(super) enum SessionEvent {
-    Guard(GuardNews),
-    Agent(ReaderEvent),
-    /// A sample of the agent's processes.
-    Sampled(Input),
 }
 
 impl Session {
@@ -111,49 +105,31 @@ impl Session {
 
     /// Waits for the next event of the guard, of a sample or of the agent. The agent, which may write without pause, comes last.
     /// Cancel-safe.
-    pub async fn next_event(&mut self) -> SessionEvent {
+    pub async fn next_event(&mut self) -> Event {
         tokio::select! {
             biased;
-            event = guard_event(self.guard.as_mut()) => SessionEvent::Guard(event),
-            input = sampled(&mut self.sample) => SessionEvent::Sampled(input),
-            event = agent_event(self.launch.as_mut()) => SessionEvent::Agent(event),
+            event = guard_event(self.guard.as_mut()) => Event::Guard(event),
+            input = sampled(&mut self.sample) => Event::Input(input),
+            event = next_reader_event(self.launch.as_mut()) => Event::Agent(event),
         }
     }
 
-    /// Returns what the core learns of an event.
-    pub async fn event(
+    /// Returns what the core learns of an event of the guard.
+    pub fn guard_event(
         &mut self,
         context: Context<'_>,
-        event: SessionEvent,
-        clock: &mut Clock,
-        maintenance: &mut Maintenance,
+        event: GuardReport,
         queue: &mut InputQueue,
     ) -> Option<Input> {
         match event {
-            SessionEvent::Guard(event) => self.guard_event(context, event, queue),
-            SessionEvent::Sampled(input) => Some(input),
-            SessionEvent::Agent(event) => {
-                self.agent_event(context, event, clock, maintenance, queue)
-                    .await
-            }
-        }
-    }
-
-    fn guard_event(
-        &mut self,
-        context: Context<'_>,
-        event: GuardNews,
-        queue: &mut InputQueue,
-    ) -> Option<Input> {
-        match event {
-            GuardNews::Spawned { generation, pid } => {
+            GuardReport::Spawned { generation, pid } => {
                 let pid = u32::try_from(pid).unwrap_or_default();
                 Some(Input::Agent {
                     generation: Generation(generation),
-                    event: AgentEvent::Launched { pid },
+                    event: AgentInput::Launched { pid },
                 })
             }
-            GuardNews::SpawnFailed {
+            GuardReport::SpawnFailed {
                 generation,
                 subject,
                 errno,
@@ -164,11 +140,11 @@ impl Session {
                 self.abandon(generation);
                 queue.push(Input::Agent {
                     generation,
-                    event: AgentEvent::NotLaunched { reason },
+                    event: AgentInput::NotLaunched { reason },
                 });
                 None
             }
-            GuardNews::Exited {
+            GuardReport::Exited {
                 generation,
                 exit,
                 leftovers,
@@ -183,7 +159,7 @@ impl Session {
                     ))
                 })
             }
-            GuardNews::Lost { survivors } => {
+            GuardReport::Lost { survivors } => {
                 let generation = context.state.generation;
                 self.guard = None;
                 self.abandon(generation);
@@ -199,13 +175,14 @@ impl Session {
                 }
                 Some(Input::Agent {
                     generation,
-                    event: AgentEvent::GuardLost,
+                    event: AgentInput::GuardLost,
                 })
             }
         }
     }
 
-    async fn agent_event(
+    /// Returns what the core learns of an event of the agent's reader.
+    pub async fn reader_event(
         &mut self,
         context: Context<'_>,
         event: ReaderEvent,
@@ -215,10 +192,10 @@ impl Session {
     ) -> Option<Input> {
         let generation = self.launch.as_ref()?.generation;
         let news = match event {
-            ReaderEvent::Output => AgentEvent::Output,
-            ReaderEvent::StreamEnded => AgentEvent::StreamEnded,
-            ReaderEvent::Observed(observation) => {
-                return self.observed(context, generation, observation, clock, queue);
+            ReaderEvent::Output => AgentInput::Output,
+            ReaderEvent::StreamEnded => AgentInput::StreamEnded,
+            ReaderEvent::Agent(event) => {
+                return self.agent_event(context, generation, event, clock, queue);
             }
             ReaderEvent::TranscriptClosed(transcript) => {
                 close_transcript(context, transcript, maintenance, queue);
@@ -237,29 +214,29 @@ impl Session {
         })
     }
 
-    /// Returns what the core learns of an observation.
-    fn observed(
+    /// Returns what the core learns of an event of the agent.
+    fn agent_event(
         &mut self,
         context: Context<'_>,
         generation: Generation,
-        observation: Observation,
+        event: AgentEvent,
         clock: &mut Clock,
         queue: &mut InputQueue,
     ) -> Option<Input> {
-        let news = match observation {
-            Observation::Cost(None) => {
+        let news = match event {
+            AgentEvent::Cost(None) => {
                 self.cost_is_unknown(context, queue);
                 return None;
             }
-            Observation::Allowance(allowance) => {
+            AgentEvent::Allowance(allowance) => {
                 let windows = allowance.windows.into_iter().map(quota);
                 queue.extend(windows.map(|window| Input::Agent {
                     generation,
-                    event: AgentEvent::Quota(window),
+                    event: AgentInput::Quota(window),
                 }));
                 return None;
             }
-            Observation::SessionKnown(session) => {
+            AgentEvent::SessionKnown(session) => {
                 self.check_version(context, session.version, queue);
                 let agent_id = session.session_id;
                 if !is_conversation_id(&agent_id) {
@@ -268,17 +245,17 @@ impl Session {
                         "the agent's name for its session is not a valid id: {shown:?}; the next iteration starts a new session"
                     )));
                 }
-                AgentEvent::SessionNamed { agent_id }
+                AgentInput::SessionNamed { agent_id }
             }
-            Observation::BackgroundTasks(count) => {
+            AgentEvent::BackgroundTasks(count) => {
                 self.launch.as_mut()?.background_tasks = count;
                 return None;
             }
-            Observation::Resulted(result) => {
+            AgentEvent::Resulted(result) => {
                 let more = self.launch.as_ref()?.background_tasks > 0 || result.queued > 0;
-                AgentEvent::TurnEnded(self.turn_ended(context, *result, more, clock, queue))
+                AgentInput::TurnEnded(self.turn_ended(context, *result, more, clock, queue))
             }
-            observation => observation_news(observation)?,
+            event => agent_input(event)?,
         };
         Some(Input::Agent {
             generation,
@@ -300,7 +277,7 @@ impl Session {
         if !context.agent.is_tried(&version) {
             let name = context.agent.name();
             queue.warn(format!(
-                "{name} {version} has not been tried with this version of tachikoma; going on"
+                "{name} {version} has not been tested with this version of tachikoma; continuing"
             ));
         }
         self.agent_version = Some(version);
@@ -311,7 +288,7 @@ impl Session {
         if !std::mem::replace(&mut self.cost_unknown, true) {
             let name = context.agent.name();
             queue.warn(format!(
-                "{name} cannot say what a turn costs while it runs: max_cost_usd is looked at between iterations only"
+                "{name} does not report the cost of a running turn: max_cost_usd is checked between iterations only"
             ));
         }
     }
@@ -407,7 +384,7 @@ impl Session {
             .flatten();
         queue.push(Input::Agent {
             generation,
-            event: AgentEvent::Exited {
+            event: AgentInput::Exited {
                 exit,
                 claimed,
                 stop_pattern,
@@ -525,9 +502,9 @@ impl Session {
 
     /// Ends the agent, or interrupts its turn. An interrupt is a message where the agent knows one, because a signal would end its process
     /// and its conversation.
-    pub fn signal(&mut self, context: Context<'_>, generation: Generation, rung: Rung) {
+    pub fn signal(&mut self, context: Context<'_>, generation: Generation, rung: StopSignal) {
         let word = context.agent.line(&Message::Interrupt);
-        if rung == Rung::Interrupt
+        if rung == StopSignal::Interrupt
             && let (Some(word), Some(launch)) = (word, self.launch_of(generation))
             && launch.write_line(word).is_ok()
         {
@@ -580,7 +557,7 @@ impl Session {
             }
             Err(reason) => queue.push(Input::Agent {
                 generation,
-                event: AgentEvent::TurnEnded(TurnEnd {
+                event: AgentInput::TurnEnded(TurnEnd {
                     reason: Some(reason),
                     ..TurnEnd::default()
                 }),
@@ -612,7 +589,7 @@ impl Session {
         if let Err(reason) = started {
             queue.push(Input::Agent {
                 generation: turn.generation,
-                event: AgentEvent::NotLaunched { reason },
+                event: AgentInput::NotLaunched { reason },
             });
         }
     }
@@ -724,8 +701,8 @@ impl Session {
             let exited = async {
                 loop {
                     match guard.next().await {
-                        GuardNews::Exited { .. } | GuardNews::Lost { .. } => return,
-                        GuardNews::Spawned { .. } | GuardNews::SpawnFailed { .. } => {}
+                        GuardReport::Exited { .. } | GuardReport::Lost { .. } => return,
+                        GuardReport::Spawned { .. } | GuardReport::SpawnFailed { .. } => {}
                     }
                 }
             };
@@ -763,14 +740,14 @@ impl Session {
     }
 }
 
-async fn guard_event(guard: Option<&mut Guard>) -> GuardNews {
+async fn guard_event(guard: Option<&mut Guard>) -> GuardReport {
     match guard {
         Some(guard) => guard.next().await,
         None => std::future::pending().await,
     }
 }
 
-async fn agent_event(launch: Option<&mut LiveLaunch>) -> ReaderEvent {
+async fn next_reader_event(launch: Option<&mut LiveLaunch>) -> ReaderEvent {
     match launch {
         Some(launch) => launch.next_event().await,
         None => std::future::pending().await,

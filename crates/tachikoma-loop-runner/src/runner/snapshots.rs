@@ -15,8 +15,8 @@ use super::storage::Storage;
 use crate::clock;
 use crate::config::LoopConfig;
 use crate::store::StoreError;
+use crate::store::encryption::Encryption;
 use crate::store::snapshot::{self, Durability, Snapshot};
-use crate::store::vault::Vault;
 use tachikoma_core::error_chain as chain;
 
 /// How often the lock file is touched while a time budget counts. When the power fails, at most this much time is not counted.
@@ -78,9 +78,9 @@ pub(super) struct SavedSnapshot {
 
 impl SavedSnapshot {
     /// Reads the snapshot of a loop.
-    pub fn find(path: &Path, loop_id: LoopId, vault: &Vault) -> Option<Self> {
+    pub fn find(path: &Path, loop_id: LoopId, encryption: &Encryption) -> Option<Self> {
         let mark = FileMark::of(path)?;
-        let found = snapshot::read(path, vault).ok().flatten()?;
+        let found = snapshot::read(path, encryption).ok().flatten()?;
         let seq = found.seq;
         (found.loop_id == loop_id).then_some(Self { mark, seq })
     }
@@ -154,7 +154,7 @@ impl Snapshots {
             return true;
         }
         // The file may have been touched, or moved and copied back.
-        let found = SavedSnapshot::find(&path, loop_id, &config.vault);
+        let found = SavedSnapshot::find(&path, loop_id, &config.encryption);
         let same = found.filter(|found| found.seq == saved.seq);
         same.map(|found| *saved = found).is_some()
     }
@@ -174,11 +174,11 @@ impl Snapshots {
         }
         let working_dir = &config.working_dir;
         Ok(Some(match quarantine(working_dir, path)? {
-            None => "its file was gone; it was written anew".to_owned(),
+            None => "its file was missing and was written again".to_owned(),
             Some(moved) => {
                 let shown = moved.strip_prefix(working_dir).unwrap_or(&moved);
                 format!(
-                    "its file was changed; it was written anew; what was found is at {}",
+                    "its file was changed and was written again; the changed file is at {}",
                     shown.display()
                 )
             }
@@ -217,7 +217,7 @@ impl Snapshots {
         let moved = self.quarantine_foreign(config, state.loop_id, &path);
         let written = moved.and_then(|wrong| {
             let (plain, packing) = (config.snapshot_path(), config.packing());
-            let mark = snapshot.write_marked(&plain, packing, durability, &config.vault)?;
+            let mark = snapshot.write_marked(&plain, packing, durability, &config.encryption)?;
             Ok((wrong, mark))
         });
         match written {
@@ -228,7 +228,7 @@ impl Snapshots {
             }
             Err(error) => {
                 // The file may be complete, and only its sync failed.
-                let found = SavedSnapshot::find(&path, state.loop_id, &config.vault);
+                let found = SavedSnapshot::find(&path, state.loop_id, &config.encryption);
                 if let Some(found) = found.filter(|found| found.seq == seq) {
                     self.last = Some(found);
                 }

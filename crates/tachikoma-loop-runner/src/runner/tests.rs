@@ -1,6 +1,6 @@
 //! A task of the runner that panics: the loop ends with an error that names it.
 
-use crate::store::vault::Vault;
+use crate::store::encryption::Encryption;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn config(dir: &Path) -> LoopConfig {
     settings.agents.command.program = vec!["true".to_owned()];
     let text = "work".to_owned();
     LoopConfig {
-        vault: Vault::plain(),
+        encryption: Encryption::plain(),
         settings,
         working_dir: dir.to_owned(),
         launch: Launch {
@@ -43,7 +43,7 @@ fn config(dir: &Path) -> LoopConfig {
         loss: Loss::Refuse,
         cgroup: false,
         secrets: std::collections::BTreeMap::new(),
-        surroundings: crate::cloud::Surroundings::default(),
+        cloud_environment: crate::cloud::CloudEnvironment::default(),
         disk_full_timeout: DISK_FULL_TIMEOUT,
     }
 }
@@ -75,7 +75,7 @@ async fn panic_of_the_output_reader_ends_the_loop_with_an_error() {
     let mut ends = 0;
     journal::read_records(
         &layout::loop_dir(dir.path(), loop_id),
-        &Vault::plain(),
+        &Encryption::plain(),
         Seq(0),
         |record| {
             ends += usize::from(matches!(record.event, LoopEvent::Error { .. }));

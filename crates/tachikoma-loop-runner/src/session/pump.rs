@@ -24,7 +24,7 @@ const FINAL_TEXT_BYTES_MAX: usize = 64 * 1024;
 const BYTES_PER_TURN: usize = 256 * 1024;
 
 /// Gets the lines of both streams as they come.
-pub type Sink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
+pub type LineSink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
 
 /// The result of one [`Pump::read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl Pump {
     /// Waits for output and reads one piece of it. `sink` gets the lines and must not block, because the agent waits for it.
     ///
     /// Cancel-safe: everything that was read was passed on.
-    pub async fn read(&mut self, sink: &mut Sink<'_>) -> Flow {
+    pub async fn read(&mut self, sink: &mut LineSink<'_>) -> Flow {
         if self.bytes_this_turn >= BYTES_PER_TURN {
             self.bytes_this_turn = 0;
             tokio::task::yield_now().await;
@@ -149,7 +149,7 @@ impl Pump {
     }
 
     /// Reads the rest after the agent's exit, until both streams end or the time is over.
-    pub async fn drain(&mut self, sink: &mut Sink<'_>) -> Drained {
+    pub async fn drain(&mut self, sink: &mut LineSink<'_>) -> Drained {
         let to_the_end = async { while self.read(sink).await != Flow::Ended {} };
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, to_the_end).await;
         for source in [&mut self.stdout, &mut self.stderr] {
@@ -181,7 +181,7 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, stream: Stream, sink: &mut Sink<'_>) -> Taken {
+    fn take(&mut self, stream: Stream, sink: &mut LineSink<'_>) -> Taken {
         let source = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
@@ -210,7 +210,7 @@ impl Pump {
         Taken::Some
     }
 
-    fn ended(&mut self, stream: Stream, sink: &mut Sink<'_>) -> Flow {
+    fn ended(&mut self, stream: Stream, sink: &mut LineSink<'_>) -> Flow {
         match stream {
             Stream::Stdout => self.stdout.close(sink),
             Stream::Stderr => self.stderr.close(sink),
@@ -224,7 +224,7 @@ impl Pump {
 
 impl Source {
     /// A line at the end without a newline is a line too.
-    fn close(&mut self, sink: &mut Sink<'_>) {
+    fn close(&mut self, sink: &mut LineSink<'_>) {
         let stream = self.stream;
         self.pipe = None;
         self.lines.finish(&mut |line| sink(stream, line));

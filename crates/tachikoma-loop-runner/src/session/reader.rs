@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tachikoma_agents::{Decoder, Observation, line::Line};
+use tachikoma_agents::{AgentEvent, Decoder, line::Line};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -28,7 +28,7 @@ pub(crate) enum ReaderEvent {
     /// The agent wrote something other than pings. Reported once per interval.
     Output,
     /// The decoder has read something from the output.
-    Observed(Observation),
+    Agent(AgentEvent),
     /// The agent has closed its output and still runs.
     StreamEnded,
     /// The transcript of a turn is closed.
@@ -59,7 +59,7 @@ pub(super) struct Reader {
 /// What was read and is not yet reported.
 struct LineHandler {
     shown: LiveOutput,
-    observations: Vec<Observation>,
+    events: Vec<AgentEvent>,
     /// The last line on standard error.
     last_words: String,
     /// Lines that the decoder did not understand.
@@ -97,7 +97,7 @@ impl Reader {
             events,
             lines: LineHandler {
                 shown,
-                observations: Vec::new(),
+                events: Vec::new(),
                 last_words: String::new(),
                 not_understood: 0,
                 reports_text: false,
@@ -178,8 +178,8 @@ impl Reader {
     }
 
     async fn report(&mut self) {
-        for observation in std::mem::take(&mut self.lines.observations) {
-            self.send(ReaderEvent::Observed(observation)).await;
+        for event in std::mem::take(&mut self.lines.events) {
+            self.send(ReaderEvent::Agent(event)).await;
         }
     }
 
@@ -203,24 +203,24 @@ impl LineHandler {
             }
             return self.shown.show(stream, &line.text);
         }
-        let observations = decoder.observe(&line.text);
+        let events = decoder.decode(&line.text);
         if self.piece != Piece::Output {
-            self.piece = match observations[..] {
-                [Observation::Ping] => Piece::Pings,
+            self.piece = match events[..] {
+                [AgentEvent::Ping] => Piece::Pings,
                 _ => Piece::Output,
             };
         }
-        for observation in observations {
-            if let Some(shown) = shown(&observation) {
+        for event in events {
+            if let Some(shown) = shown(&event) {
                 for line in shown.lines() {
                     self.shown.show(stream, line);
                 }
             }
-            match observation {
-                Observation::NotUnderstood(_) => self.not_understood += 1,
-                Observation::Ping => {}
-                Observation::Said(_) if !self.reports_text => {}
-                observation => self.observations.push(observation),
+            match event {
+                AgentEvent::NotUnderstood(_) => self.not_understood += 1,
+                AgentEvent::Ping => {}
+                AgentEvent::Said(_) if !self.reports_text => {}
+                event => self.events.push(event),
             }
         }
     }
@@ -233,21 +233,21 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// Returns the text of an observation that is shown to the user.
-fn shown(observation: &Observation) -> Option<String> {
-    Some(match observation {
-        Observation::Said(text) | Observation::NotUnderstood(text) => text.clone(),
-        Observation::Retrying(retry) => format!(
+/// Returns the text of an event that is shown to the user.
+fn shown(event: &AgentEvent) -> Option<String> {
+    Some(match event {
+        AgentEvent::Said(text) | AgentEvent::NotUnderstood(text) => text.clone(),
+        AgentEvent::Retrying(retry) => format!(
             "[the model's service: {}, attempt {} of {}, next in {:.1} s]",
             retry.error,
             retry.attempt,
             retry.attempts_max,
             Duration::from_millis(retry.delay_ms).as_secs_f64()
         ),
-        Observation::AwaitingServer(why) => format!("[waiting for the OpenCode server: {why}]"),
-        Observation::RequestFailed { text, .. } if !text.is_empty() => format!("[{text}]"),
-        Observation::ModelFellBack { from, to } => format!("[{to} answers instead of {from}]"),
-        Observation::Compacted { tokens_before, .. } => {
+        AgentEvent::AwaitingServer(why) => format!("[waiting for the OpenCode server: {why}]"),
+        AgentEvent::RequestFailed { text, .. } if !text.is_empty() => format!("[{text}]"),
+        AgentEvent::ModelFellBack { from, to } => format!("[{to} answers instead of {from}]"),
+        AgentEvent::Compacted { tokens_before, .. } => {
             format!("[the agent compacted its context of {tokens_before} tokens]")
         }
         _ => return None,

@@ -15,8 +15,8 @@ use tachikoma_fs::RALPH_DIR;
 
 use crate::clock::Clock;
 use crate::store::compressed;
-use crate::store::vault::lines::{OnDamage, Sealer};
-use crate::store::vault::{self, Vault};
+use crate::store::encryption::lines::{LineEncryptor, OnDamage};
+use crate::store::encryption::{self, Encryption};
 
 /// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
 const REPEATS_MAX: u32 = 100;
@@ -37,7 +37,7 @@ pub struct Transcript {
     label: Option<String>,
     head_bytes_max: u64,
     tail_bytes_max: u64,
-    vault: Vault,
+    encryption: Encryption,
     open: Option<Box<Open>>,
 }
 
@@ -46,54 +46,54 @@ pub struct Transcript {
 struct Open {
     directory: OwnedFd,
     name: String,
-    vault: Vault,
-    head: Sink,
+    encryption: Encryption,
+    head: TranscriptFile,
     head_bytes: u64,
     /// The two tails; the second is the one being written.
-    tails: [Option<Tail>; 2],
+    tails: [Option<TranscriptTail>; 2],
     /// Bytes of tails that were given up for newer ones.
     omitted_bytes: u64,
 }
 
 #[derive(Debug)]
-struct Tail {
+struct TranscriptTail {
     suffix: &'static str,
-    sink: Sink,
+    sink: TranscriptFile,
     bytes: u64,
 }
 
-/// A file that is sealed line by line, or is not.
+/// A file that is encrypted line by line, or is not.
 #[derive(Debug)]
-struct Sink {
+struct TranscriptFile {
     file: File,
     form: Form,
 }
 
 #[derive(Debug)]
 enum Form {
-    Sealed {
-        sealer: Sealer,
+    Encrypted {
+        line_encryptor: LineEncryptor,
         /// How many pieces were written.
         pieces: u64,
         /// What is written next.
         buffer: Vec<u8>,
     },
     Clear {
-        /// What was written, as long as it could become the beginning of something sealed.
+        /// What was written, as long as it could become the beginning of something encrypted.
         begins: Option<Vec<u8>>,
     },
 }
 
-impl Sink {
-    fn new(file: File, vault: &Vault, name: &str) -> io::Result<Self> {
-        let begun = Sealer::begin(
-            vault,
+impl TranscriptFile {
+    fn new(file: File, encryption: &Encryption, name: &str) -> io::Result<Self> {
+        let begun = LineEncryptor::begin(
+            encryption,
             name.to_owned(),
             Clock::starting_after(Timestamp::default()).now(),
         )?;
         let form = match begun {
-            Some((sealer, buffer)) => Form::Sealed {
-                sealer,
+            Some((line_encryptor, buffer)) => Form::Encrypted {
+                line_encryptor,
                 pieces: 0,
                 buffer,
             },
@@ -107,14 +107,14 @@ impl Sink {
     /// Adds a piece, in one write.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.form {
-            Form::Sealed { .. } if bytes.is_empty() => Ok(()),
-            Form::Sealed {
-                sealer,
+            Form::Encrypted { .. } if bytes.is_empty() => Ok(()),
+            Form::Encrypted {
+                line_encryptor,
                 pieces,
                 buffer,
             } => {
                 *pieces += 1;
-                sealer.seal(*pieces, bytes, buffer);
+                line_encryptor.encrypt(*pieces, bytes, buffer);
                 let written = self.file.write_all(buffer);
                 buffer.clear();
                 written
@@ -122,13 +122,13 @@ impl Sink {
             Form::Clear { begins } => {
                 if let Some(mut text) = begins.take() {
                     text.extend_from_slice(bytes);
-                    match vault::begins_as_sealed(&text) {
+                    match encryption::looks_encrypted(&text) {
                         None => *begins = Some(text),
                         Some(false) => {}
                         Some(true) => {
                             self.file.set_len(0)?;
                             self.file.rewind()?;
-                            return self.file.write_all(&[vault::APART, &text].concat());
+                            return self.file.write_all(&[encryption::APART, &text].concat());
                         }
                     }
                 }
@@ -138,9 +138,9 @@ impl Sink {
     }
 
     /// Adds all that another one holds.
-    fn add(&mut self, mut other: File, vault: &Vault) -> io::Result<()> {
+    fn add(&mut self, mut other: File, encryption: &Encryption) -> io::Result<()> {
         other.rewind()?;
-        let mut content = vault.unseal(other, OnDamage::Fail)?.content;
+        let mut content = encryption.decrypt(other, OnDamage::Fail)?.content;
         loop {
             let piece = content.fill_buf()?;
             let length = piece.len();
@@ -168,15 +168,15 @@ impl Transcript {
             label: None,
             head_bytes_max,
             tail_bytes_max,
-            vault: Vault::plain(),
+            encryption: Encryption::plain(),
             open: None,
         }
     }
 
-    /// Has it written as the vault wants it.
+    /// Has it written as the encryption wants it.
     #[must_use]
-    pub fn kept_in(mut self, vault: &Vault) -> Self {
-        self.vault = vault.clone();
+    pub fn kept_in(mut self, encryption: &Encryption) -> Self {
+        self.encryption = encryption.clone();
         self
     }
 
@@ -198,7 +198,7 @@ impl Transcript {
         let open = match &mut self.open {
             Some(open) => open,
             None => {
-                let opened = Open::create(&self.directory, &self.stem(), &self.vault)?;
+                let opened = Open::create(&self.directory, &self.stem(), &self.encryption)?;
                 self.open.insert(Box::new(opened))
             }
         };
@@ -230,7 +230,7 @@ impl Transcript {
 }
 
 impl Open {
-    fn create(path: &Path, stem: &str, vault: &Vault) -> io::Result<Self> {
+    fn create(path: &Path, stem: &str, encryption: &Encryption) -> io::Result<Self> {
         let directory = open_directory(path)?;
         for repeat in 1..=REPEATS_MAX {
             let name = match repeat {
@@ -244,8 +244,8 @@ impl Open {
                 }
                 Ok(head) => {
                     return Ok(Self {
-                        head: Sink::new(head, vault, &name)?,
-                        vault: vault.clone(),
+                        head: TranscriptFile::new(head, encryption, &name)?,
+                        encryption: encryption.clone(),
                         directory,
                         name,
                         head_bytes: 0,
@@ -282,7 +282,7 @@ impl Open {
     }
 
     /// Gives up the older tail and begins a new one in its place.
-    fn turn(&mut self) -> io::Result<&mut Tail> {
+    fn turn(&mut self) -> io::Result<&mut TranscriptTail> {
         let [older, newer] = &mut self.tails;
         let fresh = match older.take() {
             Some(mut tail) => {
@@ -290,9 +290,9 @@ impl Open {
                 tail.sink.file.rewind()?;
                 self.omitted_bytes += tail.bytes;
                 let name = format!("{}{}", self.name, tail.suffix);
-                Tail {
+                TranscriptTail {
                     suffix: tail.suffix,
-                    sink: Sink::new(tail.sink.file, &self.vault, &name)?,
+                    sink: TranscriptFile::new(tail.sink.file, &self.encryption, &name)?,
                     bytes: 0,
                 }
             }
@@ -301,9 +301,9 @@ impl Open {
                 let suffix = if newer.is_none() { first } else { second };
                 let name = format!("{}{suffix}", self.name);
                 let file = create_file(&self.directory, &name)?;
-                Tail {
+                TranscriptTail {
                     suffix,
-                    sink: Sink::new(file, &self.vault, &name)?,
+                    sink: TranscriptFile::new(file, &self.encryption, &name)?,
                     bytes: 0,
                 }
             }
@@ -319,7 +319,7 @@ impl Open {
             self.head.write(words.as_bytes())?;
         }
         for tail in self.tails.into_iter().flatten() {
-            self.head.add(tail.sink.file, &self.vault)?;
+            self.head.add(tail.sink.file, &self.encryption)?;
             let name = format!("{}{}", self.name, tail.suffix);
             rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?;
         }
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_kept_as_it_came_however_it_was_cut() {
+    fn short_output_is_stored_unchanged_in_any_chunks() {
         let text = b"abcdefghijklmnopqrstuvwxyz";
         for bytes_max in [0, 26, 35, 40, 52, 1000] {
             for size in 1..=text.len() {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_as_something_sealed_has_a_line_before_it_however_it_was_cut() {
+    fn output_that_looks_encrypted_gets_a_line_before_it() {
         let text = b"age-encryption.org/v1 and more";
         for size in 1..=text.len() {
             let place = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use super::transcript::TAIL_SUFFIXES;
 use crate::store::compressed::{self, Form, form_of};
-use crate::store::vault::Vault;
+use crate::store::encryption::Encryption;
 
 /// A file takes whole blocks on disk, mostly of this size: a smaller one would not become smaller there.
 const COMPRESSED_BYTES_MIN: u64 = 4 << 10;
@@ -68,11 +68,11 @@ pub fn list(directory: &Path) -> io::Result<Vec<Listed>> {
 ///
 /// # Errors
 /// It could not be compressed, and stays as it is.
-pub fn compress(path: &Path, vault: &Vault, called_off: &AtomicBool) -> io::Result<()> {
+pub fn compress(path: &Path, encryption: &Encryption, called_off: &AtomicBool) -> io::Result<()> {
     if fs::symlink_metadata(path)?.len() < COMPRESSED_BYTES_MIN {
         return Ok(());
     }
-    compressed::replace(path, vault, called_off)
+    compressed::replace(path, encryption, called_off)
 }
 
 /// Compresses all closed transcripts of a loop, while none is being written, and removes what a compressor that died
@@ -80,7 +80,11 @@ pub fn compress(path: &Path, vault: &Vault, called_off: &AtomicBool) -> io::Resu
 ///
 /// # Errors
 /// The first one that could not be compressed stays as it is, and so do those behind it.
-pub fn compress_closed(directory: &Path, vault: &Vault, called_off: &AtomicBool) -> io::Result<()> {
+pub fn compress_closed(
+    directory: &Path,
+    encryption: &Encryption,
+    called_off: &AtomicBool,
+) -> io::Result<()> {
     let files = files(directory)?;
     let unclosed = |head: &Name| {
         let tail = Name {
@@ -93,7 +97,7 @@ pub fn compress_closed(directory: &Path, vault: &Vault, called_off: &AtomicBool)
         match form {
             Form::UnderWay => fs::remove_file(path)?,
             Form::Plain if name.part == Part::Head && !unclosed(name) => {
-                compress(path, vault, called_off)?;
+                compress(path, encryption, called_off)?;
             }
             Form::Plain | Form::Compressed => (),
         }

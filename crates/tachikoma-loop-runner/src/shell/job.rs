@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 
 use super::cancellable_task::TaskCommand;
 use super::limit::Limit;
-use super::output::Said;
+use super::output::CommandOutput;
 use crate::process::{
-    Adoption, Exit, Family, Guard, GuardError, GuardNews, GuardOptions, Hooks, Leftover, Rung,
-    Spawn, input, output,
+    Adoption, Exit, Family, Guard, GuardError, GuardOptions, GuardReport, Hooks, Leftover, Spawn,
+    StopSignal, input, output,
 };
 use tachikoma_core::error_chain as chain;
 
@@ -44,13 +44,13 @@ pub(crate) struct Job {
     pub input: Vec<u8>,
     pub limit: Limit,
     /// Collects its output.
-    pub said: Said,
+    pub said: CommandOutput,
 }
 
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub said: Said,
+    pub said: CommandOutput,
     /// The last line of its output, which usually says why a command failed.
     pub last_words: Option<String>,
     /// How its process ended; `None` if it did not end by itself.
@@ -217,17 +217,17 @@ fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
 struct Child {
     /// `None` when its output has ended.
     pipe: Option<Receiver>,
-    said: Said,
+    said: CommandOutput,
     /// Its last line; `None` until it has ended.
     last_words: Option<String>,
     limit: Limit,
     failure: Option<Failure>,
     /// The last signal that it got, and the time until the next one.
-    rung: Option<(Rung, Limit)>,
+    rung: Option<(StopSignal, Limit)>,
 }
 
 impl Child {
-    fn new(said: Said, limit: Limit) -> Self {
+    fn new(said: CommandOutput, limit: Limit) -> Self {
         Self {
             pipe: None,
             said,
@@ -267,20 +267,20 @@ impl Child {
                     }
                 },
                 news = guard.next() => match news {
-                    GuardNews::Exited { generation, exit, leftovers, leftovers_unnamed } if generation == number => {
+                    GuardReport::Exited { generation, exit, leftovers, leftovers_unnamed } if generation == number => {
                         self.drain().await;
                         self.last_words = self.said.tail.last_line();
                         self.note(&leftovers, leftovers_unnamed);
                         return self.exited(exit, called_off);
                     }
-                    GuardNews::SpawnFailed { generation, message, .. } if generation == number => {
+                    GuardReport::SpawnFailed { generation, message, .. } if generation == number => {
                         return self.ended(format!("it cannot be started: {message}"), called_off);
                     }
-                    GuardNews::Lost { .. } => {
+                    GuardReport::Lost { .. } => {
                         shell.guard = None;
                         return self.ended("its guard was killed, and it with the guard".to_owned(), called_off);
                     }
-                    GuardNews::Spawned { .. } | GuardNews::Exited { .. } | GuardNews::SpawnFailed { .. } => {}
+                    GuardReport::Spawned { .. } | GuardReport::Exited { .. } | GuardReport::SpawnFailed { .. } => {}
                 },
                 () = hear(&mut self.pipe, &mut self.said) => {}
                 () = self.limit.over(), if self.rung.is_none() => {
@@ -288,14 +288,14 @@ impl Child {
                     self.climb(guard, number);
                 }
                 () = rung_over(&mut self.rung) => match self.rung {
-                    Some((Rung::Kill, _)) => {
+                    Some((StopSignal::Kill, _)) => {
                         // The guard continues without the runner.
                         if let Some(guard) = shell.guard.take() {
                             guard.abandon();
                         }
                         return self.ended("it cannot be killed".to_owned(), called_off);
                     }
-                    Some((Rung::Interrupt | Rung::Terminate, _)) | None => self.climb(guard, number),
+                    Some((StopSignal::Interrupt | StopSignal::Terminate, _)) | None => self.climb(guard, number),
                 },
             }
         }
@@ -304,8 +304,8 @@ impl Child {
     /// Sends the next signal. The first one is SIGTERM, because a command cannot be interrupted in another way.
     fn climb(&mut self, guard: &mut Guard, number: u64) {
         let (rung, limit) = match self.rung {
-            None => (Rung::Terminate, GRACE),
-            Some(_) => (Rung::Kill, REAP_TIMEOUT),
+            None => (StopSignal::Terminate, GRACE),
+            Some(_) => (StopSignal::Kill, REAP_TIMEOUT),
         };
         guard.signal(number, rung);
         self.rung = Some((rung, Limit::new(limit)));
@@ -365,7 +365,7 @@ impl Child {
 }
 
 /// Reads some output. Cancel-safe.
-async fn hear(from: &mut Option<Receiver>, said: &mut Said) {
+async fn hear(from: &mut Option<Receiver>, said: &mut CommandOutput) {
     let Some(pipe) = from else {
         return std::future::pending().await;
     };
@@ -379,7 +379,7 @@ async fn hear(from: &mut Option<Receiver>, said: &mut Said) {
     }
 }
 
-async fn rung_over(rung: &mut Option<(Rung, Limit)>) {
+async fn rung_over(rung: &mut Option<(StopSignal, Limit)>) {
     match rung {
         Some((_, limit)) => limit.over().await,
         None => std::future::pending().await,

@@ -10,13 +10,13 @@ const LINE_BYTES_MAX: usize = 200;
 
 /// The end of the output so far.
 #[derive(Debug)]
-pub(crate) struct Tail {
+pub(crate) struct OutputTail {
     bytes: Vec<u8>,
     bytes_max: usize,
     left_out: usize,
 }
 
-impl Tail {
+impl OutputTail {
     /// Keeps this much of the end.
     pub fn new(bytes_max: usize) -> Self {
         Self {
@@ -80,18 +80,18 @@ impl Tail {
 
 /// Collects the output of a command.
 #[derive(Debug)]
-pub(crate) struct Said {
-    pub tail: Tail,
+pub(crate) struct CommandOutput {
+    pub tail: OutputTail,
     /// The file with all of the output; `None` if there is none, or after an error.
     whole: Option<Transcript>,
     failed: Option<io::Error>,
 }
 
-impl Said {
+impl CommandOutput {
     /// Keeps only the end.
     pub fn tail_only(bytes_max: usize) -> Self {
         Self {
-            tail: Tail::new(bytes_max),
+            tail: OutputTail::new(bytes_max),
             whole: None,
             failed: None,
         }
@@ -114,7 +114,7 @@ impl Said {
     }
 
     /// Returns the end, and the file; `None` if there is none or the output is empty.
-    pub fn close(self) -> (Tail, io::Result<Option<PathBuf>>) {
+    pub fn close(self) -> (OutputTail, io::Result<Option<PathBuf>>) {
         let file = match (self.whole, self.failed) {
             (_, Some(error)) => Err(error),
             (Some(whole), None) => whole.close(),
@@ -128,8 +128,8 @@ impl Said {
 mod tests {
     use super::*;
 
-    fn tail(text: &str) -> Tail {
-        let mut tail = Tail::new(4096);
+    fn tail(text: &str) -> OutputTail {
+        let mut tail = OutputTail::new(4096);
         tail.push(text.as_bytes());
         tail
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use serde_json::Value;
 use tachikoma_core::{LoopEvent, Phase, RecordedInput, Seq, State, apply};
@@ -35,13 +35,13 @@ fn unpack(journal: u32, version: u32) -> tempfile::TempDir {
 
 fn read(dir: &Path) -> Recovered {
     let path = dir.join("state.json");
-    let loop_id = snapshot::read(&path, &Vault::plain())
+    let loop_id = snapshot::read(&path, &Encryption::plain())
         .unwrap()
         .unwrap()
         .loop_id;
     recover::read(
         dir,
-        &Copies::only(&path, &Vault::plain()),
+        &Copies::only(&path, &Encryption::plain()),
         loop_id,
         Loss::Refuse,
     )
@@ -51,7 +51,7 @@ fn read(dir: &Path) -> Recovered {
 /// Adds the records of a journal up.
 fn fold(dir: &Path, up_to: Seq) -> State {
     let mut state = None;
-    journal::read_records(dir, &Vault::plain(), Seq(0), |record| {
+    journal::read_records(dir, &Encryption::plain(), Seq(0), |record| {
         if let LoopEvent::SegmentOpened { state: full, .. } = &record.event {
             state.get_or_insert_with(|| (**full).clone());
         }
@@ -116,7 +116,7 @@ fn every_format_has_its_files() {
 fn every_format_is_read_as_what_it_meant() {
     for format in 1..=FORMAT {
         let dir = unpack(format, format.min(VERSION));
-        let saved = snapshot::read(&dir.path().join("state.json"), &Vault::plain())
+        let saved = snapshot::read(&dir.path().join("state.json"), &Encryption::plain())
             .unwrap()
             .unwrap();
         let text = fs::read_to_string(dir.path().join("state.json")).unwrap();
@@ -127,7 +127,7 @@ fn every_format_is_read_as_what_it_meant() {
 
         let found = read(dir.path());
         assert_eq!((found.source, found.records), (Source::Snapshot, 1));
-        let from_journal = journal::read_state(dir.path(), &Vault::plain()).unwrap();
+        let from_journal = journal::read_state(dir.path(), &Encryption::plain()).unwrap();
         agrees(&found.state, &from_journal, &written);
         let state = &found.state;
         assert_eq!(state.seq, saved.seq.next());
@@ -220,7 +220,7 @@ fn change(line: &str, changes: &[(&str, &str)]) -> String {
 fn fields_that_a_later_version_adds_are_passed_over() {
     let dir = unpack(FORMAT, VERSION);
     let before = read(dir.path()).state;
-    let from_journal = journal::read_state(dir.path(), &Vault::plain()).unwrap();
+    let from_journal = journal::read_state(dir.path(), &Encryption::plain()).unwrap();
     let journal = dir.path().join("journal-0002.jsonl");
     let text = fs::read_to_string(&journal).unwrap();
     let fields = [
@@ -254,7 +254,7 @@ fn fields_that_a_later_version_adds_are_passed_over() {
     assert_eq!(read(dir.path()).state, before);
     fs::remove_file(&path).unwrap();
     assert_eq!(
-        journal::read_state(dir.path(), &Vault::plain()).unwrap(),
+        journal::read_state(dir.path(), &Encryption::plain()).unwrap(),
         from_journal
     );
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use tachikoma_core::{Failure, Outcome, Rung, Timeout, Urgency};
+use tachikoma_core::{Failure, Outcome, StopSignal, Timeout, Urgency};
 use tachikoma_loop_runner::process::Containment;
 use tachikoma_loop_runner::settings::AgentName;
 use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopRunner};
@@ -160,7 +160,7 @@ fn an_agent_that_ignores_every_request_is_killed() {
     let rungs: Vec<_> = history
         .iter()
         .filter_map(|record| match &record.event {
-            LoopEvent::RungClimbed { rung, .. } => Some((*rung, record)),
+            LoopEvent::AgentSignaled { signal, .. } => Some((*signal, record)),
             _ => None,
         })
         .collect();
@@ -169,7 +169,11 @@ fn an_agent_that_ignores_every_request_is_killed() {
     };
     assert_eq!(
         [interrupt.0, terminate.0, killed.0],
-        [Rung::Interrupt, Rung::Terminate, Rung::Kill]
+        [
+            StopSignal::Interrupt,
+            StopSignal::Terminate,
+            StopSignal::Kill
+        ]
     );
     assert!(between(interrupt.1, terminate.1) >= Duration::from_secs(10));
     assert!(between(terminate.1, killed.1) >= Duration::from_secs(5));

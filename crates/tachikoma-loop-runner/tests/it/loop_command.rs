@@ -1,6 +1,6 @@
 //! The operator's word in the middle of everything: pause, resume, stop, skip, shutdown, and a hundred callers at once.
 
-use tachikoma_core::{Answer, IterationOutcome, Outcome, Record, Rung, Urgency, WaitReason};
+use tachikoma_core::{Answer, IterationOutcome, Outcome, Record, StopSignal, Urgency, WaitReason};
 use tachikoma_loop_runner::{LoopCommand, LoopEvent, LoopHandle, LoopState, SettingsReader};
 
 use crate::loop_support::{
@@ -150,7 +150,7 @@ fn a_stop_interrupts_a_command_at_once() {
     };
     let asked = at(|event| matches!(event, LoopEvent::StopRequested { .. }));
     let signalled = at(
-        |event| matches!(event, LoopEvent::RungClimbed { rung, .. } if *rung == Rung::Interrupt),
+        |event| matches!(event, LoopEvent::AgentSignaled { signal, .. } if *signal == StopSignal::Interrupt),
     );
     let ended = at(|event| matches!(event, LoopEvent::IterationCompleted { .. }));
     assert!(
@@ -159,13 +159,13 @@ fn a_stop_interrupts_a_command_at_once() {
     );
     assert!(between(asked, signalled).is_zero(), "in one step with it");
     let rung = |record: &Record| match &record.event {
-        LoopEvent::RungClimbed { rung, .. } => Some(*rung),
+        LoopEvent::AgentSignaled { signal, .. } => Some(*signal),
         _ => None,
     };
-    let rungs: Vec<Rung> = history.iter().filter_map(rung).collect();
+    let rungs: Vec<StopSignal> = history.iter().filter_map(rung).collect();
     assert_eq!(
         rungs,
-        [Rung::Interrupt],
+        [StopSignal::Interrupt],
         "a program that obeys is not told again"
     );
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tachikoma_core::{HookPoint, HookResult, HooksEnd, RebootReason, RebootResult, Urgency};
 use tachikoma_loop_runner::hooks::{HOOK_TIMEOUT, HookError, HookFuture, RegisterError};
-use tachikoma_loop_runner::settings::{Hook, Moment};
+use tachikoma_loop_runner::settings::Hook;
 use tachikoma_loop_runner::{
     HookEvent, LoopCommand, LoopEvent, LoopHandle, LoopRunner, LoopState, RebootHook,
 };
@@ -116,7 +116,7 @@ fn registered_hooks_follow_those_of_the_configuration_in_order_and_know_the_reas
         let place = Place::new();
         let mut config = busy(&place);
         config.settings.hook = vec![Hook {
-            on: Moment::BeforeReboot,
+            on: HookPoint::BeforeReboot,
             command: "echo configured".to_owned(),
             timeout: lasting("30s"),
         }];
@@ -310,7 +310,7 @@ fn hooks_that_are_switched_off_do_not_run() {
         let mut config = busy(&place);
         config.settings.reboot.enable_pre_hooks = false;
         config.settings.reboot.enable_post_hooks = false;
-        config.settings.hook = [Moment::BeforeReboot, Moment::AfterReboot]
+        config.settings.hook = [HookPoint::BeforeReboot, HookPoint::AfterReboot]
             .map(|on| Hook {
                 on,
                 command: "touch ran".to_owned(),
@@ -342,7 +342,7 @@ fn a_stop_ends_a_hook_that_was_registered_and_one_that_is_a_command() {
             let mut config = busy(&place);
             // Neither hears SIGTERM: they are not gone by themselves.
             config.settings.hook = vec![Hook {
-                on: Moment::AfterReboot,
+                on: HookPoint::AfterReboot,
                 command: format!("trap '' TERM; setsid {sleep} & exec {sleep}"),
                 timeout: lasting("0s"),
             }];
@@ -403,7 +403,7 @@ fn a_hook_stands_still_with_the_loop_and_the_time_does_not_count() {
         let sleep = unique();
         let mut config = busy(&place);
         config.settings.hook = vec![Hook {
-            on: Moment::BeforeReboot,
+            on: HookPoint::BeforeReboot,
             command: format!("exec {sleep}"),
             // On a busy machine it takes a while until it runs and is stopped.
             timeout: lasting("5s"),
@@ -448,7 +448,7 @@ fn a_runner_that_is_dropped_leaves_nothing_of_a_hook() {
     let sleep = unique();
     let mut config = busy(&place);
     config.settings.hook = vec![Hook {
-        on: Moment::BeforeReboot,
+        on: HookPoint::BeforeReboot,
         command: format!("setsid {sleep} & exec {sleep}"),
         timeout: lasting("10m"),
     }];

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_core::{Outcome, PromptSource, Seq};
 use tachikoma_loop_runner::store::{journal, layout};
@@ -69,7 +69,7 @@ fn a_full_segment_is_compressed_while_the_loop_goes_on() {
             .len();
         assert!(size < 4 << 20, "{size} bytes");
         let mut seqs = Vec::new();
-        journal::read_records(&dir, &Vault::plain(), Seq(0), |record| {
+        journal::read_records(&dir, &Encryption::plain(), Seq(0), |record| {
             seqs.push(record.seq.0);
         })
         .unwrap();

@@ -1,7 +1,7 @@
 //! The snapshot by the clock: after a change, only then, and a failure is seen.
 
 use std::fs;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_core::{LoopEvent, Outcome, Urgency};
 use tachikoma_loop_runner::store::recover::Loss;
@@ -40,7 +40,7 @@ fn a_change_is_saved_by_the_clock_and_without_one_nothing_is_written() {
         assert_eq!(runner.state().stats.successful, 1, "{:?}", runner.state());
         let found = snapshot::read(
             &place.working_dir().join(".ralph/state.json"),
-            &Vault::plain(),
+            &Encryption::plain(),
         );
         let found = found.unwrap().unwrap();
         assert_eq!(found.state, *runner.state(), "the end is flushed");
@@ -61,7 +61,7 @@ fn without_an_interval_only_start_and_end_are_saved() {
         assert_eq!(runner.state().stats.successful, 1, "the start was saved");
         let found = snapshot::read(
             &place.working_dir().join(".ralph/state.json"),
-            &Vault::plain(),
+            &Encryption::plain(),
         );
         assert_eq!(found.unwrap().unwrap().state, *runner.state());
         runner.close().await;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State, apply};
 use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
@@ -59,7 +59,7 @@ impl Place {
             ..Launch::default()
         };
         LoopConfig {
-            vault: Vault::plain(),
+            encryption: Encryption::plain(),
             settings,
             working_dir: self.working_dir(),
             launch,
@@ -77,7 +77,7 @@ impl Place {
             loss: Loss::Refuse,
             cgroup: true,
             secrets: std::collections::BTreeMap::new(),
-            surroundings: tachikoma_loop_runner::cloud::Surroundings::default(),
+            cloud_environment: tachikoma_loop_runner::cloud::CloudEnvironment::default(),
             disk_full_timeout: DISK_FULL_TIMEOUT,
         }
     }
@@ -90,12 +90,14 @@ impl Place {
     /// Reads the history of the current loop from its journal.
     pub(crate) fn history(&self) -> Vec<Record> {
         let snapshot = self.working_dir().join(".ralph/state.json");
-        let loop_id = loops::current(&self.working_dir(), &snapshot, &Vault::plain());
+        let loop_id = loops::current(&self.working_dir(), &snapshot, &Encryption::plain());
         let loop_id = loop_id.unwrap().unwrap();
         let mut records = Vec::new();
         let dir = layout::loop_dir(&self.working_dir(), loop_id);
-        journal::read_records(&dir, &Vault::plain(), Seq(0), |record| records.push(record))
-            .unwrap();
+        journal::read_records(&dir, &Encryption::plain(), Seq(0), |record| {
+            records.push(record);
+        })
+        .unwrap();
         records
     }
 }

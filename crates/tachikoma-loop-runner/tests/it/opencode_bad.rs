@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use tachikoma_loop_runner::opencode::server_file::Condition;
-use tachikoma_loop_runner::opencode::supervisor::{Caller, SupervisorError};
+use tachikoma_loop_runner::opencode::supervisor::{SupervisorClient, SupervisorError};
 use tachikoma_loop_runner::settings::Secret;
 use tachikoma_testkit::fake_opencode::Misbehaviour;
 use tokio::io::AsyncReadExt as _;
@@ -36,12 +36,15 @@ fn misbehaving(change: impl FnOnce(&mut Misbehaviour)) -> Bed {
 }
 
 fn masked(text: &str) -> String {
-    let mut words = text
-        .split(' ')
-        .map(|word| match word.strip_prefix("127.0.0.1:") {
+    let mut words = text.split(' ').map(|word| {
+        match word
+            .trim_start_matches("http://")
+            .strip_prefix("127.0.0.1:")
+        {
             Some(rest) => format!("[ADDRESS]{}", rest.trim_start_matches(char::is_numeric)),
             None => word.to_owned(),
-        });
+        }
+    });
     let first = words.next().unwrap_or_default();
     words.fold(first, |text, word| format!("{text} {word}"))
 }
@@ -60,11 +63,11 @@ fn wrong_answers_are_told_apart() {
     let refused = gives_up(other);
     let all = [page, json, text, secret, refused].map(|why| masked(&why));
     insta::assert_snapshot!(all.join("\n"), @r#"
-    it did not become ready: what listens at [ADDRESS] answers with a web page where JSON was due: it is no OpenCode server, or of another version
-    it did not become ready: what listens at [ADDRESS] answers with other JSON than a server's health: {"ok":1}
-    it did not become ready: what listens at [ADDRESS] answers with something that is no JSON: fine
-    it did not become ready: the server at [ADDRESS] wants a password: set OPENCODE_SERVER_PASSWORD
-    it did not become ready: the server at [ADDRESS] refuses the password (OPENCODE_SERVER_PASSWORD, OPENCODE_SERVER_USERNAME)
+    it did not become ready: GET /global/health: [ADDRESS] answered with a web page: this is not an OpenCode server, or its version is not supported
+    it did not become ready: GET /global/health: [ADDRESS] answered with JSON ({"ok":1}): this is not an OpenCode server, or its version is not supported
+    it did not become ready: GET /global/health: [ADDRESS] answered with invalid JSON (fine): this is not an OpenCode server, or its version is not supported
+    it did not become ready: GET /global/health: [ADDRESS] wants a password: set OPENCODE_SERVER_PASSWORD
+    it did not become ready: GET /global/health: [ADDRESS] wants another password: set OPENCODE_SERVER_PASSWORD
     "#);
 }
 
@@ -115,7 +118,7 @@ fn settings_that_cannot_be_used_are_refused_before_anything_is_started() {
     run(async {
         let open = Bed::new(Vec::new()).with(|opencode| opencode.serve_hostname = "0.0.0.0".into());
         let refused = open.try_start().await.unwrap_err();
-        insta::assert_snapshot!(refused, @r#"`opencode.serve_hostname` is "0.0.0.0", which others than this machine may reach: set OPENCODE_SERVER_PASSWORD, or use "localhost""#);
+        insta::assert_snapshot!(refused, @r#"`opencode.serve_hostname` is "0.0.0.0", which other machines may reach: set OPENCODE_SERVER_PASSWORD, or use "localhost""#);
         let torn =
             Bed::new(Vec::new()).with(|opencode| opencode.serve_command = Some("a 'b".into()));
         let refused = torn.try_start().await.unwrap_err();
@@ -157,7 +160,7 @@ fn a_second_supervisor_is_refused() {
             }
         ));
         bed.stop(&handle).await;
-        let error = Caller::find(&bed.settings.dir).unwrap_err();
+        let error = SupervisorClient::find(&bed.settings.dir).unwrap_err();
         assert!(
             error.to_string().starts_with("no supervisor runs in "),
             "{error}"
@@ -194,7 +197,10 @@ fn settings_are_taken_over_for_the_next_start() {
         handle.reload(changed.clone()).await.unwrap();
         changed.serve_hostname = "0.0.0.0".into();
         let refused = handle.reload(changed).await.unwrap_err();
-        assert!(refused.ends_with("; the settings before hold"), "{refused}");
+        assert!(
+            refused.ends_with("; the earlier settings stay in effect"),
+            "{refused}"
+        );
         kill("-9", up.pid.unwrap());
         ready(&handle, 2).await;
         let starts = bed.starts();
@@ -206,7 +212,7 @@ fn settings_are_taken_over_for_the_next_start() {
 
 /// D004-10: what it says is captured, however much it is, and the log is bounded.
 #[test]
-fn what_a_server_says_is_in_the_log() {
+fn server_output_is_in_the_log() {
     let bed = Bed::always(Misbehaviour {
         noise_bytes: 3 << 20,
         ..Misbehaviour::default()
@@ -284,7 +290,7 @@ fn a_password_is_not_sent_to_another_process_that_took_the_port() {
         });
         let file = wrong.await;
         assert!(!heard.is_finished(), "{:?}", heard.await.unwrap());
-        insta::assert_snapshot!(masked(&file.why.unwrap()), @"it did not become ready: [ADDRESS]: another process of yours has the port, so no password is sent");
+        insta::assert_snapshot!(masked(&file.why.unwrap()), @"it did not become ready: GET /global/health: [ADDRESS] is not the OpenCode server: another process of yours has the port, so no password is sent");
         heard.abort();
         bed.stop(&handle).await;
     });

@@ -39,7 +39,7 @@ fn a_server_that_is_killed_is_back_after_the_delay() {
         let waited = started[1].since(stopped[0]);
         assert!(waited >= Duration::from_millis(300), "{waited:?}");
         assert!(
-            log.contains("OpenCode is gone: it crashed (signal 9)"),
+            log.contains("OpenCode has ended: it crashed (signal 9)"),
             "{log}"
         );
         assert_eq!(bed.starts().len(), 2);
@@ -78,7 +78,7 @@ fn a_server_that_someone_stops_stays_down_and_the_log_says_so() {
                 file.state == Condition::Stopped
             })
             .await;
-            assert_eq!(down.why.as_deref(), Some("someone stopped it"));
+            assert_eq!(down.why.as_deref(), Some("the user stopped it"));
             handle.restart().await.unwrap();
             ready(&handle, 2).await;
             let log = bed.stop(&handle).await;
@@ -125,7 +125,7 @@ fn without_auto_restart_a_crash_is_only_logged() {
         .await;
         let log = bed.stop(&handle).await;
         assert!(
-            log.contains("OpenCode is gone: it crashed (signal 9)"),
+            log.contains("OpenCode has ended: it crashed (signal 9)"),
             "{log}"
         );
         assert!(
@@ -192,7 +192,7 @@ fn another_command_gets_port_and_hostname_and_works_where_it_should() {
 
 /// S004-22; D004-1, D004-2: a visible state that a command clears.
 #[test]
-fn it_gives_up_visibly_and_a_command_clears_that() {
+fn a_supervisor_that_gave_up_is_restarted_by_a_command() {
     let crash = || Misbehaviour {
         exit: Some(7),
         ..well()
@@ -289,7 +289,7 @@ fn a_server_that_hangs_is_replaced() {
         let log = bed.stop(&handle).await;
         assert!(
             log.contains(
-                "it hung: 2 questions for its health in a row failed (no answer from 127.0.0.1:"
+                "it hung: 2 health checks in a row failed (GET /global/health: http://127.0.0.1:"
             ),
             "{log}"
         );
@@ -371,7 +371,7 @@ fn a_server_whose_tool_has_grown_too_large_is_replaced() {
 
 /// Agents run `rm -rf` and `git clean`.
 #[test]
-fn what_is_deleted_under_a_supervisor_is_made_anew() {
+fn files_deleted_under_a_supervisor_are_created_again() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
         opencode.health_interval = "30ms".parse().unwrap();
     });
@@ -394,7 +394,10 @@ fn what_is_deleted_under_a_supervisor_is_made_anew() {
         kill("-9", first.pid.unwrap());
         ready(&handle, 2).await;
         let log = bed.stop(&handle).await;
-        assert!(log.contains("files were gone, and were made anew"), "{log}");
+        assert!(
+            log.contains("files of the supervisor were missing and have been restored"),
+            "{log}"
+        );
         assert!(log.contains("it crashed (signal 9)"), "{log}");
         let records = bed.records();
         assert!(
@@ -421,6 +424,9 @@ fn a_guard_that_is_killed_takes_the_server_along_and_both_come_back() {
         ready(&handle, 2).await;
         assert!(!is_alive(pid));
         let log = bed.stop(&handle).await;
-        assert!(log.contains("its guard died, and it died with it"), "{log}");
+        assert!(
+            log.contains("its guard was killed, which ended the server"),
+            "{log}"
+        );
     });
 }

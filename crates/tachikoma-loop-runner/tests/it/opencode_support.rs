@@ -75,7 +75,7 @@ impl Bed {
             user: None,
             signals: StopSignals::Obeyed,
             by: StartedBy::Command,
-            told_when_idle: false,
+            idle_is_reported: false,
             hidden: Vec::new(),
             keeps_log: true,
             reader: None,

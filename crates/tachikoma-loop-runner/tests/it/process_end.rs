@@ -8,7 +8,7 @@ use crate::support::{
 };
 
 #[test]
-fn what_an_agent_leaves_behind_is_ended_and_named() {
+fn leftover_processes_of_an_agent_are_ended_and_named() {
     for containment in CONTAINMENTS {
         run(async {
             let sleep = unique();

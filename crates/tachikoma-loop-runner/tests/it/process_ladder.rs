@@ -1,6 +1,6 @@
 //! The steps by which an agent is ended, and that each of them reaches it.
 
-use tachikoma_loop_runner::process::{Exit, Rung};
+use tachikoma_loop_runner::process::{Exit, StopSignal};
 
 use crate::support::{
     CONTAINMENTS, Embedded, NOBODY, Rig, example, guard_below, kill, run, runaways, running,
@@ -16,9 +16,9 @@ fn each_rung_is_its_own_signal() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
         for (rung, signal) in [
-            (Rung::Interrupt, SIGINT),
-            (Rung::Terminate, SIGTERM),
-            (Rung::Kill, SIGKILL),
+            (StopSignal::Interrupt, SIGINT),
+            (StopSignal::Terminate, SIGTERM),
+            (StopSignal::Kill, SIGKILL),
         ] {
             let sleep = unique();
             rig.sh(&format!("echo ready; exec {sleep}"));
@@ -52,12 +52,12 @@ fn agent_that_ignores_the_first_rungs_is_killed_with_all_it_started() {
                         == count
                 }
             };
-            rig.guard.signal(rig.generation, Rung::Interrupt);
+            rig.guard.signal(rig.generation, StopSignal::Interrupt);
             rig.until("it hears the interrupt", heard(1)).await;
-            rig.guard.signal(rig.generation, Rung::Terminate);
+            rig.guard.signal(rig.generation, StopSignal::Terminate);
             rig.until("it hears the request", heard(2)).await;
             assert_eq!(rig.seen.exit, None, "and goes on");
-            rig.guard.signal(rig.generation, Rung::Kill);
+            rig.guard.signal(rig.generation, StopSignal::Kill);
             rig.over().await;
             assert_eq!(rig.seen.exit, Some(Exit::Signal(SIGKILL)));
             assert_eq!(running(&sleep), NOBODY, "with every descendant");
@@ -69,7 +69,11 @@ fn agent_that_ignores_the_first_rungs_is_killed_with_all_it_started() {
 
 #[test]
 fn stopped_guard_and_standby_go_on_to_signal_the_agent() {
-    for rung in [Rung::Interrupt, Rung::Terminate, Rung::Kill] {
+    for rung in [
+        StopSignal::Interrupt,
+        StopSignal::Terminate,
+        StopSignal::Kill,
+    ] {
         run(async {
             let sleep = unique();
             let mut rig = Rig::new(CONTAINMENTS[1]);
@@ -98,7 +102,7 @@ fn signal_for_an_earlier_agent_does_not_reach_the_next() {
         rig.over().await;
         let earlier = rig.generation;
         rig.sh("echo ready; read x; exit 5");
-        rig.guard.signal(earlier, Rung::Kill);
+        rig.guard.signal(earlier, StopSignal::Kill);
         rig.over().await;
         assert_eq!(rig.seen.exit, Some(Exit::Code(5)));
         rig.guard.finish().await;
@@ -109,7 +113,10 @@ fn signal_for_an_earlier_agent_does_not_reach_the_next() {
 fn stopped_agent_can_be_asked_and_killed() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
-        for (rung, signal) in [(Rung::Terminate, SIGTERM), (Rung::Kill, SIGKILL)] {
+        for (rung, signal) in [
+            (StopSignal::Terminate, SIGTERM),
+            (StopSignal::Kill, SIGKILL),
+        ] {
             rig.sh("echo ready; kill -STOP $$; sleep 1000");
             rig.until("it runs", |seen| {
                 seen.has_line("ready") && seen.pid.is_some()

@@ -181,8 +181,10 @@ fn flooding_agent_can_be_killed() {
         rig.remember = false;
         rig.sh(&format!("{word} & {word} >&2"));
         rig.until("it runs", |seen| seen.pid.is_some()).await;
-        rig.guard
-            .signal(rig.generation, tachikoma_loop_runner::process::Rung::Kill);
+        rig.guard.signal(
+            rig.generation,
+            tachikoma_loop_runner::process::StopSignal::Kill,
+        );
         rig.over().await;
         assert_eq!(running(&word), NOBODY);
         rig.guard.finish().await;

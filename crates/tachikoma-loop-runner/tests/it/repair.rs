@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use rustix::fs::{FlockOperation, flock};
 use tachikoma_core::{Answer, LoopCommand, LoopEvent, Outcome, Repair, Seq, Urgency};
@@ -116,7 +116,7 @@ fn the_journal_is_emptied_or_written_over() {
         assert_eq!(what(&repairs), [Repair::Journal], "{destroy}");
         assert_eq!(
             repairs[0].1,
-            "its file was changed; segment 2 goes on from the full state; \
+            "its file was changed; segment 2 continues from the full state; \
              what was found is at .ralph/quarantine/journal-0001.jsonl.1"
         );
         let first = &place.history()[0].event;
@@ -145,7 +145,7 @@ fn the_lock_is_deleted_replaced_or_emptied() {
 fn the_snapshot_is_deleted_or_written_over() {
     let (_, repairs) = check("rm .ralph/state.json");
     assert_eq!(what(&repairs), [Repair::Snapshot]);
-    assert_eq!(repairs[0].1, "its file was gone; it was written anew");
+    assert_eq!(repairs[0].1, "its file was missing and was written again");
     for destroy in [
         "echo mine >.ralph/state.json",
         "rm .ralph/state.json; mkdir .ralph/state.json",
@@ -157,7 +157,7 @@ fn the_snapshot_is_deleted_or_written_over() {
         assert!(place.working_dir().join(kept).exists(), "{destroy}");
         let found = snapshot::read(
             &place.working_dir().join(".ralph/state.json"),
-            &Vault::plain(),
+            &Encryption::plain(),
         );
         assert_eq!(found.unwrap().unwrap().core.iteration, 4, "{destroy}");
     }
@@ -198,7 +198,7 @@ fn a_repair_is_saved_by_the_clock() {
     let path = place.working_dir().join(".ralph/state.json");
     let saved = async |seq: Seq| {
         let at = || {
-            snapshot::read(&path, &Vault::plain())
+            snapshot::read(&path, &Encryption::plain())
                 .ok()
                 .flatten()
                 .map(|found| found.seq)
@@ -286,7 +286,7 @@ fn a_socket_that_was_made_anew_is_answered_and_gone_at_the_end() {
                 .await
                 .unwrap();
             client
-                .ask(&tachikoma_loop_runner::control::Request::Status)
+                .ask(&tachikoma_loop_runner::control::ControlRequest::Status)
                 .await
                 .unwrap();
             place.go(2);

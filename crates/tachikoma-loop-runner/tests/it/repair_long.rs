@@ -2,7 +2,7 @@
 //! meanwhile is not disturbed.
 
 use std::fs;
-use tachikoma_loop_runner::store::vault::Vault;
+use tachikoma_loop_runner::store::encryption::Encryption;
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
@@ -87,7 +87,10 @@ fn runner_that_lost_its_lock_keeps_its_journal_and_not_the_snapshot() {
         assert_eq!(there.unwrap(), "theirs", "not written, not moved");
         let mut kept = Vec::new();
         let dir = layout::loop_dir(&place.working_dir(), loop_id);
-        journal::read_records(&dir, &Vault::plain(), Seq(0), |record| kept.push(record)).unwrap();
+        journal::read_records(&dir, &Encryption::plain(), Seq(0), |record| {
+            kept.push(record);
+        })
+        .unwrap();
         assert_eq!(kept[0].seq, Seq(1), "no record is lost");
         assert_eq!(kept.last().unwrap().seq, runner.state().seq);
         runner.close().await;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tachikoma_agents::line::Line;
 use tachikoma_loop_runner::process::{
-    Adoption, Containment, Exit, Guard, GuardNews, GuardOptions, Leftover, Spawn, SpawnSubject,
+    Adoption, Containment, Exit, Guard, GuardOptions, GuardReport, Leftover, Spawn, SpawnSubject,
     input, output,
 };
 use tachikoma_loop_runner::session::pump::{Drained, Flow, Output, Pump, Stream};
@@ -264,11 +264,11 @@ impl Rig {
             }
         };
         let happened = tokio::select! {
-            news = guard.next() => Happened::AgentEvent(news),
+            news = guard.next() => Happened::AgentInput(news),
             flow = pump.read(&mut sink), if flowing => Happened::Flow(flow),
         };
         match happened {
-            Happened::AgentEvent(news) => self.seen.hear(news, self.generation),
+            Happened::AgentInput(news) => self.seen.hear(news, self.generation),
             Happened::Flow(Flow::Output) => (),
             Happened::Flow(Flow::StreamEnded(_) | Flow::Ended) => self.seen.ended_streams += 1,
         }
@@ -291,7 +291,7 @@ impl Rig {
 }
 
 enum Happened {
-    AgentEvent(GuardNews),
+    AgentInput(GuardReport),
     Flow(Flow),
 }
 
@@ -303,14 +303,16 @@ fn note(seen: &mut Seen, stream: Stream, line: &Line<'_>) {
 }
 
 impl Seen {
-    fn hear(&mut self, news: GuardNews, expected: u64) {
+    fn hear(&mut self, news: GuardReport, expected: u64) {
         match news {
-            GuardNews::Spawned { generation, pid } => {
+            GuardReport::Spawned { generation, pid } => {
                 assert_eq!(generation, expected);
                 self.pid = Some(pid);
             }
-            GuardNews::SpawnFailed { subject, errno, .. } => self.refusal = Some((subject, errno)),
-            GuardNews::Exited {
+            GuardReport::SpawnFailed { subject, errno, .. } => {
+                self.refusal = Some((subject, errno));
+            }
+            GuardReport::Exited {
                 generation,
                 exit,
                 leftovers,
@@ -320,7 +322,7 @@ impl Seen {
                 self.exit = Some(exit);
                 self.leftovers = leftovers;
             }
-            GuardNews::Lost { survivors } => {
+            GuardReport::Lost { survivors } => {
                 assert_eq!(survivors, [], "everything can be killed");
                 self.lost = true;
             }

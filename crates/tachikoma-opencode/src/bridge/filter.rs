@@ -1,29 +1,31 @@
-//! Which of the server's events the runner gets to read. Those of a single answer can be thousands, and a tool that writes
-//! has all it wrote so far in each of its events: what a loop needs is how things begin and how they end.
+//! Selects the events that the runner gets. A single answer can have thousands of events, and each event of a tool repeats all of its
+//! output so far. A loop only needs the beginning and the end of each.
 
 use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::word;
+use super::str_of;
 
-/// Calls in flight that are told apart.
+/// Running tool calls that are remembered.
 const RUNNING_MAX: usize = 256;
 
-/// Messages that are not the agent's and told apart: a part follows its message at once.
+/// Messages of other roles than the agent that are remembered. A part follows its message at once.
 const OTHERS_MAX: usize = 32;
 
-/// Remembers what was told.
+/// Remembers the events that were passed on.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
+    /// Ids of tool calls that run.
     running: Vec<String>,
+    /// Id of the newest message of the agent.
     message: String,
-    /// The last messages that are not the agent's.
+    /// Ids of the newest messages of other roles.
     others: VecDeque<String>,
 }
 
 impl Filter {
-    /// Returns whether an event of the conversation is handed on.
+    /// Returns whether an event of the conversation is passed on.
     pub fn passes(&mut self, kind: &str, properties: &Value) -> bool {
         match kind {
             "message.updated" => self.message(&properties["info"]),
@@ -36,7 +38,7 @@ impl Filter {
     }
 
     fn message(&mut self, info: &Value) -> bool {
-        let id = word(&info["id"]);
+        let id = str_of(&info["id"]);
         if info["role"] != "assistant" {
             if !self.others.iter().any(|known| known == id) {
                 self.others.push_back(id.to_owned());
@@ -54,14 +56,14 @@ impl Filter {
     }
 
     fn part(&mut self, part: &Value) -> bool {
-        match word(&part["type"]) {
-            // A server that compacts tells itself to go on.
+        match str_of(&part["type"]) {
+            // A server that compacts writes a prompt to itself.
             "text" => {
-                let message = word(&part["messageID"]);
+                let message = str_of(&part["messageID"]);
                 let is_other = self.others.iter().any(|known| known == message);
                 part["time"]["end"].is_number() && part["synthetic"] != true && !is_other
             }
-            "tool" => self.tool(word(&part["id"]), word(&part["state"]["status"])),
+            "tool" => self.tool(str_of(&part["id"]), str_of(&part["state"]["status"])),
             "step-finish" | "patch" | "compaction" => true,
             _ => false,
         }
@@ -102,11 +104,11 @@ mod tests {
         let events = text.lines().filter_map(|line| line.strip_prefix("data:"));
         let events = events.map(|data| serde_json::from_str::<Value>(data).expect("JSON"));
         events
-            .filter(|event| filter.passes(word(&event["type"]), &event["properties"]))
+            .filter(|event| filter.passes(str_of(&event["type"]), &event["properties"]))
             .map(|event| {
                 let part = &event["properties"]["part"];
-                let more = [word(&part["type"]), word(&part["state"]["status"])].join(" ");
-                format!("{} {}", word(&event["type"]), more.trim())
+                let more = [str_of(&part["type"]), str_of(&part["state"]["status"])].join(" ");
+                format!("{} {}", str_of(&event["type"]), more.trim())
                     .trim()
                     .to_owned()
             })

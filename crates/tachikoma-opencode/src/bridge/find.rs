@@ -1,37 +1,35 @@
-//! Finding the server: where it is, whether it is one, and whether it is worth waiting for.
+//! Finds the server and waits until it answers.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tachikoma_agents::opencode::{Order, Own};
 use tokio::io::AsyncWrite;
 
 use super::{Bridge, End, Server};
-use crate::client::{Address, Client, ClientError, Login, Request};
+use crate::client::{Address, Client, Login};
 use crate::login_file;
 use crate::server_file::{Condition, ServerFile};
 use tachikoma_core::error_chain as chain;
 use tachikoma_runtime::clock::monotonic;
 
-/// How long a server may take to say that it is well. A request that comes in its first second is never answered.
-const HEALTH_PATIENCE: Duration = Duration::from_millis(500);
+/// Timeout of a health request. A server never answers requests of its first second, so that the next one has to follow soon.
+pub(super) const HEALTH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How often a server that is not there is looked for.
-const POLL: Duration = Duration::from_millis(25);
+/// Time between two attempts to find the server.
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
-/// How often the runner is told that we wait, so that nobody takes it for silence.
-const SAY: Duration = Duration::from_secs(5);
+/// Time between two reports that the bridge waits, so that the runner does not take it for silent.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Who restarts a server by hand does it in this time.
-const ATTACHED_PATIENCE: Duration = Duration::from_secs(60);
+/// Time for the user to restart a server that is not supervised.
+const ATTACHED_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A supervisor that was just started has said something by then, and one whose files were deleted has made them anew: it notices
-/// when it next asks for the server's health.
-const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(15);
+/// Time for a new supervisor to write its file, or for a supervisor to restore a deleted file with the next health request.
+const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A server that is said to be ready and does not answer is noticed by its supervisor in this time.
-const UNREADY_PATIENCE: Duration = Duration::from_secs(60);
+/// Time for a supervisor to notice that its server does not answer.
+const UNREADY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server that answers.
 pub(super) struct Found {
@@ -39,48 +37,47 @@ pub(super) struct Found {
     pub version: Option<String>,
 }
 
-/// Why there is none.
+/// Why no server was found.
 enum Absent {
-    /// It may come by itself.
+    /// It may appear.
     Later(String, Absence),
-    /// It will not.
+    /// Waiting does not help.
     Never(String),
 }
 
-/// What is the matter with a server that may come by itself.
+/// Why a server that may appear does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absence {
-    /// One that someone else runs does not answer.
+    /// A server that is not supervised does not answer.
     Attached,
-    /// Its supervisor says nothing.
-    Unsaid,
-    /// Its supervisor says that it was stopped, which may be of an earlier supervisor.
+    /// The supervisor has not written its file.
+    NoFile,
+    /// The file says that the server was stopped. An earlier supervisor may have written that.
     Stopped,
-    /// Its supervisor sees to it.
+    /// The supervisor starts it.
     Coming,
-    /// It is said to be ready, and does not answer.
+    /// The file says that it is ready, but it does not answer.
     Unready,
 }
 
 impl Absence {
-    /// How long it is waited for.
-    fn patience(self) -> Option<Duration> {
+    /// Returns how long to wait; `None` if the supervisor decides.
+    fn timeout(self) -> Option<Duration> {
         match self {
-            Self::Attached => Some(ATTACHED_PATIENCE),
-            Self::Unsaid | Self::Stopped => Some(SUPERVISOR_PATIENCE),
-            Self::Unready => Some(UNREADY_PATIENCE),
-            // Its supervisor gives up.
+            Self::Attached => Some(ATTACHED_TIMEOUT),
+            Self::NoFile | Self::Stopped => Some(SUPERVISOR_TIMEOUT),
+            Self::Unready => Some(UNREADY_TIMEOUT),
             Self::Coming => None,
         }
     }
 }
 
-/// Since when a server is absent in the same way.
+/// How long the server has been absent for the same reason.
 #[derive(Debug, Default)]
 struct Wait(Option<(Absence, Instant)>);
 
 impl Wait {
-    /// Takes how a server is absent now, and returns whether that has been so for too long.
+    /// Takes the current reason, and returns whether the wait for it is over.
     fn is_over(&mut self, absence: Absence, now: Instant) -> bool {
         let since = match self.0 {
             Some((before, since)) if before == absence => since,
@@ -88,7 +85,7 @@ impl Wait {
         };
         self.0 = Some((absence, since));
         let waited = now.saturating_duration_since(since);
-        absence.patience().is_some_and(|patience| waited > patience)
+        absence.timeout().is_some_and(|timeout| waited > timeout)
     }
 }
 
@@ -96,7 +93,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     /// Waits for a server that answers.
     pub(super) async fn find(&mut self) -> Result<Found, End> {
         let mut wait = Wait::default();
-        let mut said = monotonic();
+        let mut reported = monotonic();
         loop {
             let absent = match self.options.server.clone() {
                 Server::At(text) => {
@@ -106,18 +103,21 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 Server::Supervised(dir) => self.supervised(&dir).await,
             };
             let (why, absence) = match absent {
-                Ok(found) => return Ok(found),
+                Ok(found) => {
+                    tracing::info!(version = found.version.as_deref(), "connected to OpenCode");
+                    return Ok(found);
+                }
                 Err(Absent::Never(why)) => return Err(End::GaveUp(why)),
                 Err(Absent::Later(why, absence)) => (why, absence),
             };
             if wait.is_over(absence, monotonic()) {
                 return Err(End::GaveUp(why));
             }
-            if said.elapsed() > SAY {
-                said = monotonic();
-                self.say(&Own::Waiting { why }).await?;
+            if reported.elapsed() > REPORT_INTERVAL {
+                reported = monotonic();
+                self.report(&Own::Waiting { why }).await?;
             }
-            self.pause(POLL).await?;
+            self.pause(POLL_INTERVAL).await?;
         }
     }
 
@@ -132,37 +132,30 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let address = Address::parse(text).map_err(|error| never(&error))?;
         if !address.is_loopback() && login.is_none() {
             return Err(Absent::Never(format!(
-                "{address} is not on this machine, and without a password anyone there could give orders: set \
+                "{address} is not on this machine, and without a password any user there could control the agent: set \
                  OPENCODE_SERVER_PASSWORD, there and here"
             )));
         }
         let directory = self.options.directory.to_string_lossy().into_owned();
-        let client =
-            Client::new(address, directory, login, server).map_err(|error| never(&error))?;
-        match health(&client).await {
+        let client = Client::new(address, login, server).in_directory(directory);
+        match client.health(HEALTH_TIMEOUT).await {
             Ok(version) => Ok(Found { client, version }),
             Err(error) if error.is_absence() => Err(Absent::Later(chain(&error), absence)),
-            Err(error @ ClientError::Unauthorized { .. }) => {
-                let why = chain(&error);
-                Err(Absent::Never(format!(
-                    "{why}: set OPENCODE_SERVER_PASSWORD"
-                )))
-            }
             Err(error) => Err(never(&error)),
         }
     }
 
     async fn supervised(&self, dir: &Path) -> Result<Found, Absent> {
-        let later = |why: &str| Absent::Later(why.to_owned(), Absence::Unsaid);
+        let later = |why: &str| Absent::Later(why.to_owned(), Absence::NoFile);
         let file = match ServerFile::read(dir) {
             Ok(Some(file)) => file,
-            Ok(None) => return Err(later("its supervisor has not said anything yet")),
+            Ok(None) => return Err(later("its supervisor has not written its file yet")),
             Err(error) => return Err(later(&chain(&error))),
         };
         let why = file.why.unwrap_or_default();
         match (file.state, file.url) {
             (Condition::Ready, Some(url)) => {
-                // Without a file the password is the user's own.
+                // Without a file the user has set the password.
                 let kept = login_file::read(dir).map_err(|error| later(&chain(&error)))?;
                 let login = kept.or_else(|| self.options.login.clone());
                 self.at(&url, login, file.pid, Absence::Unready).await
@@ -181,7 +174,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// Waits a little, and takes orders meanwhile.
+    /// Waits, and takes orders meanwhile.
     pub(super) async fn pause(&mut self, time: Duration) -> Result<(), End> {
         let until = tokio::time::Instant::from_std(monotonic() + time);
         loop {
@@ -191,14 +184,14 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             };
             match order {
                 None => return Err(End::InputEnded),
-                Some(Order::Interrupt) => self.call_off().await?,
+                Some(Order::Interrupt) => self.cancel_waiting().await?,
                 Some(order) => self.waiting.push_back(order),
             }
         }
     }
 
-    /// A turn that has not begun is over when it is interrupted.
-    async fn call_off(&mut self) -> Result<(), End> {
+    /// Drops the prompts that wait, and reports that their turn was interrupted.
+    async fn cancel_waiting(&mut self) -> Result<(), End> {
         let before = self.waiting.len();
         self.waiting
             .retain(|order| !matches!(order, Order::Prompt { .. } | Order::Aside { .. }));
@@ -206,7 +199,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Ok(());
         }
         let message = "interrupted before the server had the prompt".to_owned();
-        self.say(&Own::Failed {
+        self.report(&Own::Failed {
             message,
             lost: false,
         })
@@ -214,38 +207,18 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     }
 }
 
-/// Asks a server whether it is one and well, and returns its version.
-pub(super) async fn health(client: &Client) -> Result<Option<String>, ClientError> {
-    let path = "/global/health";
-    let answer = client.ask(Request::get(path, HEALTH_PATIENCE)).await?;
-    // Any path answers with a page for people; only the body tells.
-    if answer["healthy"] == true {
-        return Ok(answer["version"].as_str().map(str::to_owned));
-    }
-    let answer = match answer {
-        Value::Object(_) => format!("JSON ({answer})"),
-        other => format!("{other}"),
-    };
-    let end = answer.floor_char_boundary(200);
-    Err(ClientError::NotOurs {
-        what: format!("GET {path}"),
-        address: client.address().clone(),
-        answer: answer.get(..end).unwrap_or_default().to_owned(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_absence_has_its_patience_from_its_own_beginning() {
+    fn each_absence_has_its_own_timeout() {
         let start = monotonic();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut wait = Wait::default();
         for (second, absence, over) in [
             (0, Absence::Coming, false),
-            // However long its supervisor sees to it.
+            // The supervisor decides how long.
             (600, Absence::Coming, false),
             (601, Absence::Unready, false),
             (661, Absence::Unready, false),
@@ -255,8 +228,8 @@ mod tests {
             (669, Absence::Coming, false),
             (670, Absence::Stopped, false),
             (686, Absence::Stopped, true),
-            (687, Absence::Unsaid, false),
-            (703, Absence::Unsaid, true),
+            (687, Absence::NoFile, false),
+            (703, Absence::NoFile, true),
         ] {
             assert_eq!(wait.is_over(absence, at(second)), over, "{second} s");
         }

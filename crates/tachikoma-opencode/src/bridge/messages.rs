@@ -8,8 +8,8 @@ use serde_json::Value;
 use tachikoma_agents::opencode::ids;
 use uuid::Uuid;
 
-use super::{Conversation, REQUEST_TIMEOUT, word};
-use crate::client::{ClientError, Request};
+use super::{Conversation, str_of};
+use crate::client::{ClientError, Failure, Request};
 use tachikoma_runtime::clock::monotonic;
 
 /// How many messages of a conversation are asked for, until one of the turn is among them: it is mostly the last one. After a
@@ -19,7 +19,7 @@ pub(super) const PAGES: [usize; 3] = [2, 20, 200];
 /// Messages that are remembered, so that late events of an earlier turn are recognized. They come within a second of its end.
 const REMEMBERED_MAX: usize = 64;
 
-/// The server's clock, as its ids tell it, for ids of our own. They have to sort after all that are in the conversation: older
+/// The server's clock, read from its ids, for ids of our own. They have to sort after all that are in the conversation: older
 /// versions of OpenCode skip a prompt that sorts before an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerClock {
@@ -78,9 +78,9 @@ pub(super) struct AnswerIndex {
 }
 
 impl AnswerIndex {
-    /// Takes an announced message in.
+    /// Remembers an announced message.
     pub fn heard(&mut self, info: &Value) {
-        let (id, parent) = (word(&info["id"]), word(&info["parentID"]));
+        let (id, parent) = (str_of(&info["id"]), str_of(&info["parentID"]));
         if info["role"] == "assistant" && !self.parents.iter().any(|(known, _)| known == id) {
             self.parents.push_back((id.to_owned(), parent.to_owned()));
         }
@@ -97,12 +97,12 @@ impl AnswerIndex {
         }
     }
 
-    /// Returns whether an event tells of an answer to a prompt of a turn that is over. A prompt that is given again is not.
+    /// Returns whether an event belongs to an answer to a prompt of an earlier turn. A repeated prompt is not one.
     pub fn is_of_earlier_turn(&self, kind: &str, properties: &Value) -> bool {
         let message = match kind {
-            "message.updated" => word(&properties["info"]["id"]),
-            "message.part.updated" => word(&properties["part"]["messageID"]),
-            "message.part.delta" => word(&properties["messageID"]),
+            "message.updated" => str_of(&properties["info"]["id"]),
+            "message.part.updated" => str_of(&properties["part"]["messageID"]),
+            "message.part.delta" => str_of(&properties["messageID"]),
             _ => return false,
         };
         let mut parents = self.parents.iter();
@@ -121,20 +121,24 @@ pub(super) async fn page(
     let limit = limit.to_string();
     let request = Request {
         query: &[("limit", &limit)],
-        ..Request::get(&path, REQUEST_TIMEOUT)
+        ..Request::get(&path)
     };
     let list = match conversation.client.ask(request).await {
         Ok(Value::Array(list)) => list,
-        Ok(_) | Err(ClientError::TooLong { .. }) => return Ok(None),
+        Ok(_)
+        | Err(ClientError {
+            failure: Failure::TooLong,
+            ..
+        }) => return Ok(None),
         Err(error) => return Err(error),
     };
     for message in &list {
-        conversation.clock.saw(word(&message["info"]["id"]));
+        conversation.clock.saw(str_of(&message["info"]["id"]));
     }
     Ok(Some(list))
 }
 
-/// Whether a turn was ended, by us or by someone else.
+/// Returns whether the error says that a turn was ended, by the bridge or by another client.
 pub(super) fn is_abort(error: &Value) -> bool {
     error["name"] == "MessageAbortedError"
 }

@@ -1,4 +1,4 @@
-//! Opening the conversation: a fresh one, or one that an earlier bridge had.
+//! Opens a conversation: a new one, or one of an earlier bridge.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use tokio::io::AsyncWrite;
 use super::filter::Filter;
 use super::messages::{AnswerIndex, PAGES, ServerClock, page};
 use super::session_tree::SessionTree;
-use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
-use crate::client::{Client, ClientError, EventStream, Request};
+use super::{Bridge, ContextWindows, Conversation, End, Origin, str_of};
+use crate::client::{Client, ClientError, EventStream, REQUEST_TIMEOUT, Request};
 use tachikoma_runtime::clock::monotonic;
 
-/// How long a turn that was ended may take to be over.
-const QUIET_PATIENCE: Duration = Duration::from_secs(10);
+/// Time for a turn to end after it was aborted.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is asked whether it is.
-const QUIET_POLL: Duration = Duration::from_millis(100);
+/// Time between two checks whether it has ended.
+const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the conversation is called: with a name of its own, the model is not asked for one.
+/// Title of the conversation. Without a title the server asks the model for one.
 const TITLE: &str = "tachikoma";
 
-/// A stream of events that has begun.
+/// An event stream with the clock of its first event.
 struct Listening {
     events: EventStream,
     clock: ServerClock,
@@ -33,7 +33,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     pub(super) async fn open(&mut self) -> Result<Conversation, End> {
         let found = self.find().await?;
         let client = found.client;
-        // First of all, so that nothing is missed.
+        // Before the conversation, so that no event is missed.
         let listening = listen(&client).await?;
         let mut conversation = Conversation {
             client,
@@ -42,94 +42,83 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             answer_index: AnswerIndex::default(),
             version: found.version,
             id: None,
-            gone: false,
-            asked_windows: None,
-            windows: Vec::new(),
+            origin: Origin::Fresh,
+            windows: ContextWindows::default(),
             session_tree: SessionTree::default(),
             filter: Filter::default(),
             turn: None,
-            resumed: false,
             reconnected: 0,
         };
         match self.options.resume.clone() {
             Some(id) => {
-                self.take_up(&mut conversation, id).await?;
-                // What is told of a turn under way is counted with that turn.
+                self.resume(&mut conversation, id).await?;
+                // The use of a repeated prompt is counted with its turn.
                 if self.recoveries == 0 {
-                    self.tell_use(&conversation).await?;
+                    self.report_use(&conversation).await?;
                 }
             }
-            None => self.begin(&mut conversation).await?,
+            None => self.create(&mut conversation).await?,
         }
         Ok(conversation)
     }
 
-    /// Begins a fresh conversation.
-    pub(super) async fn begin(&mut self, conversation: &mut Conversation) -> Result<(), End> {
+    /// Creates a conversation.
+    pub(super) async fn create(&mut self, conversation: &mut Conversation) -> Result<(), End> {
         let body = json!({"title": TITLE, "permission": rules(self.options.permission, &self.options.allow)});
-        let request = Request::post("/session", Some(&body), REQUEST_TIMEOUT);
-        let session = conversation
-            .client
-            .ask(request)
-            .await
-            .map_err(|e| lost(&e))?;
-        let id = word(&session["id"]);
+        let session = conversation.client.post("/session", Some(&body)).await?;
+        let id = str_of(&session["id"]);
         if id.is_empty() {
             return Err(End::GaveUp(format!(
-                "{} made a conversation without an id",
+                "{} created a conversation without an id",
                 conversation.client.address()
             )));
         }
         self.opened(conversation, id.to_owned()).await
     }
 
-    async fn take_up(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
+    async fn resume(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
         let path = format!("/session/{id}");
-        // The rules may be others than those it was begun with.
+        // The rules may have changed.
         let body = json!({"permission": rules(self.options.permission, &self.options.allow)});
         let request = Request {
-            method: reqwest::Method::PATCH,
-            ..Request::post(&path, Some(&body), REQUEST_TIMEOUT)
+            method: hyper::Method::PATCH,
+            ..Request::post(&path, Some(&body))
         };
         match conversation.client.ask(request).await {
             Ok(_) => {}
             Err(error) if error.is_missing() => {
-                conversation.gone = true;
+                conversation.origin = Origin::Gone;
                 return Ok(());
             }
-            Err(error) => return Err(lost(&error)),
+            Err(error) => return Err(error.into()),
         }
-        conversation.resumed = true;
-        let ended = quiet(&conversation.client, &id).await;
-        if ended.map_err(|e| lost(&e))? {
-            // What is told of that turn is not told to whoever begins to listen now.
-            conversation.listen_again().await?;
+        conversation.origin = Origin::Resumed;
+        if abort_turn(&conversation.client, &id).await? {
+            // A new stream does not have the events of that turn.
+            conversation.reconnect().await?;
         }
-        // The next prompt's id has to sort after all that are there.
+        // The id of the next prompt has to sort after all ids of the conversation.
         if let Err(error) = page(conversation, &id, PAGES[0]).await
             && error.is_absence()
         {
-            return Err(lost(&error));
+            return Err(error.into());
         }
         self.opened(conversation, id).await
     }
 
-    /// Tells what a conversation has used: of turns that were cut nothing was told. A server that does not say it is no reason not to
-    /// work with it.
-    async fn tell_use(&mut self, conversation: &Conversation) -> Result<(), End> {
+    /// Reports the use of a resumed conversation, because turns that were cut reported nothing. A server that does not say it can still be
+    /// used.
+    async fn report_use(&mut self, conversation: &Conversation) -> Result<(), End> {
         let Some(id) = &conversation.id else {
             return Ok(());
         };
         let path = format!("/session/{id}");
-        let session = conversation
-            .client
-            .ask(Request::get(&path, REQUEST_TIMEOUT))
-            .await;
+        let session = conversation.client.get(&path).await;
         let session = session.unwrap_or_default();
         match session["cost"].as_f64() {
             Some(usd) => {
                 let tokens = session["tokens"].clone();
-                self.say(&Own::TakenUp { usd, tokens }).await
+                self.report(&Own::TakenUp { usd, tokens }).await
             }
             None => Ok(()),
         }
@@ -138,12 +127,16 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     async fn opened(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
         if conversation.id.is_none() {
             let client = conversation.client.clone();
-            // Ends with its answer, which has a time-out.
-            conversation.asked_windows = Some(tokio::spawn(windows(client)));
+            // The task ends with the answer, which has a timeout.
+            conversation.windows.request = Some(tokio::spawn(context_windows(client)));
         }
         conversation.session_tree = SessionTree::of(&id);
         conversation.id = Some(id.clone());
-        self.say(&Own::Session {
+        tracing::info!(
+            resumed = conversation.origin == Origin::Resumed,
+            "OpenCode session opened"
+        );
+        self.report(&Own::Session {
             id,
             version: conversation.version.clone(),
             model: self.options.model.clone(),
@@ -152,27 +145,28 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         .await
     }
 
-    /// Tells how much fits into a model's context, once.
-    pub(super) async fn tell_window(
+    /// Reports the context size of a model, once.
+    pub(super) async fn report_window(
         &mut self,
         conversation: &mut Conversation,
         model: &str,
     ) -> Result<(), End> {
-        if let Some(asked) = conversation.asked_windows.take() {
-            conversation.windows = asked.await.unwrap_or_default();
+        let windows = &mut conversation.windows;
+        if let Some(request) = windows.request.take() {
+            windows.unreported = request.await.unwrap_or_default();
         }
-        let mut windows = conversation.windows.iter();
-        let Some(at) = windows.position(|(name, _)| name == model) else {
+        let mut unreported = windows.unreported.iter();
+        let Some(at) = unreported.position(|(name, _)| name == model) else {
             return Ok(());
         };
-        let (model, window) = conversation.windows.swap_remove(at);
-        self.say(&Own::Window { model, window }).await
+        let (model, window) = windows.unreported.swap_remove(at);
+        self.report(&Own::Window { model, window }).await
     }
 }
 
 impl Conversation {
-    /// Listens to a new stream in the place of the one before.
-    pub(super) async fn listen_again(&mut self) -> Result<(), End> {
+    /// Replaces the event stream.
+    pub(super) async fn reconnect(&mut self) -> Result<(), End> {
         let listening = listen(&self.client).await?;
         self.events = listening.events;
         self.clock.follow(listening.clock);
@@ -180,9 +174,9 @@ impl Conversation {
     }
 }
 
-/// Begins to listen, and learns what time it is there.
+/// Opens an event stream, and reads the server's clock from its first event.
 async fn listen(client: &Client) -> Result<Listening, End> {
-    let mut events = client.events(REQUEST_TIMEOUT).await.map_err(|e| lost(&e))?;
+    let mut events = client.events().await?;
     let first = tokio::time::timeout(REQUEST_TIMEOUT, events.next()).await;
     let data = match first {
         Ok(Ok(data)) => data,
@@ -190,9 +184,9 @@ async fn listen(client: &Client) -> Result<Listening, End> {
         Err(_) => return Err(End::Lost("its event stream does not begin".to_owned())),
     };
     let event: Value = serde_json::from_str(&data).unwrap_or_default();
-    let Some(clock) = ServerClock::of(word(&event["id"])) else {
+    let Some(clock) = ServerClock::of(str_of(&event["id"])) else {
         return Err(End::GaveUp(format!(
-            "the event stream of {} begins with {:?}: this is not an OpenCode server, or one of another kind",
+            "the event stream of {} begins with {:?}: this is not an OpenCode server, or its version is not supported",
             client.address(),
             data.get(..data.floor_char_boundary(100))
                 .unwrap_or_default()
@@ -201,49 +195,43 @@ async fn listen(client: &Client) -> Result<Listening, End> {
     Ok(Listening { events, clock })
 }
 
-/// Ends a turn that goes on from before, and waits until it is over. Returns whether there was one.
-async fn quiet(client: &Client, id: &str) -> Result<bool, ClientError> {
-    let until = monotonic() + QUIET_PATIENCE;
-    let mut told = false;
+/// Aborts a turn that still runs, and waits for its end. Returns whether there was one.
+async fn abort_turn(client: &Client, id: &str) -> Result<bool, ClientError> {
+    let until = monotonic() + ABORT_TIMEOUT;
+    let mut aborted = false;
     while is_busy(client, id).await? && monotonic() < until {
-        if !told {
+        if !aborted {
             let path = format!("/session/{id}/abort");
-            client
-                .ask(Request::post(&path, None, REQUEST_TIMEOUT))
-                .await?;
-            told = true;
+            client.post(&path, None).await?;
+            aborted = true;
         }
-        tokio::time::sleep(QUIET_POLL).await;
+        tokio::time::sleep(ABORT_POLL_INTERVAL).await;
     }
-    Ok(told)
+    Ok(aborted)
 }
 
 /// Asks whether a conversation has a turn under way.
 pub(super) async fn is_busy(client: &Client, id: &str) -> Result<bool, ClientError> {
-    let status = client
-        .ask(Request::get("/session/status", REQUEST_TIMEOUT))
-        .await?;
+    let status = client.get("/session/status").await?;
     Ok(status.get(id).is_some())
 }
 
-/// Asks how much fits into the context of each model. A server that does not tell is no reason not to work with it.
-async fn windows(client: Client) -> Vec<(String, u64)> {
-    let asked = client
-        .ask(Request::get("/config/providers", REQUEST_TIMEOUT))
-        .await;
+/// Asks for the context size of each model. A server that does not answer can still be used.
+async fn context_windows(client: Client) -> Vec<(String, u64)> {
+    let asked = client.get("/config/providers").await;
     let answer = asked.unwrap_or_default();
     let mut windows = Vec::new();
     for provider in answer["providers"].as_array().into_iter().flatten() {
         let models = provider["models"].as_object().into_iter().flatten();
         for (name, model) in models {
             let limit = |name: &str| model["limit"][name].as_u64().filter(|limit| *limit > 0);
-            // Some take less than they hold.
+            // Some models accept less than their context holds.
             let window = [limit("context"), limit("input")]
                 .into_iter()
                 .flatten()
                 .min();
             if let Some(window) = window {
-                windows.push((format!("{}/{name}", word(&provider["id"])), window));
+                windows.push((format!("{}/{name}", str_of(&provider["id"])), window));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Giving the server a prompt: once, whatever happens on the way.
+//! Sends prompts to the server, each exactly once.
 
 use std::time::Duration;
 
@@ -7,46 +7,45 @@ use tachikoma_agents::opencode::Own;
 use tokio::io::AsyncWrite;
 
 use super::messages::{PAGES, is_abort, page};
-use super::turn::Turn;
-use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
+use super::turn::{SentPrompt, Turn};
+use super::{Bridge, Conversation, End, Origin, str_of};
 use crate::client::{ClientError, Request};
 use tachikoma_core::error_chain as chain;
 
-/// The server takes a prompt at once, and works on it later.
-const PROMPT_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a prompt request. The server accepts a prompt at once, and works on it later.
+const PROMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Under this name a message has the iteration that it belongs to.
-pub(super) const MARK: &str = "tachikoma";
+/// Metadata key of our messages. Its value has the iteration.
+const MARK: &str = "tachikoma";
 
-/// How often it is asked whether a prompt arrived, and given again where it did not.
+/// How often a prompt is sent that did not arrive.
 const TRIES_MAX: u32 = 3;
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
-    /// Begins a turn.
+    /// Sends a prompt, which begins a turn.
     pub(super) async fn prompt(
         &mut self,
         conversation: &mut Conversation,
         text: &str,
         iteration: Option<u32>,
     ) -> Result<(), End> {
-        if std::mem::take(&mut conversation.gone) {
-            let message = "the server does not know the conversation any more".to_owned();
+        let origin = std::mem::replace(&mut conversation.origin, Origin::Fresh);
+        if origin == Origin::Gone {
+            let message = "the server no longer knows the conversation".to_owned();
             return self.fail(message, true).await;
         }
         let id = match conversation.id.clone() {
             Some(id) => id,
             None => {
-                self.begin(conversation).await?;
+                self.create(conversation).await?;
                 conversation.id.clone().unwrap_or_default()
             }
         };
-        let before = match iteration.filter(|_| std::mem::take(&mut conversation.resumed)) {
-            Some(iteration) => earlier(conversation, &id, iteration)
-                .await
-                .map_err(|e| lost(&e))?,
+        let before = match iteration.filter(|_| origin == Origin::Resumed) {
+            Some(iteration) => earlier(conversation, &id, iteration).await?,
             None => Earlier::None,
         };
-        let (message, after) = match before {
+        let (message, earlier_answer) = match before {
             Earlier::None => (conversation.clock.message_id(), None),
             Earlier::Cut { prompt, last } => (prompt, Some(last)),
             Earlier::Done { turn, last } => {
@@ -54,29 +53,33 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
                 return self.over(conversation, &id, &last).await;
             }
         };
-        let again = after.is_some();
-        let mut turn = Turn::new(message.clone(), iteration);
-        turn.after = after.unwrap_or_default();
-        turn.text = iteration.is_none().then(|| text.to_owned());
-        let mut body = self.body(text, &turn);
+        let again = earlier_answer.is_some();
+        let prompt = SentPrompt {
+            message: message.clone(),
+            iteration,
+            text: iteration.is_none().then(|| text.to_owned()),
+            earlier_answer,
+            asides: Vec::new(),
+        };
+        let mut body = self.body(text, &prompt);
         body["messageID"] = message.as_str().into();
-        // A part without an id would be added each time.
+        // The server adds a part without an id each time.
         body["parts"][0]["id"] = message.replacen("msg_", "prt_", 1).into();
-        match give(conversation, &id, &message, &body).await {
+        match send(conversation, &id, &message, &body).await {
             Ok(()) => {
-                conversation.turn = Some(turn);
-                self.say(&Own::Prompted { message, again }).await
+                conversation.turn = Some(Turn::new(prompt));
+                self.report(&Own::Prompted { message, again }).await
             }
             Err(error) if error.is_missing() => {
                 conversation.id = None;
                 self.fail(chain(&error), true).await
             }
-            Err(error) if error.is_absence() => Err(lost(&error)),
+            Err(error) if error.is_absence() => Err(error.into()),
             Err(error) => self.fail(chain(&error), false).await,
         }
     }
 
-    /// Says something in the middle of a turn: the model hears it with its next request. Between turns nobody would answer.
+    /// Adds a message to the turn under way, which the model gets with its next request. Does nothing between turns.
     pub(super) async fn aside(
         &mut self,
         conversation: &mut Conversation,
@@ -86,40 +89,44 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let (Some(id), Some(turn)) = (&conversation.id, &mut conversation.turn) else {
             return Ok(());
         };
-        let mut body = self.body(text, turn);
+        let mut body = self.body(text, &turn.prompt);
         body["noReply"] = true.into();
         body["messageID"] = message.as_str().into();
-        turn.asides.push(message);
+        turn.prompt.asides.push(message);
         let path = format!("/session/{id}/message");
-        let request = Request::post(&path, Some(&body), PROMPT_PATIENCE);
+        let request = Request {
+            timeout: PROMPT_TIMEOUT,
+            ..Request::post(&path, Some(&body))
+        };
         match conversation.client.ask(request).await {
-            Err(error) if error.is_absence() && !error.is_open() => Err(lost(&error)),
-            // A word that was not heard is no reason to end anything.
+            Err(error) if error.is_absence() && !error.may_have_arrived() => Err(error.into()),
+            // The turn goes on without the message.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    fn body(&self, text: &str, turn: &Turn) -> Value {
-        let mark = json!({"iteration": turn.iteration, "prompt": turn.message});
+    fn body(&self, text: &str, prompt: &SentPrompt) -> Value {
+        let mark = json!({"iteration": prompt.iteration, "prompt": prompt.message});
         let part = json!({"type": "text", "text": text, "metadata": {MARK: mark}});
         let mut body = json!({"parts": [part]});
-        if let Some((provider, model)) = self.options.model.as_deref().and_then(split) {
+        if let Some((provider, model)) = self
+            .options
+            .model
+            .as_deref()
+            .and_then(|name| name.split_once('/'))
+        {
             body["model"] = json!({"providerID": provider, "modelID": model});
         }
         body
     }
 
     async fn fail(&mut self, message: String, lost: bool) -> Result<(), End> {
-        self.say(&Own::Failed { message, lost }).await
+        self.report(&Own::Failed { message, lost }).await
     }
 }
 
-fn split(model: &str) -> Option<(&str, &str)> {
-    model.split_once('/')
-}
-
-/// Gives a prompt to the server. Where nobody answers, the server is asked whether it has it: it has our id.
-async fn give(
+/// Sends a prompt. If there is no answer, asks the server whether it has the message, and sends it again if not.
+async fn send(
     conversation: &Conversation,
     id: &str,
     message: &str,
@@ -130,36 +137,35 @@ async fn give(
     let mut tries = 0;
     loop {
         tries += 1;
-        let request = Request::post(&path, Some(body), PROMPT_PATIENCE);
-        let open = match conversation.client.ask(request).await {
+        let request = Request {
+            timeout: PROMPT_TIMEOUT,
+            ..Request::post(&path, Some(body))
+        };
+        let no_answer = match conversation.client.ask(request).await {
             Ok(_) => return Ok(()),
-            Err(error) if error.is_open() && tries < TRIES_MAX => error,
+            Err(error) if error.may_have_arrived() && tries < TRIES_MAX => error,
             Err(error) => return Err(error),
         };
-        match conversation
-            .client
-            .ask(Request::get(&there, REQUEST_TIMEOUT))
-            .await
-        {
+        match conversation.client.get(&there).await {
             Ok(_) => return Ok(()),
             Err(error) if error.is_missing() => {}
-            Err(_) => return Err(open),
+            Err(_) => return Err(no_answer),
         }
     }
 }
 
-/// What a server that was taken up again knows of an iteration.
+/// What a server knows about an iteration that an earlier bridge began.
 enum Earlier {
-    /// Nothing, or that it failed.
+    /// Nothing, or a failure.
     None,
     /// Its turn was cut.
     Cut {
-        /// Its prompt.
+        /// Id of its prompt.
         prompt: String,
-        /// The last message that there is.
+        /// Id of its last message.
         last: String,
     },
-    /// Its turn came to its end, and nobody heard of it.
+    /// Its turn is complete, which was not reported.
     Done {
         /// The turn.
         turn: Turn,
@@ -168,8 +174,8 @@ enum Earlier {
     },
 }
 
-/// Asks what became of an iteration before. A prompt that is given again under its id is in the conversation once, and its
-/// turn goes on where it was cut.
+/// Asks for the state of an iteration that an earlier bridge began. A prompt that is sent again with the same id is in the conversation
+/// once, and its turn continues where it was cut.
 async fn earlier(
     conversation: &mut Conversation,
     id: &str,
@@ -180,7 +186,7 @@ async fn earlier(
             return Ok(Earlier::None);
         };
         let Some(mark) = list.iter().rev().find_map(mark_of) else {
-            // There is nothing before the first message.
+            // The list begins with the first message.
             if list.len() < limit {
                 return Ok(Earlier::None);
             }
@@ -189,48 +195,56 @@ async fn earlier(
         if mark["iteration"] != iteration {
             return Ok(Earlier::None);
         }
-        let mut turn = Turn::new(word(&mark["prompt"]).to_owned(), Some(iteration));
         let same = |message: &&Value| {
             mark_of(message).is_some_and(|other| other["prompt"] == mark["prompt"])
         };
         let marked = list.iter().filter(same);
-        turn.asides = marked
-            .map(|message| word(&message["info"]["id"]).to_owned())
-            .collect();
-        return Ok(match turn.newest_of(&list) {
-            Some(newest) => judged(turn, newest.clone()),
+        let prompt = SentPrompt {
+            message: str_of(&mark["prompt"]).to_owned(),
+            iteration: Some(iteration),
+            text: None,
+            earlier_answer: None,
+            asides: marked
+                .map(|message| str_of(&message["info"]["id"]).to_owned())
+                .collect(),
+        };
+        return Ok(match prompt.newest_of(&list) {
+            Some(newest) => judge_earlier(prompt, newest.clone()),
             None => Earlier::None,
         });
     }
     Ok(Earlier::None)
 }
 
-/// Returns what we wrote on a message of ours.
+/// Returns the mark of a message that a bridge sent.
 fn mark_of(message: &Value) -> Option<&Value> {
     let mark = &message["parts"][0]["metadata"][MARK];
     (message["info"]["role"] == "user" && mark["prompt"].is_string()).then_some(mark)
 }
 
-/// Judges a turn of an earlier bridge by the newest message that belongs to it.
-fn judged(turn: Turn, newest: Value) -> Earlier {
+/// Judges a turn of an earlier bridge by its newest message.
+fn judge_earlier(prompt: SentPrompt, newest: Value) -> Earlier {
     let info = &newest["info"];
     let is_answer = info["role"] == "assistant";
     let error = &info["error"];
-    // Of what was said before a summary the model hears nothing any more.
+    // The model does not get the messages before a summary.
     let is_summary = is_answer && info["summary"] == true && info["time"]["completed"].is_number();
     if is_summary || !(error.is_null() || is_abort(error)) {
         return Earlier::None;
     }
-    if !is_answer || is_open(info) || is_abort(error) {
+    if !is_answer || is_incomplete(info) || is_abort(error) {
         return Earlier::Cut {
-            prompt: turn.message,
-            last: word(&info["id"]).to_owned(),
+            prompt: prompt.message,
+            last: str_of(&info["id"]).to_owned(),
         };
     }
-    Earlier::Done { turn, last: newest }
+    Earlier::Done {
+        turn: Turn::new(prompt),
+        last: newest,
+    }
 }
 
-/// One that is not complete was cut. Behind a tool call there would have been more.
-fn is_open(info: &Value) -> bool {
+/// Returns whether an answer was cut. After a tool call the model would have continued.
+fn is_incomplete(info: &Value) -> bool {
     info["time"]["completed"].is_null() || info["finish"] == "tool-calls"
 }

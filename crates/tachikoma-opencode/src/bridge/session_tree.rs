@@ -1,14 +1,14 @@
-//! A conversation and those that its sub-agents have: whatever one of them asks is answered, since a question that nobody
-//! answers keeps it busy for ever.
+//! A conversation and the conversations of its sub-agents. The bridge answers their permission requests and questions, because an
+//! unanswered one blocks a conversation forever.
 
 use serde_json::{Value, json};
 use tachikoma_agents::Permission;
 use tachikoma_agents::opencode::{DENIED, is_permitted_command};
 
-use super::{Conversation, Options, REQUEST_TIMEOUT, word};
-use crate::client::{Client, ClientError, Request};
+use super::{Conversation, Options, str_of};
+use crate::client::{Client, ClientError};
 
-/// Sub-agents that are known; a conversation has a handful.
+/// Conversations that are remembered. A conversation has a handful of sub-agents.
 const MEMBERS_MAX: usize = 256;
 
 /// A conversation and its descendants.
@@ -20,10 +20,10 @@ impl SessionTree {
         Self(vec![id.to_owned()])
     }
 
-    /// Takes a new conversation in, if it is one of us.
+    /// Adds a new conversation if its parent belongs to the tree.
     pub fn add_child(&mut self, info: &Value) {
-        let id = word(&info["id"]);
-        let is_new = self.contains(word(&info["parentID"])) && !self.contains(id);
+        let id = str_of(&info["id"]);
+        let is_new = self.contains(str_of(&info["parentID"])) && !self.contains(id);
         if is_new && self.0.len() < MEMBERS_MAX {
             self.0.push(id.to_owned());
         }
@@ -38,14 +38,14 @@ impl SessionTree {
     }
 }
 
-/// Answers a question for permission. With safe permission the server also asks about permitted commands that have special
-/// characters: here the whole command line is checked.
-pub(super) async fn permit(
+/// Answers a permission request. With safe permission the server also asks about permitted commands that have special characters,
+/// so that the whole command line is checked here.
+pub(super) async fn answer_permission(
     client: &Client,
     asked: &Value,
     options: &Options,
 ) -> Result<(), ClientError> {
-    let command = word(&asked["metadata"]["command"]);
+    let command = str_of(&asked["metadata"]["command"]);
     let is_permitted =
         asked["permission"] == "bash" && is_permitted_command(command, &options.allow);
     let body = match options.permission {
@@ -53,26 +53,19 @@ pub(super) async fn permit(
         Permission::Safe => json!({"reply": "reject", "message": DENIED}),
         Permission::Bypass => json!({"reply": "once"}),
     };
-    let path = format!("/permission/{}/reply", word(&asked["id"]));
-    taken(
-        client
-            .ask(Request::post(&path, Some(&body), REQUEST_TIMEOUT))
-            .await,
-    )
+    let path = format!("/permission/{}/reply", str_of(&asked["id"]));
+    ignore_refusal(client.post(&path, Some(&body)).await)
 }
 
-/// Refuses to answer a question to the user.
-pub(super) async fn refuse(client: &Client, request: &str) -> Result<(), ClientError> {
+/// Rejects a question to the user.
+pub(super) async fn reject_question(client: &Client, request: &str) -> Result<(), ClientError> {
     let path = format!("/question/{request}/reject");
-    taken(
-        client
-            .ask(Request::post(&path, None, REQUEST_TIMEOUT))
-            .await,
-    )
+    ignore_refusal(client.post(&path, None).await)
 }
 
-/// A question that is gone needs no answer, and one that cannot be answered is asked about again at the next look.
-fn taken(answer: Result<Value, ClientError>) -> Result<(), ClientError> {
+/// Ignores errors unless the server is gone. A request that no longer exists needs no answer, and the next check finds one that could not
+/// be answered.
+fn ignore_refusal(answer: Result<Value, ClientError>) -> Result<(), ClientError> {
     match answer {
         Err(error) if error.is_absence() => Err(error),
         Ok(_) | Err(_) => Ok(()),
@@ -80,19 +73,19 @@ fn taken(answer: Result<Value, ClientError>) -> Result<(), ClientError> {
 }
 
 impl Conversation {
-    /// Asks for sub-agents that began while nobody listened, and theirs.
+    /// Adds the sub-agents that were started while the event stream was closed.
     pub(super) async fn refresh_session_tree(&mut self) -> Result<(), ClientError> {
         let mut number = 0;
         while let Some(id) = self.session_tree.member(number) {
             let path = format!("/session/{id}/children");
-            match self.client.ask(Request::get(&path, REQUEST_TIMEOUT)).await {
+            match self.client.get(&path).await {
                 Ok(children) => {
                     for info in children.as_array().into_iter().flatten() {
                         self.session_tree.add_child(info);
                     }
                 }
                 Err(error) if error.is_absence() => return Err(error),
-                // One that is gone asks for nothing.
+                // A conversation that no longer exists has no questions.
                 Err(_) => {}
             }
             number += 1;
@@ -100,21 +93,21 @@ impl Conversation {
         Ok(())
     }
 
-    /// Answers what was asked without our hearing it.
+    /// Answers requests that the event stream did not report.
     pub(super) async fn answer_pending(&self, options: &Options) -> Result<(), ClientError> {
         for (path, is_question) in [("/permission", false), ("/question", true)] {
-            let pending = match self.client.ask(Request::get(path, REQUEST_TIMEOUT)).await {
+            let pending = match self.client.get(path).await {
                 Ok(pending) => pending,
                 Err(error) if error.is_absence() => return Err(error),
                 Err(_) => continue,
             };
             let pending = pending.as_array().into_iter().flatten();
             for asked in
-                pending.filter(|asked| self.session_tree.contains(word(&asked["sessionID"])))
+                pending.filter(|asked| self.session_tree.contains(str_of(&asked["sessionID"])))
             {
                 match is_question {
-                    true => refuse(&self.client, word(&asked["id"])).await?,
-                    false => permit(&self.client, asked, options).await?,
+                    true => reject_question(&self.client, str_of(&asked["id"])).await?,
+                    false => answer_permission(&self.client, asked, options).await?,
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A turn under way: what the server tells of it, and what is asked where it does not.
+//! A turn under way: handles its events, and asks the server about it in case an event was missed.
 
 use std::time::{Duration, Instant};
 
@@ -6,130 +6,68 @@ use serde_json::{Value, json};
 use tachikoma_agents::opencode::{Own, ids};
 use tokio::io::AsyncWrite;
 
-use super::find::health;
+use super::find::HEALTH_TIMEOUT;
 use super::messages::{PAGES, is_abort, page};
 use super::open::is_busy;
-use super::session_tree::{permit, refuse};
-use super::{Bridge, Conversation, End, REQUEST_TIMEOUT, lost, word};
-use crate::client::{ClientError, Request, StreamEnd};
+use super::session_tree::{answer_permission, reject_question};
+use super::{Bridge, Conversation, End, str_of};
+use crate::client::{ClientError, StreamEnd};
 use tachikoma_runtime::clock::monotonic;
 
-/// How often a turn is asked about, in case that an event was missed: the end of one is told only once.
-const LOOK: Duration = Duration::from_secs(10);
+/// Time between two checks of a turn. The server reports the end of a turn only once, and that event may be missed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How soon, when there is a reason to believe so.
-const LOOK_SOON: Duration = Duration::from_secs(1);
+/// Time to the next check if the turn has probably ended.
+const CHECK_SOON: Duration = Duration::from_secs(1);
 
-/// Looks in a row that find nobody at work on a turn that is not complete.
-const IDLE_LOOKS_MAX: u32 = 3;
+/// Checks in a row that find an idle server and an incomplete turn.
+const IDLE_CHECKS_MAX: u32 = 3;
 
-/// Streams in a row that end without an event.
+/// Event streams in a row that end without an event.
 const RECONNECTS_MAX: u32 = 5;
 
-/// The server tries again by itself after 2, 4, 8, 16 and 30 seconds. Who is told to wait for longer than this waits for a
-/// limit, and the loop does that better: visibly, and across restarts.
+/// The server retries after 2, 4, 8, 16 and 30 seconds. A longer delay is a usage limit. The loop waits for limits itself, because it
+/// shows the wait and continues it after a restart.
 const RETRY_MAX: Duration = Duration::from_secs(45);
 
-/// A server that compacts by itself tries again and again where that does not help.
+/// Context overflows after which a turn is ended. A server that compacts retries forever if that does not help.
 const OVERFLOWS_MAX: u32 = 3;
 
-/// How often the runner is told that the model is answering.
-const ANSWERING: Duration = Duration::from_secs(5);
+/// Time between two reports that the model is answering.
+const ANSWERING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is handed on of a line that makes no sense.
+/// Length of the part of an invalid event that is passed on.
 const GARBAGE_BYTES_MAX: usize = 4096;
 
-/// A turn under way.
+/// A prompt that the server has.
 #[derive(Debug)]
-pub(super) struct Turn {
-    /// Our message.
+pub(super) struct SentPrompt {
+    /// Id of its message.
     pub message: String,
-    /// The iteration that it began, if it began one.
+    /// The iteration that it began; `None` for another request, such as that for a hand-off.
     pub iteration: Option<u32>,
-    /// The prompt, if it began no iteration: it is given again when the server dies.
+    /// Its text if it began no iteration. It is sent again when the server dies.
     pub text: Option<String>,
-    /// What was said in the middle of it: answers belong to what was said last.
+    /// Id of the newest message of the turn before the prompt was sent again. That message belongs to the attempt that was cut. `None` for
+    /// a prompt that was sent once.
+    pub earlier_answer: Option<String>,
+    /// Ids of the messages that were added during the turn. The server answers the newest one.
     pub asides: Vec<String>,
-    /// Id of the newest message of the turn before its prompt was given again: it belongs to the attempt that was cut. Empty for a
-    /// prompt that is given for the first time.
-    pub after: String,
-    /// Whether the server told of an error, or we ended it.
-    failed: bool,
-    /// Whether we ended it.
-    interrupted: bool,
-    /// Whether the server says that someone else did. That may have been an earlier turn.
-    aborted: bool,
-    /// Whether the stream was cut meanwhile, so that something may have been missed.
-    deaf: bool,
-    limited: bool,
-    overflows: u32,
-    idle_looks: u32,
-    next_look: Instant,
-    answering_said: Option<Instant>,
-    /// The message whose end was handed on.
-    finished: String,
 }
 
-impl Turn {
-    pub fn new(message: String, iteration: Option<u32>) -> Self {
-        Self {
-            message,
-            iteration,
-            text: None,
-            asides: Vec::new(),
-            after: String::new(),
-            failed: false,
-            interrupted: false,
-            aborted: false,
-            deaf: false,
-            limited: false,
-            overflows: 0,
-            idle_looks: 0,
-            next_look: monotonic() + LOOK,
-            answering_said: None,
-            finished: String::new(),
-        }
-    }
-
-    /// Judges the turn by its newest message, while the server does not work on it.
-    fn judge(&self, info: &Value, told: bool) -> Verdict {
-        if self.failed {
-            return Verdict::Over;
-        }
-        let is_answer = self.is_answer(info) && info["summary"] != true;
-        if !is_answer || info["time"]["completed"].is_null() && info["error"].is_null() {
-            return Verdict::Open;
-        }
-        let calls = info["finish"] == "tool-calls";
-        match () {
-            () if is_abort(&info["error"]) || calls && self.aborted => Verdict::Aborted,
-            () if calls && !told => Verdict::Open,
-            () => Verdict::Over,
-        }
-    }
-
-    /// Returns whether the newest message of the turn is an answer that this attempt got.
-    fn is_answer(&self, info: &Value) -> bool {
-        info["role"] == "assistant" && word(&info["id"]) != self.after
-    }
-
-    /// Returns the prompt, if it began no iteration and was not interrupted.
-    pub fn to_repeat(&self) -> Option<String> {
-        self.text.clone().filter(|_| !self.interrupted)
-    }
-
-    /// Returns the newest message of a list that belongs to the turn: our prompt, what was said in the middle of the turn, what the
-    /// server told itself to go on with after a compaction, or an answer to one of them.
-    pub(super) fn newest_of<'a>(&self, list: &'a [Value]) -> Option<&'a Value> {
+impl SentPrompt {
+    /// Returns the newest message of a list that belongs to the turn: the prompt, an added message, a message that the server wrote to
+    /// itself to continue after a compaction, or an answer to one of them.
+    pub fn newest_of<'a>(&self, list: &'a [Value]) -> Option<&'a Value> {
         let is_ours = |id: &str| id == self.message || self.asides.iter().any(|aside| aside == id);
         let mut own: Vec<&str> = Vec::new();
         let mut begun = false;
         let mut newest = None;
         for message in list {
             let info = &message["info"];
-            let id = word(&info["id"]);
+            let id = str_of(&info["id"]);
             let belongs = if info["role"] == "assistant" {
-                let parent = word(&info["parentID"]);
+                let parent = str_of(&info["parentID"]);
                 is_ours(parent) || own.contains(&parent)
             } else if is_ours(id) {
                 begun = true;
@@ -146,36 +84,105 @@ impl Turn {
         newest
     }
 
-    fn look_soon(&mut self) {
-        self.next_look = self.next_look.min(monotonic() + LOOK_SOON);
+    /// Returns whether a message of the turn is an answer to this attempt.
+    fn is_answer(&self, info: &Value) -> bool {
+        info["role"] == "assistant" && Some(str_of(&info["id"])) != self.earlier_answer.as_deref()
     }
 }
 
-/// What became of a turn.
+/// A turn under way.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub prompt: SentPrompt,
+    /// Whether the server reported an error, or the bridge ended the turn.
+    failed: bool,
+    /// Whether the bridge ended the turn.
+    interrupted: bool,
+    /// Whether the server reported that another client ended a turn. That may have been an earlier turn.
+    aborted: bool,
+    /// Whether the event stream was cut during the turn, so that events may be missing.
+    missed_events: bool,
+    /// Whether the turn was ended because of a usage limit.
+    limited: bool,
+    overflows: u32,
+    /// Checks in a row that found an idle server.
+    idle_checks: u32,
+    next_check: Instant,
+    /// When it was last reported that the model is answering.
+    answering_reported: Option<Instant>,
+    /// Id of the last message with an end that was passed on.
+    finished: String,
+}
+
+impl Turn {
+    pub fn new(prompt: SentPrompt) -> Self {
+        Self {
+            prompt,
+            failed: false,
+            interrupted: false,
+            aborted: false,
+            missed_events: false,
+            limited: false,
+            overflows: 0,
+            idle_checks: 0,
+            next_check: monotonic() + CHECK_INTERVAL,
+            answering_reported: None,
+            finished: String::new(),
+        }
+    }
+
+    /// Judges the turn by its newest message, while the server is idle. `reported` says whether the server reported the end of a turn.
+    fn judge(&self, info: &Value, reported: bool) -> Verdict {
+        if self.failed {
+            return Verdict::Over;
+        }
+        let is_answer = self.prompt.is_answer(info) && info["summary"] != true;
+        if !is_answer || info["time"]["completed"].is_null() && info["error"].is_null() {
+            return Verdict::Open;
+        }
+        let calls = info["finish"] == "tool-calls";
+        match () {
+            () if is_abort(&info["error"]) || calls && self.aborted => Verdict::Aborted,
+            () if calls && !reported => Verdict::Open,
+            () => Verdict::Over,
+        }
+    }
+
+    /// Returns the prompt if it began no iteration and was not interrupted.
+    pub fn prompt_to_repeat(&self) -> Option<String> {
+        self.prompt.text.clone().filter(|_| !self.interrupted)
+    }
+
+    fn check_soon(&mut self) {
+        self.next_check = self.next_check.min(monotonic() + CHECK_SOON);
+    }
+}
+
+/// The state of a turn.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It came to its end.
+    /// It is complete.
     Over,
-    /// Someone else ended it.
+    /// Another client ended it.
     Aborted,
-    /// That is not known yet.
+    /// Not known yet.
     Open,
 }
 
-/// Returns whether the server wrote a message of the user's role itself, to compact the conversation or to go on after that.
+/// Returns whether the server wrote a message with the role of the user to compact the conversation, or to continue after that.
 fn is_of_compaction(message: &Value) -> bool {
     let mut parts = message["parts"].as_array().into_iter().flatten();
     parts.any(|part| part["type"] == "compaction" || part["synthetic"] == true)
 }
 
-/// Returns the newest message of the turn under way; null where there is none.
+/// Returns the newest message of the turn under way; null if there is none.
 async fn newest_message(conversation: &mut Conversation, id: &str) -> Result<Value, ClientError> {
     for limit in PAGES {
         let Some(list) = page(conversation, id, limit).await? else {
             break;
         };
         let newest = conversation.turn.as_ref();
-        if let Some(newest) = newest.and_then(|turn| turn.newest_of(&list)) {
+        if let Some(newest) = newest.and_then(|turn| turn.prompt.newest_of(&list)) {
             return Ok(newest.clone());
         }
         if list.len() < limit {
@@ -185,10 +192,10 @@ async fn newest_message(conversation: &mut Conversation, id: &str) -> Result<Val
     Ok(Value::Null)
 }
 
-/// Waits until a turn is to be asked about.
-pub(super) async fn due(turn: Option<&Turn>) {
+/// Waits until the next check of a turn is due.
+pub(super) async fn check_due(turn: Option<&Turn>) {
     match turn {
-        Some(turn) => tokio::time::sleep_until(turn.next_look.into()).await,
+        Some(turn) => tokio::time::sleep_until(turn.next_check.into()).await,
         None => std::future::pending().await,
     }
 }
@@ -197,13 +204,11 @@ impl Conversation {
     pub(super) async fn abort(&self) -> Result<(), ClientError> {
         let Some(id) = &self.id else { return Ok(()) };
         let path = format!("/session/{id}/abort");
-        self.client
-            .ask(Request::post(&path, None, REQUEST_TIMEOUT))
-            .await?;
+        self.client.post(&path, None).await?;
         Ok(())
     }
 
-    /// Ends what still goes on: nobody is left to hear of it.
+    /// Ends a turn that still runs.
     pub(super) async fn leave(&self) -> Result<(), ClientError> {
         let Some(id) = &self.id else { return Ok(()) };
         if self.turn.is_some() || is_busy(&self.client, id).await? {
@@ -212,45 +217,42 @@ impl Conversation {
         Ok(())
     }
 
-    fn is_ours(&self, session: &str) -> bool {
+    fn is_id(&self, session: &str) -> bool {
         self.id.as_deref() == Some(session)
     }
 }
 
 impl<O: AsyncWrite + Unpin> Bridge<O> {
-    /// Ends the turn under way. Its end is told as any other.
+    /// Ends the turn under way. Its end is reported like any other.
     pub(super) async fn interrupt(&mut self, conversation: &mut Conversation) -> Result<(), End> {
         let Some(turn) = &mut conversation.turn else {
             return Ok(());
         };
         turn.failed = true;
         turn.interrupted = true;
-        turn.look_soon();
+        turn.check_soon();
         match conversation.abort().await {
-            Err(error) if error.is_absence() => Err(lost(&error)),
+            Err(error) if error.is_absence() => Err(error.into()),
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    /// Says what the conversation has cost. Where that cannot be said now, it is asked again behind the next call.
-    pub(super) async fn cost(&mut self, conversation: &Conversation) -> Result<(), End> {
+    /// Reports the cost of the conversation. If the server does not answer, the runner asks again after the next call.
+    pub(super) async fn report_cost(&mut self, conversation: &Conversation) -> Result<(), End> {
         let usd = match &conversation.id {
             Some(id) => {
                 let path = format!("/session/{id}");
-                let session = conversation
-                    .client
-                    .ask(Request::get(&path, REQUEST_TIMEOUT))
-                    .await;
+                let session = conversation.client.get(&path).await;
                 let Ok(session) = session else { return Ok(()) };
                 session["cost"].as_f64()
             }
             None => Some(0.0),
         };
-        self.say(&Own::Cost { usd }).await
+        self.report(&Own::Cost { usd }).await
     }
 
-    /// Takes one event.
-    pub(super) async fn heard(
+    /// Handles an event of the server.
+    pub(super) async fn server_event(
         &mut self,
         conversation: &mut Conversation,
         data: &str,
@@ -259,32 +261,36 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             let end = data.floor_char_boundary(GARBAGE_BYTES_MAX);
             return self.print(data.get(..end).unwrap_or_default()).await;
         };
-        let (kind, properties) = (word(&event["type"]), &event["properties"]);
+        let (kind, properties) = (str_of(&event["type"]), &event["properties"]);
         if kind != "server.connected" {
             conversation.reconnected = 0;
         }
-        conversation.clock.heard(word(&event["id"]));
+        conversation.clock.heard(str_of(&event["id"]));
         if kind == "session.created" {
             conversation.session_tree.add_child(&properties["info"]);
         }
-        let session = word(&properties["sessionID"]);
+        let session = str_of(&properties["sessionID"]);
         if !conversation.session_tree.contains(session) {
             return Ok(());
         }
-        let request = word(&properties["id"]);
+        let request = str_of(&properties["id"]);
         let answered = match kind {
-            "permission.asked" => permit(&conversation.client, properties, &self.options).await,
-            "question.asked" => refuse(&conversation.client, request).await,
+            "permission.asked" => {
+                answer_permission(&conversation.client, properties, &self.options).await
+            }
+            "question.asked" => reject_question(&conversation.client, request).await,
             _ => Ok(()),
         };
-        answered.map_err(|error| lost(&error))?;
-        if !conversation.is_ours(session) {
+        answered?;
+        if !conversation.is_id(session) {
             return Ok(());
         }
-        self.ours(conversation, kind, &event, data).await
+        self.conversation_event(conversation, kind, &event, data)
+            .await
     }
 
-    async fn ours(
+    /// Handles an event of the conversation itself, not of a sub-agent.
+    async fn conversation_event(
         &mut self,
         conversation: &mut Conversation,
         kind: &str,
@@ -293,11 +299,11 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     ) -> Result<(), End> {
         let properties = &event["properties"];
         if kind == "message.updated" {
-            conversation.clock.saw(word(&properties["info"]["id"]));
+            conversation.clock.saw(str_of(&properties["info"]["id"]));
             conversation.answer_index.heard(&properties["info"]);
         }
         let Some(turn) = &mut conversation.turn else {
-            // The rest of a turn that is over.
+            // It belongs to a turn that is over.
             return Ok(());
         };
         if conversation
@@ -306,27 +312,31 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         {
             return Ok(());
         }
-        turn.idle_looks = 0;
+        turn.idle_checks = 0;
         match kind {
             "message.updated" => {
                 let info = &properties["info"];
                 if info["role"] == "assistant" {
-                    let model = format!("{}/{}", word(&info["providerID"]), word(&info["modelID"]));
-                    self.tell_window(conversation, &model).await?;
+                    let model = format!(
+                        "{}/{}",
+                        str_of(&info["providerID"]),
+                        str_of(&info["modelID"])
+                    );
+                    self.report_window(conversation, &model).await?;
                 }
             }
-            "message.part.delta" => return self.answering(conversation).await,
+            "message.part.delta" => return self.report_answering(conversation).await,
             "message.part.updated" if properties["part"]["type"] == "step-finish" => {
-                word(&properties["part"]["messageID"]).clone_into(&mut turn.finished);
+                str_of(&properties["part"]["messageID"]).clone_into(&mut turn.finished);
             }
-            "session.status" => self.retrying(conversation, event).await?,
+            "session.status" => self.end_if_limited(conversation, event).await?,
             "session.error" if is_abort(&properties["error"]) && !turn.interrupted => {
                 turn.aborted = true;
-                turn.look_soon();
+                turn.check_soon();
                 return Ok(());
             }
-            "session.error" => self.failed(conversation, &properties["error"]).await?,
-            // It may be the end of the turn before: one that is ended says so twice.
+            "session.error" => self.error_event(conversation, &properties["error"]).await?,
+            // It may be the end of the turn before, because the server reports the end of an aborted turn twice.
             "session.idle" => return self.judge(conversation, true).await,
             _ => {}
         }
@@ -336,22 +346,22 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         Ok(())
     }
 
-    async fn answering(&mut self, conversation: &mut Conversation) -> Result<(), End> {
+    async fn report_answering(&mut self, conversation: &mut Conversation) -> Result<(), End> {
         let Some(turn) = &mut conversation.turn else {
             return Ok(());
         };
         if turn
-            .answering_said
-            .is_some_and(|said| said.elapsed() < ANSWERING)
+            .answering_reported
+            .is_some_and(|said| said.elapsed() < ANSWERING_INTERVAL)
         {
             return Ok(());
         }
-        turn.answering_said = Some(monotonic());
-        self.say(&Own::Answering {}).await
+        turn.answering_reported = Some(monotonic());
+        self.report(&Own::Answering {}).await
     }
 
-    /// Ends a turn that would wait for a limit.
-    async fn retrying(
+    /// Ends a turn if the server waits for a usage limit.
+    async fn end_if_limited(
         &mut self,
         conversation: &mut Conversation,
         event: &Value,
@@ -361,23 +371,27 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             return Ok(());
         };
         let next = status["next"].as_u64().unwrap_or_default();
-        let delay = ids::millis_until(word(&event["id"]), next).unwrap_or_default();
+        let delay = ids::millis_until(str_of(&event["id"]), next).unwrap_or_default();
         if status["type"] != "retry" || Duration::from_millis(delay) <= RETRY_MAX {
             return Ok(());
         }
         turn.limited = true;
-        let message = word(&status["message"]).to_owned();
+        let message = str_of(&status["message"]).to_owned();
         let until = i64::try_from(next).unwrap_or_default();
-        self.say(&Own::Limited { message, until }).await?;
+        self.report(&Own::Limited { message, until }).await?;
         self.interrupt(conversation).await
     }
 
-    async fn failed(&mut self, conversation: &mut Conversation, error: &Value) -> Result<(), End> {
+    async fn error_event(
+        &mut self,
+        conversation: &mut Conversation,
+        error: &Value,
+    ) -> Result<(), End> {
         let Some(turn) = &mut conversation.turn else {
             return Ok(());
         };
         turn.failed = true;
-        turn.look_soon();
+        turn.check_soon();
         if error["name"] != "ContextOverflowError" {
             return Ok(());
         }
@@ -393,7 +407,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         Ok(())
     }
 
-    /// The stream ended. A server that is still there is listened to again; what was missed is asked for.
+    /// Opens a new event stream if the server is still there, and checks what was missed.
     pub(super) async fn stream_ended(
         &mut self,
         conversation: &mut Conversation,
@@ -401,35 +415,36 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     ) -> Result<(), End> {
         conversation.reconnected += 1;
         let why = end.to_string();
-        if conversation.reconnected > RECONNECTS_MAX || health(&conversation.client).await.is_err()
-        {
+        let health = conversation.client.health(HEALTH_TIMEOUT).await;
+        if conversation.reconnected > RECONNECTS_MAX || health.is_err() {
+            tracing::warn!(cause = why, "OpenCode's server is gone");
             return Err(End::Lost(why));
         }
-        conversation.listen_again().await?;
-        let counted = conversation.refresh_session_tree().await;
-        counted.map_err(|error| lost(&error))?;
+        tracing::info!(cause = why, "reconnecting to OpenCode's event stream");
+        conversation.reconnect().await?;
+        conversation.refresh_session_tree().await?;
         if let Some(turn) = &mut conversation.turn {
-            turn.deaf = true;
-            turn.look_soon();
+            turn.missed_events = true;
+            turn.check_soon();
         }
         Ok(())
     }
 
-    /// Asks what became of a turn.
-    pub(super) async fn look(&mut self, conversation: &mut Conversation) -> Result<(), End> {
+    /// Asks for the state of a turn.
+    pub(super) async fn check_turn(&mut self, conversation: &mut Conversation) -> Result<(), End> {
         let answered = conversation.answer_pending(&self.options).await;
         if let Some(turn) = &mut conversation.turn {
-            turn.next_look = monotonic() + LOOK;
+            turn.next_check = monotonic() + CHECK_INTERVAL;
         }
         match answered {
-            Err(error) if error.is_absence() => Err(lost(&error)),
-            // What cannot be answered now may be at the next look.
+            Err(error) if error.is_absence() => Err(error.into()),
+            // A request that cannot be answered now may be at the next check.
             Ok(()) | Err(_) => self.judge(conversation, false).await,
         }
     }
 
-    /// Ends a turn that is over; `told` says whether the server told that one is.
-    async fn judge(&mut self, conversation: &mut Conversation, told: bool) -> Result<(), End> {
+    /// Ends a turn that is over. `reported` says whether the server reported the end of a turn.
+    async fn judge(&mut self, conversation: &mut Conversation, reported: bool) -> Result<(), End> {
         let Some(id) = conversation.id.clone() else {
             return Ok(());
         };
@@ -437,7 +452,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let last = match busy {
             Ok(true) => {
                 if let Some(turn) = &mut conversation.turn {
-                    turn.idle_looks = 0;
+                    turn.idle_checks = 0;
                 }
                 return Ok(());
             }
@@ -446,27 +461,27 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         };
         let last = match last {
             Ok(last) => last,
-            Err(error) if error.is_absence() => return Err(lost(&error)),
-            // As above.
+            Err(error) if error.is_absence() => return Err(error.into()),
+            // The next check asks again.
             Err(_) => return Ok(()),
         };
         let Some(turn) = &mut conversation.turn else {
             return Ok(());
         };
         let info = &last["info"];
-        match turn.judge(info, told) {
-            Verdict::Over if told && !turn.deaf => {
-                // All of it was heard.
-                word(&info["id"]).clone_into(&mut turn.finished);
+        match turn.judge(info, reported) {
+            Verdict::Over if reported && !turn.missed_events => {
+                // No event was missed.
+                str_of(&info["id"]).clone_into(&mut turn.finished);
                 self.over(conversation, &id, &last).await
             }
             Verdict::Over => self.over(conversation, &id, &last).await,
-            Verdict::Aborted => Err(End::Lost("someone else ended the turn".to_owned())),
+            Verdict::Aborted => Err(End::Lost("another client ended the turn".to_owned())),
             Verdict::Open => {
-                turn.idle_looks += 1;
-                turn.next_look = monotonic() + LOOK_SOON;
-                if turn.idle_looks > IDLE_LOOKS_MAX {
-                    let why = "it does not work on the prompt any more";
+                turn.idle_checks += 1;
+                turn.next_check = monotonic() + CHECK_SOON;
+                if turn.idle_checks > IDLE_CHECKS_MAX {
+                    let why = "it no longer works on the prompt";
                     return Err(End::Lost(why.to_owned()));
                 }
                 Ok(())
@@ -474,7 +489,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         }
     }
 
-    /// A turn is over, and nobody said so: what was missed is told in the server's own words.
+    /// Ends a turn. Events that were missed are printed as the server would have sent them.
     pub(super) async fn over(
         &mut self,
         conversation: &mut Conversation,
@@ -484,13 +499,13 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let Some(turn) = conversation.turn.take() else {
             return Ok(());
         };
-        let messages = std::iter::once(&turn.message).chain(&turn.asides);
+        let messages = std::iter::once(&turn.prompt.message).chain(&turn.prompt.asides);
         conversation.answer_index.turn_is_over(messages.cloned());
         let info = &last["info"];
         let event = |kind: &str, properties: Value| {
             json!({"type": kind, "properties": properties}).to_string()
         };
-        let missed = turn.finished != word(&info["id"]) && turn.is_answer(info);
+        let missed = turn.finished != str_of(&info["id"]) && turn.prompt.is_answer(info);
         if missed {
             let message = json!({"sessionID": id, "info": info});
             self.print(&event("message.updated", message)).await?;

@@ -1,36 +1,36 @@
-//! Where a server is.
+//! The address of a server.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use reqwest::Url;
 use tachikoma_config::without_password;
+use url::Url;
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(Box<Url>);
 
-/// Why something is no address of a server.
+/// Why a text is not the address of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// It is no address at all.
-    #[error("`{text}` is no address of a server, such as http://127.0.0.1:4096")]
+    /// It is not a URL.
+    #[error("`{text}` is not the address of a server, such as http://127.0.0.1:4096")]
     NoAddress {
-        /// What was given, without a password.
+        /// The text, without a password.
         text: String,
     },
-    /// It is encrypted, or something else altogether.
+    /// Its scheme is not `http`.
     #[error(
         "`{text}`: only http is spoken; for a server on another machine, forward its port through ssh"
     )]
     NotHttp {
-        /// What was given, without a password.
+        /// The text, without a password.
         text: String,
     },
-    /// It is more than an address.
+    /// It has a user, a password, a path or a query.
     #[error("`{text}` has more than a host and a port; give user and password as variables")]
     More {
-        /// What was given, without a password.
+        /// The text, without a password.
         text: String,
     },
 }
@@ -39,7 +39,7 @@ impl Address {
     /// Reads an address.
     ///
     /// # Errors
-    /// It is none, or none that can be used.
+    /// The text is not an address, or one that cannot be used.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let shown_owned = || without_password(text).into_owned();
         let Ok(mut url) = Url::parse(text) else {
@@ -59,36 +59,47 @@ impl Address {
             });
         }
         if url.host_str() == Some("localhost") {
-            // Whoever listens on 127.0.0.1 only is not found under the other address that the name may have.
+            // The name may also mean `::1`, where a server of 127.0.0.1 does not listen.
             let _ = url.set_host(Some("127.0.0.1"));
         }
         Ok(Self(Box::new(url)))
     }
 
-    /// Returns whether it is on this machine.
+    /// Returns whether the server is on this machine.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         self.loopback().is_some()
     }
 
-    /// Returns where on this machine it is.
+    /// Returns the socket address of a server on this machine; `None` for other servers.
     #[must_use]
     pub fn loopback(&self) -> Option<SocketAddr> {
-        let host = self.0.host_str().unwrap_or_default();
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let ip = host.parse::<IpAddr>().ok().filter(IpAddr::is_loopback)?;
-        Some((ip, self.0.port_or_known_default()?).into())
+        let address: SocketAddr = self.authority().parse().ok()?;
+        address.ip().is_loopback().then_some(address)
     }
 
-    /// Returns the whole address of a request.
-    pub(super) fn url(&self, path: &str, directory: &str, query: &[(&str, &str)]) -> Url {
+    /// Returns host and port.
+    pub(crate) fn authority(&self) -> String {
+        let port = self.0.port_or_known_default().unwrap_or_default();
+        format!("{}:{port}", self.0.host_str().unwrap_or_default())
+    }
+
+    /// Returns path and query of a request.
+    pub(super) fn target(
+        &self,
+        path: &str,
+        directory: Option<&str>,
+        query: &[(&str, &str)],
+    ) -> String {
         let mut url = Url::clone(&self.0);
         url.set_path(path);
-        let mut pairs = url.query_pairs_mut();
-        pairs.append_pair("directory", directory);
-        pairs.extend_pairs(query);
-        drop(pairs);
-        url
+        let directory = directory.map(|directory| ("directory", directory));
+        let pairs: Vec<_> = directory.iter().chain(query).collect();
+        if !pairs.is_empty() {
+            url.query_pairs_mut()
+                .extend_pairs(pairs.into_iter().copied());
+        }
+        url[url::Position::BeforePath..].to_owned()
     }
 }
 
@@ -141,12 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_quoted() {
+    fn directory_is_quoted_in_the_query() {
         let address = Address::parse("http://127.0.0.1:1").expect("an address");
-        let url = address.url("/event", "/a b&c", &[("limit", "1")]);
-        assert_eq!(
-            url.as_str(),
-            "http://127.0.0.1:1/event?directory=%2Fa+b%26c&limit=1"
-        );
+        let target = address.target("/event", Some("/a b&c"), &[("limit", "1")]);
+        assert_eq!(target, "/event?directory=%2Fa+b%26c&limit=1");
+        assert_eq!(address.target("/event", None, &[]), "/event");
+        assert_eq!(address.authority(), "127.0.0.1:1");
     }
 }

@@ -1,156 +1,149 @@
-//! The one task of a supervisor: takes news, asks the core, writes its facts down, and then does what it wishes.
-
-mod effects;
-mod events;
-mod repair;
+//! The task that supervises the server. For each input it asks the core, writes the records to the journal, and then performs the
+//! effects.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tachikoma_core::supervise::{
-    Jitter, Level, ServerInput, ServerPhase, ServerPolicy, ServerRecord, ServerState, step, words,
+    Jitter, Level, ServerEffect, ServerInput, ServerPhase, ServerRecord, ServerState, step, words,
 };
-use tachikoma_core::{Ticket, Timestamp};
+use tachikoma_core::{Ticket, error_chain};
 use tachikoma_fs::{atomic_file, make_dir, private};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use super::control::Control;
 use super::handle::{Answer, COMMANDS_MAX, Command, Ended, RECORDS_MAX};
-use super::http::Target;
 use super::journal::ServerJournal;
-use super::log::ServerLog;
-use super::{
-    SupervisorError, SupervisorEvent, SupervisorHandle, SupervisorSettings, check, output, policy,
-};
+use super::log::LogWriter;
+use super::server_process::ServerProcess;
+use super::{SupervisorError, SupervisorHandle, SupervisorSettings, check, policy};
 use crate::client::{DEFAULT_USER, Login};
 use crate::login_file;
 use crate::server_file::{self, ServerFile};
-use tachikoma_process::{Adoption, Family, Guard, is_alive, orphans};
+use tachikoma_process::{Adoption, Family, is_alive, orphans};
 use tachikoma_runtime::clock::{self, Clock};
-use tachikoma_runtime::task::{self, Task};
 use tachikoma_store::StoreError;
 use tachikoma_store::lock::{self, Holder, LockError, WorkLock};
 
-/// News of tasks that may wait: each task has one thing to say.
-const NEWS_MAX: usize = 64;
-
-/// Refusals that are recorded: an agent that asks again and again must not fill the journal.
+/// Refusals that are recorded, so that repeated requests of an agent cannot fill the journal.
 const REFUSALS_MAX: u32 = 100;
 
-/// A disk that is full is waited for, while the server goes on.
-const ROOM_TRIES: u32 = 600;
-const ROOM_TICK: Duration = Duration::from_secs(1);
+/// How often and how long the supervisor waits for space on a full disk. The server runs on meanwhile.
+const DISK_FULL_TRIES: u32 = 600;
+const DISK_FULL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A supervisor that has its directory and has not begun yet.
+/// A supervisor. It holds the lock of its directory.
 #[derive(Debug)]
 pub struct Supervisor {
     settings: SupervisorSettings,
-    policy: ServerPolicy,
     lock: WorkLock,
     journal: ServerJournal,
     state: ServerState,
     clock: Clock,
     control: Control,
-    guard: Option<Guard>,
-    handle: SupervisorHandle,
-    commands: mpsc::Receiver<Command>,
-    published: watch::Sender<ServerFile>,
-    ended: watch::Sender<Option<Ended>>,
-    news: (
-        mpsc::Sender<SupervisorEvent>,
-        mpsc::Receiver<SupervisorEvent>,
-    ),
-    /// What is to be taken in before anything else is waited for.
-    at_once: VecDeque<ServerInput>,
-    tasks: JoinSet<()>,
-    probing: Option<AbortHandle>,
-    log: mpsc::Sender<Vec<u8>>,
-    log_task: Task,
-    /// What the server asks its clients for; none if it asks for nothing.
-    login: Option<Login>,
-    /// Whether the login was made here, so that our own clients find it in a file.
-    login_is_kept: bool,
-    /// What the supervisor before left, where that was not an end in order.
+    log: LogWriter,
+    server: ServerProcess,
+    inbox: Inbox,
+    publisher: Publisher,
+    /// The login that this supervisor made, which clients read from a file; `None` if the user set a password, or none is needed.
+    generated_login: Option<Login>,
+    startup: Startup,
+}
+
+/// What was found when the supervisor was opened.
+#[derive(Debug)]
+struct Startup {
+    /// The server as the supervisor before left it; `None` if that one stopped it.
     earlier: Option<ServerFile>,
-    damage: Option<String>,
-    /// Where the current server is asked.
-    target: Option<Target>,
-    /// Tells the reader of the current server's output that it is gone.
-    reader: Option<oneshot::Sender<()>>,
+    warnings: Vec<String>,
+}
+
+/// Commands and inputs that wait.
+#[derive(Debug)]
+struct Inbox {
+    commands: mpsc::Receiver<Command>,
+    /// Inputs that are taken before any other event.
+    pending: VecDeque<ServerInput>,
+    /// Callers that wait for an answer, by ticket.
     replies: BTreeMap<u64, oneshot::Sender<Answer>>,
-    ticket: u64,
-    finished: bool,
-    /// How many were refused what only the operator may ask.
+    last_ticket: u64,
+    /// Refused requests so far.
     refusals: u32,
+    /// Whether the core has ended the supervision.
+    finished: bool,
+}
+
+impl Inbox {
+    fn add_caller(&mut self, reply: oneshot::Sender<Answer>) -> Option<Ticket> {
+        self.last_ticket += 1;
+        self.replies.insert(self.last_ticket, reply);
+        Some(Ticket(self.last_ticket))
+    }
+}
+
+/// Tells others about the server.
+#[derive(Debug)]
+struct Publisher {
+    handle: SupervisorHandle,
+    server: watch::Sender<ServerFile>,
+    ended: watch::Sender<Option<Ended>>,
 }
 
 impl Supervisor {
-    /// Takes the directory and reads what an earlier supervisor wrote there.
+    /// Locks the directory and reads the journal of an earlier supervisor.
     ///
     /// # Errors
-    /// Another one has it, the settings cannot be used, or something on disk cannot.
+    /// Another supervisor has the directory, the settings are not valid, or a file cannot be read or written.
     pub async fn open(settings: SupervisorSettings) -> Result<Self, SupervisorError> {
         check(&settings.opencode, settings.password.is_some())?;
         let dir = &settings.dir;
         make_dir(dir).map_err(StoreError::from)?;
-        ignore(dir);
+        write_gitignore(dir);
         if let Some(holder) = living_holder(dir) {
-            // Only the guard of a supervisor that was killed lets go soon. Waiting for a living one would take over after `stop`.
+            // The guard of a killed supervisor releases the lock soon. A living supervisor must not be waited for: this one would take
+            // over after its `stop`.
             return Err(SupervisorError::Held {
                 dir: dir.clone(),
                 holder: Some(holder),
             });
         }
-        let mut lock = WorkLock::acquire_in(dir)
-            .await
-            .map_err(|error| match error {
-                LockError::Held { holder, .. } => SupervisorError::Held {
-                    dir: dir.clone(),
-                    holder,
-                },
-                LockError::Store(error) => SupervisorError::Store(error),
-            })?;
+        let acquired = WorkLock::acquire_in(dir).await;
+        let mut lock = acquired.map_err(|error| lock_error(dir, error))?;
         if let Some(crashed) = lock.crashed() {
-            // Its guard has seen to them, unless that was killed too.
+            // Processes are left only if the guard was killed, too.
             let _ = orphans::end_leftovers(&crashed.loop_id.to_string());
         }
         atomic_file::remove_remains(&dir.join(server_file::NAME));
         let mut opened = ServerJournal::open(dir)?;
         if opened.damage.is_some() {
-            // Clients tell servers apart by it.
+            // Clients tell servers apart by the generation, so that it must not start again at 0.
             let known = ServerFile::last_generation(dir);
             opened.state.generation = opened.state.generation.max(known);
             opened.journal.renew(&mut opened.state)?;
         }
-        let (login, login_is_kept) = login_of(&settings);
-        match login.as_ref().filter(|_| login_is_kept) {
+        let (login, generated_login) = logins(&settings);
+        match &generated_login {
             Some(login) => login_file::write(dir, login)?,
             None => login_file::remove(dir),
         }
-        let clock = Clock::starting_after(opened.state.time);
+        let mut clock = Clock::starting_after(opened.state.time);
         let (commands_in, commands) = mpsc::channel(COMMANDS_MAX);
-        let (published, watched) = watch::channel(ServerFile::default());
+        let (server, published) = watch::channel(ServerFile::default());
         let (ended, ended_out) = watch::channel(None);
         let (records, _) = broadcast::channel(RECORDS_MAX);
         let handle = SupervisorHandle {
             commands: commands_in,
-            published: watched,
+            published,
             records,
             ended: ended_out,
-            // Tools of the server and agents of all loops stand below a guard; this process may be that of a loop, with others below it.
+            // This process may be that of a loop, which has other children as well.
             family: Arc::new(Family::new(Adoption::Marked)),
             reader: settings.reader.clone(),
         };
         let id = settings.id.to_string();
         let control = Control::bind(&settings.runtime_dir, &id, handle.clone())?;
-        let (log, chunks) = mpsc::channel(output::CHUNKS_MAX);
-        let log_task = Task::spawn(
-            "log of the server",
-            output::write(ServerLog::new(dir, settings.keeps_log), chunks),
-        );
-        let mut clock = clock;
         lock.sign(&Holder {
             pid: std::process::id(),
             since: clock.now(),
@@ -158,63 +151,54 @@ impl Supervisor {
             socket: control.path().to_owned(),
         })
         .map_err(StoreError::io("sign", &dir.join("lock")))?;
-        let supervisor = Self {
-            policy: policy(&settings.opencode, settings.signals),
-            login,
-            login_is_kept,
+        let log = LogWriter::start(dir, settings.keeps_log);
+        let startup = Startup {
             earlier: earlier(&opened.state),
-            damage: opened.damage.map(|damage| {
-                format!(
-                    "the supervisor's journal was damaged ({damage}): it is kept as journal.damaged.jsonl, and what it said \
-                     from there on is lost"
-                )
-            }),
+            warnings: warnings(opened.damage, login.is_some()),
+        };
+        for warning in &startup.warnings {
+            log.note(warning);
+        }
+        Ok(Self {
             settings,
             lock,
             journal: opened.journal,
             state: opened.state,
             clock,
             control,
-            guard: None,
-            handle,
-            commands,
-            published,
-            ended,
-            news: mpsc::channel(NEWS_MAX),
-            at_once: VecDeque::new(),
-            tasks: JoinSet::new(),
-            probing: None,
             log,
-            log_task,
-            target: None,
-            reader: None,
-            replies: BTreeMap::new(),
-            ticket: 0,
-            finished: false,
-            refusals: 0,
-        };
-        for warning in supervisor.warnings() {
-            supervisor.note(&warning);
-        }
-        Ok(supervisor)
+            server: ServerProcess::new(login),
+            inbox: Inbox {
+                commands,
+                pending: VecDeque::new(),
+                replies: BTreeMap::new(),
+                last_ticket: 0,
+                refusals: 0,
+                finished: false,
+            },
+            publisher: Publisher {
+                handle,
+                server,
+                ended,
+            },
+            generated_login,
+            startup,
+        })
     }
 
-    /// Returns what the user has to know before it begins.
+    /// Returns warnings for the user.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        let open = "the OpenCode server asks for no password, so every user of this machine can run commands as you: set \
-                    `opencode.require_password = true`";
-        let open = self.login.is_none().then(|| open.to_owned());
-        self.damage.iter().cloned().chain(open).collect()
+    pub fn warnings(&self) -> &[String] {
+        &self.startup.warnings
     }
 
-    /// Returns how the supervisor before left the server; none if it ended in order.
+    /// Returns the server as the supervisor before left it; `None` if that one stopped it.
     #[must_use]
     pub fn earlier(&self) -> Option<&ServerFile> {
-        self.earlier.as_ref()
+        self.startup.earlier.as_ref()
     }
 
-    /// Opens a supervisor and lets it run beside everything else of this process.
+    /// Opens a supervisor and runs it in a background task.
     ///
     /// # Errors
     /// As [`Supervisor::open`].
@@ -222,48 +206,48 @@ impl Supervisor {
         let supervisor = Self::open(settings).await?;
         let handle = supervisor.handle();
         tokio::spawn(async move {
-            // Whoever waits for its end hears of an error.
+            // `SupervisorHandle::ended` returns the error.
             let _ = supervisor.run().await;
         });
         Ok(handle)
     }
 
-    /// Returns a way to it.
+    /// Returns a handle to this supervisor.
     #[must_use]
     pub fn handle(&self) -> SupervisorHandle {
-        self.handle.clone()
+        self.publisher.handle.clone()
     }
 
-    /// Keeps the server alive until it is told to stop.
+    /// Keeps the server running until a stop is requested.
     ///
     /// # Errors
-    /// What happens cannot be written down, or nothing can be started. The server is ended then.
+    /// The journal cannot be written, or a guard cannot be started. The server is ended first.
     pub async fn run(mut self) -> Result<(), SupervisorError> {
         let result = self.supervise().await;
-        self.put_away(&result).await;
+        self.shutdown(&result).await;
         result
     }
 
     async fn supervise(&mut self) -> Result<(), SupervisorError> {
         let pid = std::process::id();
         let by = self.settings.by;
-        self.take(ServerInput::Supervise { pid, by }).await?;
-        while !self.finished {
-            let input = match self.at_once.pop_front() {
+        self.step(ServerInput::Supervise { pid, by }).await?;
+        while !self.inbox.finished {
+            let input = match self.inbox.pending.pop_front() {
                 Some(input) => Some(input),
                 None => self.next().await?,
             };
             if let Some(jump) = self.clock.jumped() {
-                self.take(ServerInput::Suspended { duration: jump }).await?;
+                self.step(ServerInput::Suspended { duration: jump }).await?;
             }
             if let Some(input) = input {
-                self.take(input).await?;
+                self.step(input).await?;
             }
         }
         Ok(())
     }
 
-    /// Waits for the next thing that the core has to know.
+    /// Waits for the next input of the core.
     async fn next(&mut self) -> Result<Option<ServerInput>, SupervisorError> {
         let deadline = self.state.next_deadline();
         let due = deadline.map(|deadline| self.clock.instant_of(deadline));
@@ -274,82 +258,97 @@ impl Supervisor {
                 None => std::future::pending().await,
             }
         };
-        let guard = async {
-            match &mut self.guard {
-                Some(guard) => guard.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        Ok(tokio::select! {
-            news = guard => self.guard_news(news),
-            Some(command) = self.commands.recv() => self.command(command),
-            Some(news) = self.news.1.recv() => self.news(news),
-            reason = self.control.broken() => return Err(SupervisorError::Broken(reason)),
-            reason = self.log_task.broken() => return Err(SupervisorError::Broken(reason)),
+        tokio::select! {
+            input = self.server.next(&self.settings) => input,
+            Some(command) = self.inbox.commands.recv() => Ok(self.command(command)),
+            reason = self.control.broken() => Err(SupervisorError::Broken(reason)),
+            reason = self.log.broken() => Err(SupervisorError::Broken(reason)),
             () = sleep => {
                 if let Some(duration) = due.and_then(|due| clock::overslept(since, due)) {
-                    self.at_once.push_back(ServerInput::Suspended { duration });
+                    self.inbox.pending.push_back(ServerInput::Suspended { duration });
                 }
-                self.at_once.push_back(ServerInput::Wake);
-                None
+                self.inbox.pending.push_back(ServerInput::Wake);
+                Ok(None)
             }
-            Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
-                panicked("task of the supervisor", ended)?;
-                None
-            }
-        })
+        }
     }
 
-    /// Decide, write down, do, publish.
-    async fn take(&mut self, input: ServerInput) -> Result<(), SupervisorError> {
+    /// Decides, writes the records, performs the effects, and publishes.
+    async fn step(&mut self, input: ServerInput) -> Result<(), SupervisorError> {
         let now = self.clock.now();
-        let jitter = Jitter(
-            uuid::Uuid::new_v4()
-                .as_bytes()
-                .first()
-                .copied()
-                .unwrap_or(0),
-        );
+        let [random, ..] = uuid::Uuid::new_v4().into_bytes();
         self.repair().await?;
-        let stepped = step(&self.policy, &mut self.state, now, jitter, input);
+        let policy = policy(&self.settings.opencode, self.settings.signals);
+        let stepped = step(&policy, &mut self.state, now, Jitter(random), input);
         for record in &stepped.records {
             tracing::info!(seq = record.seq.0, "OpenCode supervisor recorded an event");
         }
-        self.write_down(&stepped.records).await?;
+        self.append(&stepped.records).await?;
         for effect in stepped.effects {
-            self.carry_out(effect)?;
+            self.perform(effect)?;
         }
         for record in stepped.records {
             for (level, text) in words(&record.event) {
                 if level >= Level::Info {
-                    self.note(&text);
+                    self.log.note(&text);
                 }
             }
-            // Nobody may listen.
-            let _ = self.handle.records.send(Arc::new(record));
+            // There may be no subscriber.
+            let _ = self.publisher.handle.records.send(Arc::new(record));
         }
         self.publish();
         self.journal.rotate(&mut self.state)?;
         Ok(())
     }
 
-    async fn write_down(&mut self, records: &[ServerRecord]) -> Result<(), SupervisorError> {
-        for _ in 1..ROOM_TRIES {
+    async fn append(&mut self, records: &[ServerRecord]) -> Result<(), SupervisorError> {
+        for _ in 1..DISK_FULL_TRIES {
             match self.journal.append(records) {
-                Err(error) if error.is_full_disk() => tokio::time::sleep(ROOM_TICK).await,
+                Err(error) if error.is_full_disk() => tokio::time::sleep(DISK_FULL_INTERVAL).await,
                 written => return Ok(written?),
             }
         }
         Ok(self.journal.append(records)?)
     }
 
+    fn perform(&mut self, effect: ServerEffect) -> Result<(), SupervisorError> {
+        let phase = &self.state.phase;
+        match effect {
+            ServerEffect::Start { generation } => {
+                let log = self.log.sender();
+                let started = self
+                    .server
+                    .start(&self.settings, generation, &self.lock, log)?;
+                self.inbox.pending.extend(started);
+            }
+            ServerEffect::Probe { generation } => {
+                let answered = self.server.probe(generation, phase);
+                self.inbox.pending.extend(answered);
+            }
+            ServerEffect::Measure { generation } => self.server.measure(generation),
+            // The loop reports when no session is busy. A turn could begin after an answer of the server.
+            ServerEffect::AskIdle { .. } if self.settings.idle_is_reported => {}
+            ServerEffect::AskIdle { generation } => self.server.ask_idle(generation, phase),
+            ServerEffect::Release { generation } => self.server.release(generation, phase),
+            ServerEffect::Signal { generation, rung } => self.server.signal(generation, rung),
+            ServerEffect::Reply { ticket, answer } => {
+                if let Some(reply) = self.inbox.replies.remove(&ticket.0) {
+                    // The caller may have gone.
+                    let _ = reply.send(answer);
+                }
+            }
+            ServerEffect::Finish => self.inbox.finished = true,
+        }
+        Ok(())
+    }
+
     fn publish(&mut self) {
         let file = ServerFile::from(&self.state);
         let dir = &self.settings.dir;
-        self.published.send_if_modified(|published| {
+        self.publisher.server.send_if_modified(|published| {
             let changed = *published != file;
             if changed {
-                // Who reads it finds the one before; the next change writes it anew.
+                // If this fails, readers find the file before until the next change.
                 let _ = file.write(dir);
                 *published = file;
             }
@@ -357,69 +356,84 @@ impl Supervisor {
         });
     }
 
-    /// Adds a line of our own to the server's log.
-    fn note(&self, text: &str) {
-        let time = Timestamp::from_millis(clock::file_time() / 1_000_000);
-        let line = format!("{time} [tachikoma] {text}\n");
-        // A log that is that far behind has enough to say.
-        let _ = self.log.try_send(line.into_bytes());
-    }
-
     fn command(&mut self, command: Command) -> Option<ServerInput> {
         match command {
-            Command::Restart(reply) => {
-                let ticket = Some(self.ticket(reply));
-                Some(ServerInput::Restart { ticket })
-            }
-            Command::Stop(reply) => {
-                let ticket = Some(self.ticket(reply));
-                Some(ServerInput::Stop { ticket })
-            }
-            Command::Refused(..) if self.refusals >= REFUSALS_MAX => None,
+            Command::Restart(reply) => Some(ServerInput::Restart {
+                ticket: self.inbox.add_caller(reply),
+            }),
+            Command::Stop(reply) => Some(ServerInput::Stop {
+                ticket: self.inbox.add_caller(reply),
+            }),
+            Command::Refused(..) if self.inbox.refusals >= REFUSALS_MAX => None,
             Command::Refused(request, pid) => {
-                self.refusals += 1;
+                self.inbox.refusals += 1;
                 Some(ServerInput::Refused { request, pid })
             }
-            Command::Boundary => Some(ServerInput::Boundary {
+            Command::Idle => Some(ServerInput::Boundary {
                 generation: self.state.generation,
             }),
             Command::Reload(settings, reply) => {
-                let answer = match check(&settings, self.settings.password.is_some()) {
+                let checked = check(&settings, self.settings.password.is_some());
+                let answer = match checked {
                     Ok(()) => {
-                        self.policy = policy(&settings, self.settings.signals);
                         self.settings.opencode = *settings;
-                        self.at_once.push_back(ServerInput::Reloaded);
-                        Ok("the settings were read again; the command line and the address hold from the next start on"
+                        self.inbox.pending.push_back(ServerInput::Reloaded);
+                        Ok("the settings were read again; the command line and the address take effect at the next start"
                             .to_owned())
                     }
-                    Err(error) => Err(format!("{error}; the settings before hold")),
+                    Err(error) => Err(format!("{error}; the earlier settings stay in effect")),
                 };
                 let (Ok(text) | Err(text)) = &answer;
-                self.note(text);
-                // Whoever asked may have gone.
+                self.log.note(text);
+                // The caller may have gone.
                 let _ = reply.send(answer);
                 None
             }
         }
     }
 
-    fn ticket(&mut self, reply: oneshot::Sender<Answer>) -> Ticket {
-        self.ticket += 1;
-        self.replies.insert(self.ticket, reply);
-        Ticket(self.ticket)
+    /// Restores lock, journal, login and server file if an agent or another process deleted them. Without the lock the supervisor
+    /// seems to be gone, and without its file the server is not found.
+    async fn repair(&mut self) -> Result<(), SupervisorError> {
+        let dir = self.settings.dir.clone();
+        let is_locked = self.lock.is_in_place_in(&dir);
+        let has_login = self.generated_login.is_none() || dir.join(login_file::NAME).exists();
+        let published = self.publisher.server.borrow().clone();
+        let is_published =
+            published == ServerFile::default() || dir.join(server_file::NAME).exists();
+        if is_locked && has_login && is_published {
+            return Ok(());
+        }
+        // Without a working directory nothing can be restored. The next start reports that.
+        if !self.settings.working_dir.is_dir() {
+            return Ok(());
+        }
+        make_dir(&dir).map_err(StoreError::from)?;
+        write_gitignore(&dir);
+        if !is_locked {
+            let taken = self.lock.retake_in(&dir).await;
+            taken.map_err(|error| lock_error(&dir, error))?;
+            self.server.hold(&self.lock);
+            self.journal.renew(&mut self.state)?;
+        }
+        if let Some(login) = &self.generated_login {
+            login_file::write(&dir, login)?;
+        }
+        // If this fails, the next change writes the file.
+        let _ = published.write(&dir);
+        self.log
+            .note("files of the supervisor were missing and have been restored");
+        Ok(())
     }
 
-    /// Ends whatever is left, and gives the directory back.
-    async fn put_away(mut self, result: &Result<(), SupervisorError>) {
-        if let Some(guard) = self.guard.take() {
-            guard.finish().await;
-        }
-        self.tasks.shutdown().await;
+    /// Ends all processes, and releases the directory.
+    async fn shutdown(mut self, result: &Result<(), SupervisorError>) {
+        self.server.shutdown().await;
         let ended = match result {
             Ok(()) => Ended::InOrder,
             Err(error) => {
-                let text = tachikoma_core::error_chain(error);
-                self.note(&format!("the supervisor ends: {text}"));
+                let text = error_chain(error);
+                self.log.note(&format!("the supervisor ends: {text}"));
                 let file = ServerFile {
                     generation: self.state.generation.0,
                     why: Some(text.clone()),
@@ -431,61 +445,73 @@ impl Supervisor {
         };
         login_file::remove(&self.settings.dir);
         drop(self.control);
-        drop(self.log);
-        let _ = self.log_task.ended().await;
+        self.log.finish().await;
         self.lock.release();
         drop(self.lock);
-        // Only now: whoever waits may start the next one at once.
-        self.ended.send_replace(Some(ended));
+        // Last, because a waiting process may start the next supervisor at once.
+        self.publisher.ended.send_replace(Some(ended));
     }
 }
 
-/// A panic of a task is one of the whole: whoever waited for its word would wait for ever.
-fn panicked(name: &str, ended: Result<(), JoinError>) -> Result<(), SupervisorError> {
-    let panic = ended.err().filter(JoinError::is_panic);
-    panic.map_or(Ok(()), |error| {
-        let reason = task::panicked(name, error.into_panic().as_ref());
-        Err(SupervisorError::Broken(reason))
-    })
+fn lock_error(dir: &Path, error: LockError) -> SupervisorError {
+    match error {
+        LockError::Held { holder, .. } => SupervisorError::Held {
+            dir: dir.to_owned(),
+            holder,
+        },
+        LockError::Store(error) => SupervisorError::Store(error),
+    }
 }
 
-/// Returns what the server asks its clients for, and whether it was made here.
-fn login_of(settings: &SupervisorSettings) -> (Option<Login>, bool) {
+fn warnings(damage: Option<String>, has_password: bool) -> Vec<String> {
+    let damage = damage.map(|damage| {
+        format!(
+            "the supervisor's journal was damaged ({damage}): it is kept as journal.damaged.jsonl, and its records from there \
+             on are lost"
+        )
+    });
+    let open = "the OpenCode server asks for no password, so every user of this machine can run commands as you: set \
+                `opencode.require_password = true`";
+    let open = (!has_password).then(|| open.to_owned());
+    damage.into_iter().chain(open).collect()
+}
+
+/// Returns the login of the server, and the same if it was generated here.
+fn logins(settings: &SupervisorSettings) -> (Option<Login>, Option<Login>) {
     let user = settings.user.clone();
     let user = user.unwrap_or_else(|| DEFAULT_USER.to_owned());
     match settings.password.clone() {
-        Some(password) => (Some(Login { user, password }), false),
-        None if settings.opencode.require_password => (Some(login_file::generate(user)), true),
-        None => (None, false),
+        Some(password) => (Some(Login { user, password }), None),
+        None if settings.opencode.require_password => {
+            let login = login_file::generate(user);
+            (Some(login.clone()), Some(login))
+        }
+        None => (None, None),
     }
 }
 
-/// Returns how a supervisor left its server that did not end in order.
+/// Returns the server as a supervisor left it that did not stop it.
 fn earlier(state: &ServerState) -> Option<ServerFile> {
     match state.phase {
         ServerPhase::Waiting { .. } | ServerPhase::Down { .. } | ServerPhase::GaveUp { .. } => {
             Some(ServerFile::from(state))
         }
-        ServerPhase::Idle
-        | ServerPhase::Starting { .. }
-        | ServerPhase::Ready { .. }
-        | ServerPhase::Ending { .. }
-        | ServerPhase::Gone => None,
+        _ => None,
     }
 }
 
-/// Returns who has the directory, if that process lives.
-fn living_holder(dir: &std::path::Path) -> Option<Holder> {
+/// Returns the holder of the directory's lock, if its process is alive.
+fn living_holder(dir: &Path) -> Option<Holder> {
     let holder = lock::is_held_in(dir).then(|| lock::holder_in(dir))??;
     let pid = i32::try_from(holder.pid).ok()?;
     is_alive(pid).then_some(holder)
 }
 
-/// What is kept here is not for the repository of the work.
-fn ignore(dir: &std::path::Path) {
+/// Keeps the directory out of the project's repository.
+fn write_gitignore(dir: &Path) {
     let path = dir.join(".gitignore");
     if let Ok(mut file) = private().write(true).create_new(true).open(path) {
-        // Without it git shows files that it need not.
+        // If this fails, git only shows the files.
         let _ = std::io::Write::write_all(&mut file, b"*\n");
     }
 }

@@ -1,17 +1,19 @@
-//! The command line of a server, and where it will listen.
+//! The command line of a server, and its address.
 
-use super::OpenCodeSettings;
+use tachikoma_config::OpenCodeSettings;
 
-/// What is run where nothing else is configured.
+use crate::client::{Address, AddressError};
+
+/// The default program.
 const PROGRAM: &str = "opencode";
 
-/// The word that makes it a server.
+/// The argument that makes it a server.
 const SERVE: &str = "serve";
 
 /// Returns the words of the command line that starts the server.
 ///
 /// # Errors
-/// The configured command line makes no sense.
+/// The configured command line cannot be parsed.
 pub fn words(settings: &OpenCodeSettings) -> Result<Vec<String>, String> {
     let mut words = match &settings.serve_command {
         None => vec![PROGRAM.to_owned()],
@@ -30,7 +32,7 @@ pub fn words(settings: &OpenCodeSettings) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Returns the name that the server listens on. `localhost` may mean ::1 to one and 127.0.0.1 to another.
+/// Returns the host that the server listens on. `localhost` could mean `::1` for one program and 127.0.0.1 for another.
 pub(super) fn host(configured: &str) -> &str {
     match configured {
         "localhost" => "127.0.0.1",
@@ -38,7 +40,7 @@ pub(super) fn host(configured: &str) -> &str {
     }
 }
 
-/// Returns whether only this machine reaches a server that listens there.
+/// Returns whether a server at this host can only be reached from this machine.
 pub(super) fn is_loopback(configured: &str) -> bool {
     match host(configured).parse::<std::net::IpAddr>() {
         Ok(address) => address.is_loopback(),
@@ -46,24 +48,25 @@ pub(super) fn is_loopback(configured: &str) -> bool {
     }
 }
 
-/// Returns where a server that listens on `configured` and `port` is reached from here.
-pub(super) fn address(configured: &str, port: u16) -> String {
-    match host(configured).parse::<std::net::IpAddr>() {
+/// Returns the address of a server on this machine that listens at a host and a port.
+pub(super) fn address(configured: &str, port: u16) -> Result<Address, AddressError> {
+    let authority = match host(configured).parse::<std::net::IpAddr>() {
         Ok(address) if address.is_unspecified() && address.is_ipv6() => format!("[::1]:{port}"),
         Ok(address) if address.is_unspecified() => format!("127.0.0.1:{port}"),
         Ok(std::net::IpAddr::V6(address)) => format!("[{address}]:{port}"),
         Ok(std::net::IpAddr::V4(_)) | Err(_) => format!("{}:{port}", host(configured)),
-    }
+    };
+    Address::parse(&format!("http://{authority}"))
 }
 
-/// Returns the port in the line by which a server says that it listens.
+/// Returns the port in the line that a server prints when it listens.
 pub(super) fn listening_port(line: &str) -> Option<u16> {
     let (_, url) = line.split_once("listening on http")?;
     let digits = url.trim_end().trim_end_matches('/').rsplit(':').next()?;
     digits.parse().ok()
 }
 
-/// Splits a command line as a shell would, without anything that a shell would do besides.
+/// Splits a command line into words as a shell does, without expansions.
 fn split(line: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -108,9 +111,8 @@ mod tests {
         words(&settings).map(|words| words.join("|"))
     }
 
-    /// S004-6, S004-12, S004-19, S004-23, S004-30; D004-15: a command line with arguments, and still port and hostname.
     #[test]
-    fn the_command_line_gets_port_and_hostname() {
+    fn command_line_gets_port_and_hostname() {
         let ok = |text: &str| Ok(text.to_owned());
         assert_eq!(
             line(None, "localhost", 4096),
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(
             line(Some("opencode serve --print-logs"), "0.0.0.0", 1),
             ok("opencode|serve|--print-logs|--port|1|--hostname|0.0.0.0"),
-            "`serve` is said once"
+            "`serve` is added once"
         );
         for bad in ["", "  ", "a 'b", "a \"b", "a\\"] {
             let refused = line(Some(bad), "localhost", 1).unwrap_err();
@@ -138,9 +140,9 @@ mod tests {
         );
     }
 
-    /// D004-17: `localhost` is 127.0.0.1.
     #[test]
-    fn a_server_is_reached_where_it_listens() {
+    fn address_follows_the_configured_hostname() {
+        let address = |host, port| address(host, port).unwrap().authority();
         assert_eq!(address("localhost", 7), "127.0.0.1:7");
         assert_eq!(address("0.0.0.0", 7), "127.0.0.1:7");
         assert_eq!(address("::", 7), "[::1]:7");
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_read_from_the_line_of_the_server() {
+    fn port_is_read_from_the_output_of_the_server() {
         let port = listening_port("opencode server listening on http://127.0.0.1:40961\n");
         assert_eq!(port, Some(40961));
         assert_eq!(listening_port("listening on http://[::1]:80/"), Some(80));

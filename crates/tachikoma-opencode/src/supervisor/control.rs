@@ -1,4 +1,4 @@
-//! The supervisor's control socket: one line of JSON as a question, one as an answer.
+//! The supervisor's control socket: a request and its answer are one line of JSON each.
 
 use std::fmt;
 use std::io;
@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -15,35 +18,35 @@ use tokio::task::JoinSet;
 use super::SupervisorHandle;
 use super::handle::Answer;
 use tachikoma_process::control_socket::{ListenError, listen};
-use tachikoma_process::{Peer, Whose, peer};
+use tachikoma_process::{Peer, peer};
 use tachikoma_runtime::task::Task;
 use tachikoma_store::lock;
 
-/// Callers at a time; more are a mistake, and wait.
+/// Callers that are served at the same time. More callers wait.
 const CALLERS_MAX: usize = 16;
 
-/// Callers at a time that are not the operator's: they must not keep the operator out.
+/// Callers at the same time that are not the operator. They must not keep the operator out.
 const AGENT_CALLERS_MAX: usize = CALLERS_MAX / 2;
 
-/// A question is one short line, and so is an answer.
+/// Requests and answers are short.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// A caller that does not ask is shown out; a supervisor that does not answer is stuck.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for a caller to send its request, and for the supervisor to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What can be asked of a supervisor from another process.
+/// A request of another process to a supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asked {
-    /// To replace the server, or start it where it is down.
+pub enum SupervisorRequest {
+    /// Restart the server, or start it if it is down.
     Restart,
-    /// To stop the server and itself.
+    /// Stop the server and the supervisor.
     Stop,
-    /// To read its settings again.
+    /// Read the settings again.
     Reload,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for SupervisorRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Restart => "restart",
@@ -53,7 +56,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// A listening socket. Dropping it removes it.
+/// The listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(super) struct Control {
     path: PathBuf,
@@ -61,7 +64,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Listens at `<runtime_dir>/opencode-<id>.sock`. The supervisor's lock must be held.
+    /// Listens at `<runtime_dir>/opencode-<id>.sock`. The caller must hold the supervisor's lock.
     pub fn bind(
         runtime_dir: &Path,
         id: &str,
@@ -77,7 +80,7 @@ impl Control {
         &self.path
     }
 
-    /// Returns how serving callers panicked; does not return if it does not. Cancel-safe.
+    /// Returns how the server panicked; does not return if it does not panic. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         self.task.broken().await
     }
@@ -90,138 +93,139 @@ impl Drop for Control {
     }
 }
 
-/// Serves callers until it is aborted with all of them.
+/// Serves callers until the task is aborted.
 async fn serve(listener: UnixListener, handle: SupervisorHandle) {
     let mut callers = JoinSet::new();
-    let agents_seats = Arc::new(Semaphore::new(AGENT_CALLERS_MAX));
+    let agent_callers = Arc::new(Semaphore::new(AGENT_CALLERS_MAX));
     loop {
         tokio::select! {
             Some(_) = callers.join_next(), if !callers.is_empty() => {}
-            came = listener.accept(), if callers.len() < CALLERS_MAX => match came {
+            accepted = listener.accept(), if callers.len() < CALLERS_MAX => match accepted {
                 Ok((stream, _)) => {
-                    let (handle, seats) = (handle.clone(), Arc::clone(&agents_seats));
+                    let (handle, permits) = (handle.clone(), Arc::clone(&agent_callers));
                     callers.spawn(async move {
-                        // A caller that hangs up in the middle has lost interest.
-                        let _ = attend(stream, handle, &seats).await;
+                        // A caller that closes the connection needs no answer.
+                        let _ = serve_caller(stream, handle, &permits).await;
                     });
                 }
-                // Out of descriptors, for example: others may give some back.
+                // For example, no file descriptor is free. Others may be closed soon.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     }
 }
 
-async fn attend(
-    stream: UnixStream,
+async fn serve_caller(
+    mut stream: UnixStream,
     handle: SupervisorHandle,
-    agents_seats: &Semaphore,
+    agent_callers: &Semaphore,
 ) -> io::Result<()> {
     let credentials = stream.peer_cred()?;
     let caller = Peer::of(&stream, credentials.pid());
-    let is_operators = || match handle.family.whose_peer(&caller) {
-        Whose::Operator | Whose::Hook(_) => true,
-        Whose::Inside | Whose::Gone => false,
-    };
-    let _seat = match is_operators() {
+    let is_operator = || handle.family.role_of_peer(&caller).may_control();
+    let _permit = match is_operator() {
         true => None,
-        false => match agents_seats.try_acquire() {
-            Ok(seat) => Some(seat),
-            // It may call again.
+        false => match agent_callers.try_acquire() {
+            Ok(permit) => Some(permit),
+            // The caller may try again.
             Err(_) => return Ok(()),
         },
     };
+    let request = tokio::time::timeout(TIMEOUT, receive(&mut stream)).await?;
     let own = rustix::process::geteuid().as_raw();
-    let (reader, mut writer) = stream.into_split();
-    let mut line = String::new();
-    let mut reader = BufReader::new(reader.take(LINE_BYTES_MAX));
-    tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
-    let stranger = credentials.uid() != own && credentials.uid() != 0;
-    let operators = !stranger && is_operators();
-    let answer: Answer = match serde_json::from_str::<Asked>(&line) {
-        Ok(asked) if !operators => {
-            handle.refused(asked.to_string(), caller.pid());
-            Err("only the operator may ask this, and no agent or tool of the server".to_owned())
+    let is_other_user = credentials.uid() != own && credentials.uid() != 0;
+    let answer: Answer = match request {
+        Ok(request) if is_other_user || !is_operator() => {
+            let request: SupervisorRequest = request;
+            handle.refused(request.to_string(), caller.pid());
+            Err("only the operator may ask this, not an agent or a tool of the server".to_owned())
         }
-        Ok(Asked::Restart) => handle.restart().await,
-        Ok(Asked::Stop) => handle.stop().await,
-        Ok(Asked::Reload) => handle.reread().await,
-        Err(error) => Err(format!("the question is not understood: {error}")),
+        Ok(SupervisorRequest::Restart) => handle.restart().await,
+        Ok(SupervisorRequest::Stop) => handle.stop().await,
+        Ok(SupervisorRequest::Reload) => handle.reread().await,
+        Err(error) => Err(format!("the request is not understood: {error}")),
     };
-    let mut line = serde_json::to_vec(&answer).map_err(io::Error::other)?;
-    line.push(b'\n');
-    writer.write_all(&line).await
+    send(&mut stream, &answer).await
 }
 
-/// Why a supervisor could not be talked to.
+async fn receive<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<T> {
+    let mut line = String::new();
+    let mut reader = BufReader::new(stream.take(LINE_BYTES_MAX));
+    reader.read_line(&mut line).await?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line).await
+}
+
+/// Why a request to a supervisor failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CallerError {
-    /// There is none.
+pub enum SupervisorClientError {
+    /// No supervisor runs in the directory.
     #[error("no supervisor runs in {}", .0.display())]
-    Nobody(PathBuf),
-    /// It does not answer.
+    NotRunning(PathBuf),
+    /// The supervisor does not answer.
     #[error("the supervisor in {} does not answer", dir.display())]
     Silent {
         /// Its directory.
         dir: PathBuf,
-        /// What happened.
+        /// The error of the connection.
         #[source]
         source: io::Error,
     },
-    /// It refused.
+    /// The supervisor refused the request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A caller's end of the control socket.
+/// Sends requests to a supervisor in another process.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub struct SupervisorClient {
     dir: PathBuf,
     socket: PathBuf,
 }
 
-impl Caller {
+impl SupervisorClient {
     /// Finds the supervisor that runs in `dir`.
     ///
     /// # Errors
-    /// There is none.
-    pub fn find(dir: &Path) -> Result<Self, CallerError> {
+    /// No supervisor runs there.
+    pub fn find(dir: &Path) -> Result<Self, SupervisorClientError> {
         let held = lock::is_held_in(dir).then(|| lock::holder_in(dir));
         match held.flatten() {
             Some(holder) => Ok(Self {
                 dir: dir.to_owned(),
                 socket: holder.socket,
             }),
-            None => Err(CallerError::Nobody(dir.to_owned())),
+            None => Err(SupervisorClientError::NotRunning(dir.to_owned())),
         }
     }
 
-    /// Asks, and returns what becomes of it.
+    /// Sends a request, and returns what the supervisor does.
     ///
     /// # Errors
-    /// It does not answer, or refuses.
-    pub async fn ask(&self, asked: Asked) -> Result<String, CallerError> {
-        let silent = |source| CallerError::Silent {
+    /// The supervisor does not answer, or refuses.
+    pub async fn ask(&self, request: SupervisorRequest) -> Result<String, SupervisorClientError> {
+        let silent = |source| SupervisorClientError::Silent {
             dir: self.dir.clone(),
             source,
         };
-        let asking = tokio::time::timeout(PATIENCE, self.exchange(asked)).await;
-        let answer = asking.map_err(|_| silent(io::ErrorKind::TimedOut.into()))?;
-        answer.map_err(silent)?.map_err(CallerError::Refused)
+        let answer = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
+        let answer = answer.map_err(|_| silent(io::ErrorKind::TimedOut.into()))?;
+        let answer = answer.map_err(silent)?;
+        answer.map_err(SupervisorClientError::Refused)
     }
 
-    async fn exchange(&self, asked: Asked) -> io::Result<Answer> {
+    async fn exchange(&self, request: SupervisorRequest) -> io::Result<Answer> {
         let mut stream = UnixStream::connect(&self.socket).await?;
         if !peer::is_ours(&stream) {
             let what = "the process that listens there belongs to another user";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
-        let mut line = serde_json::to_vec(&asked)?;
-        line.push(b'\n');
-        stream.write_all(&line).await?;
-        let mut answer = String::new();
-        let mut reader = BufReader::new(stream.take(LINE_BYTES_MAX));
-        reader.read_line(&mut answer).await?;
-        Ok(serde_json::from_str(&answer)?)
+        send(&mut stream, &request).await?;
+        receive(&mut stream).await
     }
 }

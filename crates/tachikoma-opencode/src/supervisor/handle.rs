@@ -1,4 +1,4 @@
-//! What others can do with a supervisor.
+//! The handle of a running supervisor.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,36 +10,37 @@ use crate::server_file::ServerFile;
 use tachikoma_config::OpenCodeSettings;
 use tachikoma_process::{Family, Sender, signal_name};
 
-/// Commands that may wait; a supervisor takes them at once.
+/// Commands that may wait. The supervisor takes them at once.
 pub(super) const COMMANDS_MAX: usize = 16;
 
-/// Records that a slow reader may be behind.
+/// Records that are kept for slow subscribers.
 pub(super) const RECORDS_MAX: usize = 256;
 
-/// What becomes of a command, or why nothing does.
+/// The result of a command, or why it was refused.
 pub(super) type Answer = Result<String, String>;
 
-/// What can be commanded.
+/// A command to the supervisor.
 #[derive(Debug)]
 pub(super) enum Command {
     Restart(oneshot::Sender<Answer>),
     Stop(oneshot::Sender<Answer>),
     Reload(Box<OpenCodeSettings>, oneshot::Sender<Answer>),
-    Boundary,
-    /// Somebody asked who may not.
+    /// No session is busy.
+    Idle,
+    /// A request or a signal was refused. Has its name and its sender.
     Refused(String, Option<i32>),
 }
 
 /// How a supervisor ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// In order: its server is stopped.
+    /// The server was stopped as requested.
     InOrder,
-    /// With an error, and its server with it.
+    /// The supervisor failed and ended the server.
     Failed(String),
 }
 
-/// A way to a supervisor that runs.
+/// Controls and watches a running supervisor.
 #[derive(Clone, Debug)]
 pub struct SupervisorHandle {
     pub(super) commands: mpsc::Sender<Command>,
@@ -50,12 +51,12 @@ pub struct SupervisorHandle {
     pub(super) reader: Option<SettingsReader>,
 }
 
-/// Reads the settings of the server again. The library knows neither files nor variables.
+/// Reads the settings of the server again. The caller knows their files and variables.
 #[derive(Clone)]
 pub struct SettingsReader(Arc<dyn Fn() -> Result<OpenCodeSettings, String> + Send + Sync>);
 
 impl SettingsReader {
-    /// Makes one.
+    /// Returns a reader that calls `read`.
     pub fn new(
         read: impl Fn() -> Result<OpenCodeSettings, String> + Send + Sync + 'static,
     ) -> Self {
@@ -70,72 +71,73 @@ impl fmt::Debug for SettingsReader {
 }
 
 impl SupervisorHandle {
-    /// Returns how the server is, now and whenever that changes.
+    /// Returns the state of the server, which is updated with each change.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<ServerFile> {
         self.published.clone()
     }
 
-    /// Returns what happens from here on, as it is recorded.
+    /// Returns the records that are written from now on.
     #[must_use]
     pub fn records(&self) -> broadcast::Receiver<Arc<ServerRecord>> {
         self.records.subscribe()
     }
 
-    /// Has the server replaced, or started where it is down. Clears a give-up. Returns what becomes of it.
+    /// Restarts the server, or starts it if it is down, also after the supervisor gave up. Returns what happens next.
     ///
     /// # Errors
-    /// Why nothing does.
+    /// Why the command was refused.
     pub async fn restart(&self) -> Result<String, String> {
         self.command(Command::Restart).await
     }
 
-    /// Has the server stopped, and the supervisor too. Returns at once; [`SupervisorHandle::ended`] waits.
+    /// Stops the server and the supervisor. Returns at once; [`SupervisorHandle::ended`] waits.
     ///
     /// # Errors
-    /// Why nothing becomes of it.
+    /// Why the command was refused.
     pub async fn stop(&self) -> Result<String, String> {
         self.command(Command::Stop).await
     }
 
-    /// Gives it other settings: rules hold at once, the command line and the address from the next start on.
+    /// Changes the settings. The command line and the address take effect at the next start of the server.
     ///
     /// # Errors
-    /// They cannot be used, and the old ones hold.
+    /// The new settings are not valid. The earlier ones stay in effect.
     pub async fn reload(&self, settings: OpenCodeSettings) -> Result<String, String> {
         let settings = Box::new(settings);
         self.command(|reply| Command::Reload(settings, reply)).await
     }
 
-    /// Has its settings read again, by whoever knows where they are, and holds to them.
+    /// Reads the settings again and applies them.
     ///
     /// # Errors
-    /// They cannot be read or used, and the old ones hold.
+    /// They cannot be read or are not valid. The earlier ones stay in effect.
     pub async fn reread(&self) -> Result<String, String> {
         let reader = self.reader.clone();
-        let reader =
-            reader.ok_or("it is the server of a loop, whose settings hold for all of its run")?;
+        let reader = reader.ok_or(
+            "this is the server of a loop, and its settings are fixed while the loop runs",
+        )?;
         let read = tokio::task::spawn_blocking(move || (reader.0)()).await;
         let read = read.unwrap_or_else(|_| Err("reading them panicked".to_owned()));
         match read {
             Ok(settings) => self.reload(settings).await,
-            Err(why) => Err(format!("{why}; the settings before hold")),
+            Err(why) => Err(format!("{why}; the earlier settings stay in effect")),
         }
     }
 
-    /// Says that no session is busy: a server that has grown too large is replaced now.
-    pub fn boundary(&self) {
-        // A supervisor that is that far behind is told at the next one.
-        let _ = self.commands.try_send(Command::Boundary);
+    /// Reports that no session is busy. The supervisor then restarts a server that uses too much memory.
+    pub fn report_idle(&self) {
+        // If the queue is full, the next report counts.
+        let _ = self.commands.try_send(Command::Idle);
     }
 
-    /// Has a refusal recorded. Never waits: when the queue is full it is left out.
+    /// Records a refusal. It is left out if the queue is full.
     pub(super) fn refused(&self, what: String, pid: Option<i32>) {
         let _ = self.commands.try_send(Command::Refused(what, pid));
     }
 
-    /// Returns whether a signal to this process is the operator's, and has it recorded if it is not. If its sender is
-    /// gone, it is if `in_doubt`. A signal with a sender that can be forged is refused on Linux.
+    /// Returns whether the operator sent a signal to this process, and records a signal of another sender. If the sender has exited,
+    /// returns `in_doubt`. On Linux, a signal is refused if its sender could be forged.
     #[must_use]
     pub fn is_operators(&self, signal: i32, sender: Sender, in_doubt: bool) -> bool {
         let judged = self.family.judge(sender, in_doubt);
@@ -145,12 +147,12 @@ impl SupervisorHandle {
         judged.is_ok()
     }
 
-    /// Waits for the end of the supervisor.
+    /// Waits until the supervisor has ended.
     pub async fn ended(&self) -> Ended {
         let mut ended = self.ended.clone();
-        let told = ended.wait_for(Option::is_some).await;
-        let told = told.ok().and_then(|told| told.clone());
-        told.unwrap_or_else(|| {
+        let ended = ended.wait_for(Option::is_some).await;
+        let ended = ended.ok().and_then(|ended| ended.clone());
+        ended.unwrap_or_else(|| {
             Ended::Failed("the supervisor panicked: this is a bug in tachikoma".to_owned())
         })
     }

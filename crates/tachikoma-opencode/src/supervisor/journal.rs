@@ -1,5 +1,4 @@
-//! The supervisor's own journal: one file of checksummed lines, bounded. When it is full it is begun anew with all that is
-//! known.
+//! The supervisor's journal: one bounded file of checksummed lines. A full file is replaced by one that begins with the whole state.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,16 +11,16 @@ use tachikoma_fs::{is_missing, private, safe_read};
 use tachikoma_store::StoreError;
 use tachikoma_store::checked_line::{check_sum, encode};
 
-/// What the file is called.
+/// Name of the file.
 const NAME: &str = "journal.jsonl";
 
-/// What a damaged one is called from then on.
+/// Name of a damaged journal that was moved away.
 const DAMAGED: &str = "journal.damaged.jsonl";
 
-/// Some thousand events; a server that crashes at once, without delay and limit, fills it in a minute.
+/// Holds thousands of events. A server that crashes at once, restarted without delay and limit, fills it in a minute.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// One that is written while it is full grows by a step more.
+/// A full file still takes the records of one step.
 const READ_BYTES_MAX: u64 = 2 * BYTES_MAX;
 
 /// Returns whether a file of this name is a journal.
@@ -29,7 +28,7 @@ pub(super) fn is_ours(name: &str) -> bool {
     [NAME, DAMAGED].contains(&name)
 }
 
-/// An open journal. Only the supervisor that holds the lock has one.
+/// An open journal. Only the supervisor that holds the lock may have one.
 #[derive(Debug)]
 pub(super) struct ServerJournal {
     path: PathBuf,
@@ -38,26 +37,26 @@ pub(super) struct ServerJournal {
     buffer: Vec<u8>,
 }
 
-/// A journal with what it says.
+/// A journal with the state that its records lead to.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub journal: ServerJournal,
     pub state: ServerState,
-    /// What was wrong with it, if something was. What it said is lost then: counters, and no work.
+    /// Damage of the file, if there is any. The records after it are lost: they hold counters, not work.
     pub damage: Option<String>,
 }
 
-/// What was read.
+/// Content of a journal file.
 #[derive(Debug, Default)]
 struct Read {
     records: Vec<ServerRecord>,
-    /// How much of the file is whole records.
+    /// Bytes at the beginning of the file that are whole records.
     len: usize,
     damage: Option<String>,
 }
 
 impl ServerJournal {
-    /// Opens the journal in `dir`, or begins it.
+    /// Opens the journal in `dir`, or creates it.
     ///
     /// # Errors
     /// It cannot be read or written.
@@ -73,7 +72,7 @@ impl ServerJournal {
             Err(error) => return Err(StoreError::io("read", &path)(error)),
         };
         if read.damage.is_some() {
-            // Kept for whoever wants to know; an earlier one makes room.
+            // It replaces an earlier damaged one.
             let aside = dir.join(DAMAGED);
             std::fs::rename(&path, &aside).map_err(StoreError::io("move away", &path))?;
         }
@@ -86,7 +85,7 @@ impl ServerJournal {
             Some(_) => 0,
             None => read.len as u64,
         };
-        // A line that was cut was never acted upon.
+        // No effect was performed for a line that is cut.
         file.set_len(len)
             .map_err(StoreError::io("truncate", &path))?;
         let journal = Self {
@@ -102,7 +101,7 @@ impl ServerJournal {
         })
     }
 
-    /// Appends records, and returns when they are on disk. What could not be written is cut off.
+    /// Appends records, and returns when they are on disk. A part that was written is cut off after an error.
     ///
     /// # Errors
     /// They could not be written.
@@ -115,7 +114,7 @@ impl ServerJournal {
             encode(record, &mut self.buffer);
         }
         if let Err(source) = self.file.write_all(&self.buffer) {
-            // If that fails too, the next one who opens it cuts off what is not whole.
+            // If this fails, too, the next start cuts it off.
             let _ = self.file.set_len(self.len);
             return Err(StoreError::io("write", &self.path)(source));
         }
@@ -123,10 +122,10 @@ impl ServerJournal {
         self.file.sync_data().map_err(StoreError::sync(&self.path))
     }
 
-    /// Begins the file anew with all that is known, if it is full.
+    /// Replaces a full file by one with the whole state.
     ///
     /// # Errors
-    /// The new one cannot be written; the old one goes on.
+    /// The new file cannot be written. The old one stays in use.
     pub fn rotate(&mut self, state: &mut ServerState) -> Result<(), StoreError> {
         if self.len < BYTES_MAX {
             return Ok(());
@@ -134,10 +133,10 @@ impl ServerJournal {
         self.renew(state)
     }
 
-    /// Begins the file anew with all that is known, whatever became of the old one.
+    /// Replaces the file by one with the whole state.
     ///
     /// # Errors
-    /// The new one cannot be written.
+    /// The new file cannot be written.
     pub fn renew(&mut self, state: &mut ServerState) -> Result<(), StoreError> {
         let record = ServerRecord {
             seq: state.seq.next(),
@@ -156,7 +155,7 @@ impl ServerJournal {
     }
 }
 
-/// Reads the records in `dir`, oldest first, for whoever only looks. What is damaged is left out.
+/// Reads the records in `dir`, oldest first, without changing the file. Damaged records are left out.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -178,7 +177,7 @@ fn append_to(path: &Path) -> Result<File, StoreError> {
         .map_err(StoreError::io("open", path))
 }
 
-/// Reads lines up to the last whole one. A last line that is not whole was cut; any other is damage.
+/// Reads lines up to the last whole one. A last line without its end was cut by a crash. Any other fault is damage.
 fn parse(bytes: &[u8]) -> Read {
     let mut read = Read::default();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -211,7 +210,7 @@ mod tests {
     use tachikoma_core::supervise::{Jitter, ServerInput, ServerPolicy, StartedBy, step};
     use tachikoma_core::{Exit, Timestamp};
 
-    /// Lets a server crash so often, and writes it down.
+    /// Lets a server crash `times` times, and writes the records.
     fn crash(opened: &mut Opened, times: u64) {
         let policy = ServerPolicy {
             max_restart_attempts: 0,
@@ -240,9 +239,8 @@ mod tests {
         }
     }
 
-    /// D004-20: what was counted is known to the next supervisor.
     #[test]
-    fn counters_are_read_again_and_the_file_is_bounded() {
+    fn journal_restores_counters_and_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let mut opened = ServerJournal::open(dir.path()).unwrap();
         crash(&mut opened, 20);
@@ -251,7 +249,7 @@ mod tests {
         assert_eq!((again.state.crashes_total, again.damage), (20, None));
         let size = || std::fs::metadata(dir.path().join(NAME)).unwrap().len();
         while size() < BYTES_MAX - 4096 {
-            // Without the disk's help: only the size counts here.
+            // Without syncs: only the size matters here.
             let bytes = std::fs::read(dir.path().join(NAME)).unwrap();
             opened.journal.file.write_all(&bytes).unwrap();
             opened.journal.len += bytes.len() as u64;
@@ -264,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_is_cut_off_and_any_other_damage_is_moved_aside_and_said() {
+    fn journal_drops_a_cut_line_and_moves_a_damaged_file_away() {
         let dir = tempfile::tempdir().unwrap();
         let mut opened = ServerJournal::open(dir.path()).unwrap();
         crash(&mut opened, 3);

@@ -1,22 +1,29 @@
-//! What a server writes, as files: raw bytes in the order of arrival, in a file that is put aside when it is full.
+//! The server's log: its output as raw bytes in the order of arrival. A full file is rotated.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use tachikoma_core::Timestamp;
 use tachikoma_fs::{make_dir, private};
+use tachikoma_runtime::clock;
+use tachikoma_runtime::task::Task;
+use tokio::sync::mpsc;
 
-/// What the newest is called; older ones have a number behind it.
-pub const NAME: &str = "server.log";
+/// Name of the newest file. Older files have a number after it.
+const NAME: &str = "server.log";
 
-/// Days of a quiet server, and enough of a loud one to see what went wrong.
+/// Holds the output of days, or enough of a verbose server to find an error.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// How many older files are kept.
+/// Older files that are kept.
 const OLDER_MAX: u32 = 3;
 
-/// Returns whether a file of this name is one of the log's.
+/// Chunks that wait for the disk. When the queue is full, the server waits.
+const QUEUE_MAX: usize = 64;
+
+/// Returns whether a file of this name belongs to the log.
 pub(super) fn is_ours(name: &str) -> bool {
     let rest = name.strip_prefix(NAME);
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('.').is_some_and(is_number))
@@ -26,17 +33,76 @@ fn is_number(text: &str) -> bool {
     text.parse::<u32>().is_ok()
 }
 
-/// A log that is being written. What cannot be written is lost, and nobody waits for it.
+/// Writes the log in a background task.
 #[derive(Debug)]
-pub(super) struct ServerLog {
+pub(super) struct LogWriter {
+    sender: LogSender,
+    task: Task,
+}
+
+/// Adds to the log.
+#[derive(Clone, Debug)]
+pub(super) struct LogSender(mpsc::Sender<Vec<u8>>);
+
+impl LogSender {
+    /// Adds bytes, and waits while the queue is full.
+    pub async fn write(&self, bytes: Vec<u8>) {
+        // The writer ends after all senders.
+        let _ = self.0.send(bytes).await;
+    }
+}
+
+impl LogWriter {
+    /// Starts the writer of the log in `dir`. Nothing is written unless `is_kept`.
+    pub fn start(dir: &Path, is_kept: bool) -> Self {
+        let (sender, mut chunks) = mpsc::channel::<Vec<u8>>(QUEUE_MAX);
+        let mut log = ServerLog::new(dir, is_kept);
+        let task = Task::spawn("log of the server", async move {
+            while let Some(chunk) = chunks.recv().await {
+                // A full disk must not end the server, so the chunk is lost.
+                let _ = log.write(&chunk);
+            }
+        });
+        Self {
+            sender: LogSender(sender),
+            task,
+        }
+    }
+
+    pub fn sender(&self) -> LogSender {
+        self.sender.clone()
+    }
+
+    /// Adds a line of the supervisor. The line is lost if the queue is full.
+    pub fn note(&self, text: &str) {
+        let time = Timestamp::from_millis(clock::file_time() / 1_000_000);
+        let line = format!("{time} [tachikoma] {text}\n");
+        let _ = self.sender.0.try_send(line.into_bytes());
+    }
+
+    /// Returns how the writer panicked; does not return if it does not panic. Cancel-safe.
+    pub async fn broken(&mut self) -> String {
+        self.task.broken().await
+    }
+
+    /// Writes the rest. All senders must be dropped.
+    pub async fn finish(mut self) {
+        drop(self.sender);
+        let _ = self.task.ended().await;
+    }
+}
+
+/// The files of the log.
+#[derive(Debug)]
+struct ServerLog {
     path: PathBuf,
-    /// Whether anything is written at all.
+    /// Whether output is written at all.
     is_kept: bool,
     open: Option<(File, u64)>,
 }
 
 impl ServerLog {
-    pub fn new(dir: &Path, is_kept: bool) -> Self {
+    fn new(dir: &Path, is_kept: bool) -> Self {
         Self {
             path: dir.join(NAME),
             is_kept,
@@ -44,19 +110,18 @@ impl ServerLog {
         }
     }
 
-    /// Adds what the server wrote.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.is_kept {
             return Ok(());
         }
         if self.open.as_ref().is_some_and(|(_, len)| *len >= BYTES_MAX) {
             self.open = None;
-            turn(&self.path)?;
+            rotate(&self.path)?;
         }
         if let Some((file, _)) = &self.open
             && !is_at(file, &self.path)
         {
-            // Someone deleted it; what comes is worth keeping.
+            // Another process deleted the file.
             self.open = None;
             self.path
                 .parent()
@@ -76,7 +141,7 @@ impl ServerLog {
     }
 }
 
-/// Returns whether a file is still the one that lies there.
+/// Returns whether an open file is still the one at the path.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), std::fs::symlink_metadata(path)) {
         (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
@@ -84,8 +149,8 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Numbers the files up by one; the oldest goes.
-fn turn(path: &Path) -> io::Result<()> {
+/// Renames each file to the next number. The oldest is replaced.
+fn rotate(path: &Path) -> io::Result<()> {
     for number in (1..OLDER_MAX).rev() {
         let (from, to) = (older(path, number), older(path, number + 1));
         match std::fs::rename(from, to) {
@@ -117,26 +182,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_was_deleted_goes_on_in_a_new_one() {
+    fn deleted_log_continues_in_a_new_file() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path().join("dir");
         std::fs::create_dir(&dir).unwrap();
         let mut log = ServerLog::new(&dir, true);
         log.write(b"before\n").unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        log.write(b"behind\n").unwrap();
-        assert_eq!(std::fs::read(dir.join(NAME)).unwrap(), b"behind\n");
+        log.write(b"after\n").unwrap();
+        assert_eq!(std::fs::read(dir.join(NAME)).unwrap(), b"after\n");
     }
 
     #[test]
-    fn a_log_that_is_not_kept_is_not_even_made() {
+    fn log_that_is_not_kept_creates_no_file() {
         let dir = tempfile::tempdir().unwrap();
         ServerLog::new(dir.path(), false).write(b"words\n").unwrap();
         assert_eq!(files(dir.path()), [] as [PathBuf; 0]);
     }
 
     #[test]
-    fn the_latest_is_kept_and_the_whole_is_bounded() {
+    fn log_keeps_the_latest_output_and_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = ServerLog::new(dir.path(), true);
         let chunk = vec![b'x'; 1 << 20];

@@ -1,20 +1,20 @@
-//! One agent as the guard sees it: alive, on the ladder, or gone with children left behind.
+//! One agent in the guard: running, being ended, or ended with children left.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 use super::{TICK, kill};
-use crate::protocol::Report;
-use crate::{Exit, Leftover, Rung, children};
+use crate::protocol::GuardReport;
+use crate::{Exit, Leftover, StopSignal, children};
 
-/// What an agent leaves behind is asked to go first; most servers and watchers save nothing worth more than this.
+/// Time for leftover processes of an agent to end after SIGTERM. Most servers and watchers have little to save.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
-/// SIGKILL takes effect at once unless a process is stuck in the kernel, which can last; nobody should wait for that.
+/// SIGKILL takes effect at once unless a process is stuck in the kernel, which can last long.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A fork bomb leaves thousands; the first ones tell enough.
+/// A fork bomb leaves thousands of processes. The first ones are enough for a report.
 const LEFTOVERS_NAMED_MAX: usize = 64;
 
 /// The agent of one generation.
@@ -28,23 +28,26 @@ pub(super) struct Agent {
     asked: Vec<Pid>,
 }
 
-/// How far the end of its processes has come.
+/// Progress of ending its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// Nobody is being ended.
+    /// No process is being ended.
     No,
-    /// The agent is gone; what it left behind was asked to go.
+    /// The agent has ended, and its leftover processes got SIGTERM.
     Asked { until: Instant },
-    /// Everything is being killed.
+    /// All processes are being killed.
     Killing { until: Instant },
 }
 
-/// What a step towards the end brought.
+/// Result of a step.
 pub(super) enum Progress {
-    /// Not there yet: a child's death or the tick will tell.
+    /// Not finished. The death of a child or the tick causes the next step.
     Waiting,
-    /// The agent is gone, and all it left behind but `survivors`.
-    Ended { report: Report, survivors: Vec<Pid> },
+    /// The agent and its leftover processes have ended, except for `survivors`.
+    Ended {
+        report: GuardReport,
+        survivors: Vec<Pid>,
+    },
 }
 
 impl Agent {
@@ -69,23 +72,23 @@ impl Agent {
         if pid == self.leader && self.exit.is_none() {
             self.exit = Some(exit);
             if let Ending::Killing { until } = &mut self.ending {
-                // Its children come to us only with its death: they get the whole time.
+                // Its children become children of the guard only with its death, so they get the whole time.
                 *until = now + KILL_TIMEOUT;
             }
         }
-        // Its id may be given to a new process, which was not asked yet.
+        // A new process may get its id, and has not got SIGTERM yet.
         self.asked.retain(|other| *other != pid);
     }
 
-    /// Takes a step of the ladder.
-    pub(super) fn signal(&mut self, rung: Rung, now: Instant) {
+    /// Sends a signal of the ladder.
+    pub(super) fn signal(&mut self, rung: StopSignal, now: Instant) {
         match rung {
-            Rung::Interrupt => self.signal_group(Signal::INT),
-            Rung::Terminate => {
+            StopSignal::Interrupt => self.signal_group(Signal::INT),
+            StopSignal::Terminate => {
                 self.signal_group(Signal::TERM);
                 self.signal_group(Signal::CONT);
             }
-            Rung::Kill => {
+            StopSignal::Kill => {
                 self.signal_group(Signal::KILL);
                 self.ending = Ending::Killing {
                     until: now + KILL_TIMEOUT,
@@ -94,10 +97,10 @@ impl Agent {
         }
     }
 
-    /// Signals the agent's group; only while the agent has not been waited for, since then its id is still its own.
+    /// Signals the agent's process group, unless the agent was reaped: then another process may have its id.
     pub(super) fn signal_group(&self, signal: Signal) {
         if self.exit.is_none() {
-            // Nobody left in the group is as good.
+            // The group may be empty.
             let _ = rustix::process::kill_process_group(self.leader, signal);
         }
     }
@@ -107,7 +110,7 @@ impl Agent {
         self.exit.is_some() || self.ending != Ending::No
     }
 
-    /// Returns how soon to look again without being woken.
+    /// Returns the time to the next step without an event.
     pub(super) fn tick(&self) -> Option<Duration> {
         match self.ending {
             Ending::No => None,
@@ -115,8 +118,7 @@ impl Agent {
         }
     }
 
-    /// Goes on with the end of the agent's processes. `others_left` says whether the guard has children at all, besides
-    /// those `written_off`.
+    /// Takes the next step in ending the agent's processes. `others_left` says whether the guard has children that are not `written_off`.
     pub(super) fn advance(
         &mut self,
         others_left: bool,
@@ -142,7 +144,7 @@ impl Agent {
             }
             Ending::Killing { until } => {
                 kill_all(&remaining);
-                // While the agent itself is stuck its end cannot be reported; the runner has its own patience for that.
+                // The end of an agent that is stuck cannot be reported. The runner has its own timeout for that.
                 if let (Some(exit), true) = (self.exit, now >= until) {
                     return self.ended(exit, remaining);
                 }
@@ -184,7 +186,7 @@ impl Agent {
                 named.unkillable = true;
             }
         }
-        let report = Report::Exited {
+        let report = GuardReport::Exited {
             generation: self.generation,
             exit,
             leftovers: std::mem::take(&mut self.leftovers),

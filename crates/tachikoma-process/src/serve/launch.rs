@@ -1,4 +1,4 @@
-//! How the guard starts an agent, and how it says what stood in the way.
+//! Starts an agent, and explains why it could not be started.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,17 +13,17 @@ use crate::protocol::{SpawnOrder, SpawnSubject};
 use crate::{MARKER, children, spawn};
 use tachikoma_core::PASSPHRASE_VARIABLE;
 
-/// Git tidies up behind a commit, in a process of its own that nobody waits for. What an agent leaves running is ended with it: a
-/// repository would never be packed, and whoever commits last would seem to leave something behind. So it is waited for.
+/// Git runs maintenance after a commit in a detached process. The guard would end that process with the agent and report it as a leftover,
+/// and the repository would never be packed. With these settings git waits for it.
 const GIT_SETTINGS: [(&str, &str); 2] = [
     ("gc.autoDetach", "false"),
     ("maintenance.autoDetach", "false"),
 ];
 
-/// How many settings git is given by variables.
+/// Number of git settings in environment variables.
 const GIT_COUNT: &str = "GIT_CONFIG_COUNT";
 
-/// Why there is no agent.
+/// Why an agent could not be started.
 pub(super) struct Failure {
     pub(super) subject: SpawnSubject,
     pub(super) errno: i32,
@@ -37,7 +37,7 @@ pub(super) fn launch(order: SpawnOrder, fds: Vec<OwnedFd>, marker: &str) -> Resu
     command
         .args(order.args.into_iter().map(OsString::from))
         .current_dir(&cwd);
-    // For the runner alone.
+    // Only the runner may have it.
     command.env_remove(PASSPHRASE_VARIABLE);
     for name in order.env_remove {
         command.env_remove(OsString::from(name));
@@ -69,7 +69,7 @@ fn set_git(command: &mut Command) {
     let given = given.filter(|count| !count.is_empty());
     let parse = |count: OsString| count.to_str()?.trim_start().parse::<i32>().ok();
     let count = given.map_or(Some(0), parse).filter(|count| *count >= 0);
-    // Git refuses what is no such number, and says so.
+    // Git reports an invalid number itself.
     let Some(mut next) = count else { return };
     for (name, value) in GIT_SETTINGS {
         command.env(format!("GIT_CONFIG_KEY_{next}"), name);
@@ -79,7 +79,7 @@ fn set_git(command: &mut Command) {
     command.env(GIT_COUNT, next.to_string());
 }
 
-/// The system gives one number for "no such program" and "no such directory": the directory is looked at again.
+/// The system has one error number for "no such program" and "no such directory", so the directory is checked again.
 fn failure(error: &io::Error, cwd: &Path) -> Failure {
     let errno = error.raw_os_error().unwrap_or_default();
     let of_program = [

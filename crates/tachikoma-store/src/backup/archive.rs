@@ -1,4 +1,4 @@
-//! Writing a backup: an archive that is made while it is read, so that it can be compressed on its way.
+//! Writes a backup. The archive is produced while it is read, so that it can be compressed and encrypted on the way.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,29 +12,29 @@ use tachikoma_fs::safe_read;
 use super::BUNDLE_NAME;
 use super::container::{CHUNK_BYTES, MANIFEST, SNAPSHOT, Tee, hex};
 use super::{Backups, Entry, FORMAT, Manifest, Moment};
+use crate::encryption::{self, Encryption};
 use crate::journal::JournalPart;
 use crate::snapshot::Packing;
-use crate::vault::{self, Vault};
 use crate::{checked_line, checkpoints, compressed, journal, test_history};
 
-/// The unit of a tar archive.
+/// Block size of a tar archive.
 const BLOCK: u64 = 512;
 
-/// What is written into a backup.
+/// Content of a backup.
 struct Part {
     entry: Entry,
     content: Box<dyn Read>,
 }
 
-/// Writes a backup. Nothing is held in memory but what is small.
+/// Writes a backup. Only small files are held in memory.
 pub fn write(
     target: &mut File,
     moment: &Moment,
     backups: &Backups,
     called_off: &AtomicBool,
 ) -> io::Result<()> {
-    let mut archive = archive(moment, &backups.vault)?;
-    let mut target = backups.vault.writer(target)?;
+    let mut archive = archive(moment, &backups.encryption)?;
+    let mut target = backups.encryption.writer(target)?;
     match backups.packing {
         Packing::Compressed => compressed::pack(&mut archive, &mut target, called_off)?,
         Packing::Plain => {
@@ -52,16 +52,16 @@ pub fn write(
     target.finish().map(drop)
 }
 
-/// Returns the archive as it is to be written.
-fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
-    let parts = parts(moment, vault)?;
+/// Returns the archive in the form in which it is written.
+fn archive(moment: &Moment, encryption: &Encryption) -> io::Result<Chain> {
+    let parts = parts(moment, encryption)?;
     let snapshot = &moment.snapshot;
     let manifest = Manifest {
         backup: FORMAT,
         tachikoma: env!("CARGO_PKG_VERSION").to_owned(),
         loop_id: snapshot.loop_id,
         seq: snapshot.seq,
-        life: snapshot.state.life.clone(),
+        epoch: snapshot.state.epoch.clone(),
         before_restore: moment.before_restore,
         taken_at: snapshot.saved_at,
         iteration: snapshot.core.iteration,
@@ -91,7 +91,7 @@ fn archive(moment: &Moment, vault: &Vault) -> io::Result<Chain> {
     Ok(chain)
 }
 
-/// One thing after the other.
+/// Concatenates readers.
 #[derive(Default)]
 struct Chain(VecDeque<Box<dyn Read>>);
 
@@ -114,13 +114,13 @@ impl Read for Chain {
     }
 }
 
-fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
+fn parts(moment: &Moment, encryption: &Encryption) -> io::Result<Vec<Part>> {
     let snapshot = &moment.snapshot;
     let original = moment.original.clone();
     let text = original.unwrap_or_else(|| snapshot.encode().into_bytes());
     let mut parts = vec![part_of(SNAPSHOT.to_owned(), text)];
     if let Some(part) = &moment.journal {
-        let open = || beginning(part, snapshot.seq, vault);
+        let open = || beginning(part, snapshot.seq, encryption);
         let mut crc = Tee::new(open()?, None);
         io::copy(&mut crc, &mut io::sink())?;
         let name = journal::segment_name(part.segment);
@@ -132,11 +132,11 @@ fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
     }
     let dir = &moment.loop_dir;
     let session = snapshot.state.session.number;
-    // Either can be done without.
-    if let Ok(Some(text)) = checkpoints::read(dir, session, vault) {
+    // Both are optional.
+    if let Ok(Some(text)) = checkpoints::read(dir, session, encryption) {
         parts.push(part_of(checkpoint_name(session), text.into_bytes()));
     }
-    if let Ok(bytes) = vault.read(&test_history::path_of(dir), test_history::BYTES_MAX) {
+    if let Ok(bytes) = encryption.read(&test_history::path_of(dir), test_history::BYTES_MAX) {
         parts.push(part_of(test_history::NAME.to_owned(), bytes));
     }
     if let Some(path) = &moment.work {
@@ -151,15 +151,15 @@ fn parts(moment: &Moment, vault: &Vault) -> io::Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Returns what a segment holds up to a record, with the line end that may be missing: more lines come behind it one day.
-fn beginning(part: &JournalPart, seq: Seq, vault: &Vault) -> io::Result<Box<dyn Read>> {
-    let is_sealed = vault::is_sealed(&part.path) || !vault.is_plain();
-    let content = compressed::open(&part.path, vault)?.content;
-    if !is_sealed {
+/// Returns a segment up to a record, with its line end, because more lines may follow later.
+fn beginning(part: &JournalPart, seq: Seq, encryption: &Encryption) -> io::Result<Box<dyn Read>> {
+    let is_encrypted = encryption::is_encrypted(&part.path) || !encryption.is_plain();
+    let content = compressed::open(&part.path, encryption)?.content;
+    if !is_encrypted {
         let end: &[u8] = if part.unended { b"\n" } else { b"" };
         return Ok(Box::new(content.take(part.len).chain(end)));
     }
-    // Its length says nothing of what is in it.
+    // Its length does not tell the length of its content.
     let line = Cursor::new(Vec::new());
     Ok(Box::new(UpTo {
         content,
@@ -169,7 +169,7 @@ fn beginning(part: &JournalPart, seq: Seq, vault: &Vault) -> io::Result<Box<dyn 
     }))
 }
 
-/// The lines of a segment up to that of a record.
+/// The lines of a segment up to a record.
 struct UpTo<R> {
     content: R,
     seq: Seq,

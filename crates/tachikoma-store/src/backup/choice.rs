@@ -1,4 +1,4 @@
-//! Which backup a restoration takes if nobody names one, and what backups say of a loop that has lost something.
+//! Chooses the backup for a restore, and finds backups of records that a loop has lost.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -7,32 +7,32 @@ use tachikoma_core::{LoopId, Seq};
 use tachikoma_fs::RALPH_DIR;
 
 use super::{Listed, Manifest, container, list};
-use crate::lives::Lives;
-use crate::vault::Vault;
+use crate::encryption::Encryption;
+use crate::epochs::Epochs;
 use crate::{StoreError, layout};
 
-/// Lists the backups of the loop in `loop_dir`, or all where there is none, the best first: of the life that it leads, then of those
-/// before it, by the number of their record, and then all others by their time. Backups that restorations have kept come
-/// separately: whoever restores twice does not want to undo the first.
+/// Lists the backups of the loop in `loop_dir`, or all if there is no loop, the best first: those of the current epoch, then of
+/// earlier epochs, by record number, then all others by time. Backups that a restore made are listed separately, so that a second
+/// restore does not undo the first.
 ///
 /// # Errors
 /// The directory cannot be read.
 pub fn best_first(
     dir: &Path,
     current: Option<(LoopId, &Path)>,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Result<(Vec<Listed>, Vec<Listed>), StoreError> {
     let listed = list(dir, current.map(|(loop_id, _)| loop_id))?;
-    let lives = current.map(|(_, dir)| Lives::of(dir, vault));
+    let epochs = current.map(|(_, dir)| Epochs::of(dir, encryption));
     let told = listed.into_iter().map(|listed| {
-        let manifest = container::manifest_of(&listed.path, vault).ok();
-        let rank = match (&manifest, &lives) {
-            (Some(manifest), Some(lives)) => lives.rank(&manifest.life),
-            // By its name it may be of today's. Whoever comes to it says what is wrong with it.
-            (None, Some(lives)) => lives.current_rank(),
+        let manifest = container::manifest_of(&listed.path, encryption).ok();
+        let rank = match (&manifest, &epochs) {
+            (Some(manifest), Some(epochs)) => epochs.rank(&manifest.epoch),
+            // By its name it may be of the current epoch. Reading it later reports the error.
+            (None, Some(epochs)) => epochs.current_rank(),
             (_, None) => None,
         };
-        // Within a life, clocks do not matter.
+        // Within an epoch the record number decides, not the clock.
         let place = rank.map(|rank| (rank, listed.seq));
         let kept = manifest.is_some_and(|manifest| manifest.before_restore);
         (kept, place, listed)
@@ -45,26 +45,26 @@ pub fn best_first(
     Ok((listed(others), listed(kept)))
 }
 
-/// Finds the good backup of the loop in `loop_dir` that stands furthest behind a record: those up to it were there once. Which of them
-/// may be one, their names say.
+/// Finds the valid backup that is furthest ahead of a record: its records existed once. The names of the files tell which to
+/// check.
 pub fn ahead_of(
     seq: Seq,
     mut listed: Vec<Listed>,
     loop_dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
 ) -> Option<Listed> {
     listed.retain(|listed| listed.seq > seq);
     listed.sort_by_key(|listed| Reverse(listed.seq));
-    let lives = Lives::of(loop_dir, vault);
+    let epochs = Epochs::of(loop_dir, encryption);
     listed.into_iter().find(|listed| {
-        // Of one that cannot be opened nobody knows what it is.
-        let told = container::manifest_of(&listed.path, vault);
-        told.is_ok_and(|told| told.seq > seq && lives.has(&told.life, told.seq, told.segment))
-            && container::read_through(&listed.path, vault).is_ok()
+        // A backup that cannot be decrypted tells nothing.
+        let told = container::manifest_of(&listed.path, encryption);
+        told.is_ok_and(|told| told.seq > seq && epochs.has(&told.epoch, told.seq, told.segment))
+            && container::read_through(&listed.path, encryption).is_ok()
     })
 }
 
-/// What is said of a journal that ends before a backup does.
+/// Describes a journal that ends before a backup does.
 pub fn cut_short(ends: Seq, ahead: &Listed) -> String {
     format!(
         "it ends with record {ends}, and backup {} has those up to {}",
@@ -73,17 +73,17 @@ pub fn cut_short(ends: Seq, ahead: &Listed) -> String {
     )
 }
 
-/// A good backup of a loop of which nothing else is left.
+/// A valid backup of a loop that has no other files left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfLost {
     /// The file.
     pub path: PathBuf,
-    /// What it says of itself.
+    /// Its manifest.
     pub manifest: Manifest,
 }
 
 impl OfLost {
-    /// Says what it has, and how it is gone back to.
+    /// Describes the backup and how to restore it.
     #[must_use]
     pub fn words(&self, working_dir: &Path) -> String {
         let Self { path, manifest } = self;
@@ -96,17 +96,17 @@ impl OfLost {
     }
 }
 
-/// Finds the newest good backup of a loop that is not in the working directory any more. A directory of backups outside of `.ralph/` may be shared: there
-/// only loops count that worked here.
+/// Finds the newest valid backup of a loop that is no longer in the working directory. Backups outside of `.ralph/` may be
+/// shared, so only loops of this directory count.
 #[must_use]
-pub fn of_lost_loop(dir: &Path, working_dir: &Path, vault: &Vault) -> Option<OfLost> {
+pub fn of_lost_loop(dir: &Path, working_dir: &Path, encryption: &Encryption) -> Option<OfLost> {
     let is_ours = dir.starts_with(working_dir.join(RALPH_DIR));
     let listed = list(dir, None).ok()?.into_iter();
     let mut lost = listed.filter(|listed| {
         std::fs::symlink_metadata(layout::loop_dir(working_dir, listed.loop_id)).is_err()
     });
     lost.find_map(|listed| {
-        let content = container::read_through(&listed.path, vault).ok()?;
+        let content = container::read_through(&listed.path, encryption).ok()?;
         (is_ours || content.working_dir == working_dir).then_some(OfLost {
             path: listed.path,
             manifest: content.manifest,

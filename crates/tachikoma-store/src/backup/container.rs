@@ -1,4 +1,4 @@
-//! A backup as a file: a tar archive that begins with what is in it. This is its reader.
+//! Reads a backup: a tar archive that starts with a manifest.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,75 +11,74 @@ use tachikoma_fs::{private, safe_read};
 
 use super::{BUNDLE_BYTES_MAX, BUNDLE_NAME};
 use super::{Entry, FORMAT, Manifest};
+use crate::encryption::{EncryptingWriter, Encryption};
 use crate::snapshot::{self, Snapshot};
-use crate::vault::{Sealing, Vault};
 use crate::{StoreError, checkpoints, compressed, is_locked, test_history};
 use crate::{checked_line, journal};
 
 /// The name of the first entry.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The name of the snapshot in it.
+/// The name of the snapshot entry.
 pub const SNAPSHOT: &str = "state.json";
 
-/// A manifest of ours has less than a thousand bytes.
+/// A manifest has less than a thousand bytes.
 const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 
-/// Snapshot, journal, hand-off, books of tests, work.
+/// Snapshot, journal, hand-off, test history, git bundle.
 const FILES_MAX: usize = 5;
 
-/// A segment is closed long before it is as large as that, whatever its last record was.
+/// Limit for the journal. A segment is closed long before.
 const JOURNAL_BYTES_MAX: u64 = 16 * journal::SEGMENT_MAX_BYTES;
 
-/// What may stand behind the last entry: tar fills up its last block of blocks with zeros.
+/// Limit for zeros after the last entry, which tar adds.
 const PADDING_BYTES_MAX: usize = 1 << 20;
 
-/// What is copied at a time.
+/// Bytes per copy.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// What a good backup holds.
+/// Content of a valid backup.
 #[derive(Debug)]
 pub struct Content {
-    /// What it says of itself.
+    /// The manifest.
     pub manifest: Manifest,
-    /// What all of it adds up to.
+    /// The state at the last record.
     pub state: State,
-    /// Where the loop worked.
+    /// The working directory of the loop.
     pub working_dir: PathBuf,
 }
 
-/// Reads a backup to its end and checks all of it: every file against its checksum, and that snapshot and journal end at the
-/// record that it says.
+/// Reads a backup to its end and checks all files against their checksums, and that snapshot and journal end at the record in the
+/// manifest.
 ///
 /// # Errors
 /// It cannot be read, is damaged, or is newer than this version.
-pub fn read_through(path: &Path, vault: &Vault) -> Result<Content, StoreError> {
-    read(path, None, vault)
+pub fn read_through(path: &Path, encryption: &Encryption) -> Result<Content, StoreError> {
+    read(path, None, encryption)
 }
 
-/// Reads a backup as [`read_through`] does, and puts what is in it, but for the snapshot, into `dir`, which is laid out like
-/// the directory of a loop.
-pub fn read_into(path: &Path, dir: &Path, vault: &Vault) -> Result<Content, StoreError> {
-    read(path, Some(dir), vault)
+/// Does the same, and extracts all files except the snapshot into `dir`, which has the layout of a loop's directory.
+pub fn read_into(path: &Path, dir: &Path, encryption: &Encryption) -> Result<Content, StoreError> {
+    read(path, Some(dir), encryption)
 }
 
-/// Reads what a backup says of itself. What is in it is not looked at.
-pub fn manifest_of(path: &Path, vault: &Vault) -> Result<Manifest, StoreError> {
-    let mut archive = open(path, vault)?;
+/// Reads the manifest only.
+pub fn manifest_of(path: &Path, encryption: &Encryption) -> Result<Manifest, StoreError> {
+    let mut archive = open(path, encryption)?;
     manifest(path, &mut entries(path, &mut archive)?)
 }
 
 type Archive = tar::Archive<Box<dyn io::BufRead>>;
 type Entries<'a> = tar::Entries<'a, Box<dyn io::BufRead>>;
 
-fn open(path: &Path, vault: &Vault) -> Result<Archive, StoreError> {
+fn open(path: &Path, encryption: &Encryption) -> Result<Archive, StoreError> {
     let file = safe_read::open(path).map_err(StoreError::io("open", path))?;
-    // By what it is, not by its name: anyone may have copied it.
-    let content = compressed::content_of(file, vault).map_err(unread(path))?;
+    // Recognized by its content, because the file may have been renamed.
+    let content = compressed::content_of(file, encryption).map_err(unread(path))?;
     Ok(tar::Archive::new(content))
 }
 
-/// Returns the entries as they are: long names and other additions, which would be read whole at once, are none of ours.
+/// Returns the entries without tar extensions such as long names, which this program does not write.
 fn entries<'a>(path: &Path, archive: &'a mut Archive) -> Result<Entries<'a>, StoreError> {
     Ok(archive.entries().map_err(unread(path))?.raw(true))
 }
@@ -91,12 +90,12 @@ pub fn damaged(path: &Path, what: impl Into<String>) -> StoreError {
     }
 }
 
-/// What an error in the middle of a backup says.
+/// Converts an error in the middle of a backup.
 fn unread(path: &Path) -> impl Fn(io::Error) -> StoreError {
     move |error| match error.raw_os_error() {
         Some(_) => StoreError::io("read", path)(error),
         None if is_locked(&error) => StoreError::io("open", path)(error),
-        // Not the disk's: what was read makes no sense.
+        // An error of the format, not of the disk.
         None => damaged(path, error.to_string()),
     }
 }
@@ -130,9 +129,12 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
         return Err(damaged(path, "the checksum of its list does not match"));
     }
     let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;
-    // The next one is to be written behind it.
+    // The next segment needs a number.
     if manifest.segment == Some(u32::MAX) {
-        return Err(damaged(path, "its journal has a number that none has"));
+        return Err(damaged(
+            path,
+            "the number of its journal segment is invalid",
+        ));
     }
     if manifest.files.len() > FILES_MAX {
         return Err(damaged(path, "its list is too long"));
@@ -140,7 +142,10 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
     let mut names = BTreeSet::new();
     for Entry { name, bytes, .. } in &manifest.files {
         let Some(max) = bytes_max(&manifest, name) else {
-            return Err(damaged(path, format!("{name} is no part of a backup")));
+            return Err(damaged(
+                path,
+                format!("{name} does not belong into a backup"),
+            ));
         };
         if !names.insert(name) {
             return Err(damaged(path, format!("{name} is in its list twice")));
@@ -152,7 +157,7 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
     Ok(manifest)
 }
 
-/// Returns how large a file of a backup may be; none if there is no file of that name in one.
+/// Returns the size limit of a file in a backup; `None` if backups have no such file.
 fn bytes_max(manifest: &Manifest, name: &str) -> Option<u64> {
     let is_checkpoint = |name: &str| {
         let below = name.split_once('/');
@@ -173,8 +178,8 @@ fn is_journal(manifest: &Manifest, name: &str) -> bool {
     segment.is_some_and(|segment| segment == name)
 }
 
-fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
-    read_all(path, into, vault).map_err(|error| match error {
+fn read(path: &Path, into: Option<&Path>, encryption: &Encryption) -> Result<Content, StoreError> {
+    read_all(path, into, encryption).map_err(|error| match error {
         StoreError::Damaged { line, what, .. } => {
             damaged(path, format!("line {line} of its journal: {what}"))
         }
@@ -183,13 +188,17 @@ fn read(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, Stor
     })
 }
 
-fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, StoreError> {
-    let mut archive = open(path, vault)?;
+fn read_all(
+    path: &Path,
+    into: Option<&Path>,
+    encryption: &Encryption,
+) -> Result<Content, StoreError> {
+    let mut archive = open(path, encryption)?;
     let mut entries = entries(path, &mut archive)?;
     let manifest = manifest(path, &mut entries)?;
     let mut reading = Reading {
         path,
-        vault,
+        encryption,
         into,
         manifest: &manifest,
         snapshot: None,
@@ -204,14 +213,14 @@ fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, 
     if entries.next().is_some() {
         return Err(damaged(path, "there is more in it than it says"));
     }
-    // To the end: that is where the checksum of a compressed one is.
+    // Read to the end, because a compressed file ends with its checksum.
     let mut rest = archive.into_inner();
     let mut behind = 0;
     loop {
         let left = rest.fill_buf().map_err(unread(path))?;
         behind += left.len();
         if left.iter().any(|byte| *byte != 0) || behind > PADDING_BYTES_MAX {
-            return Err(damaged(path, "something stands behind its end"));
+            return Err(damaged(path, "there is data after its end"));
         }
         let length = left.len();
         if length == 0 {
@@ -226,14 +235,14 @@ fn read_all(path: &Path, into: Option<&Path>, vault: &Vault) -> Result<Content, 
     })
 }
 
-/// A backup as it is read.
+/// A backup while it is read.
 struct Reading<'a> {
     path: &'a Path,
-    vault: &'a Vault,
+    encryption: &'a Encryption,
     into: Option<&'a Path>,
     manifest: &'a Manifest,
     snapshot: Option<Snapshot>,
-    /// What the records so far add up to.
+    /// The state after the records so far.
     state: Option<State>,
 }
 
@@ -254,12 +263,15 @@ impl Reading<'_> {
         // The next snapshot is written anew.
         let copy = self.into.filter(|_| name != SNAPSHOT);
         let copy = copy.map(|dir| dir.join(name));
-        let vault = match name.as_str() {
-            // For git, which makes of it what is in clear text anyway.
-            BUNDLE_NAME => Vault::plain(),
-            _ => self.vault.clone(),
+        let encryption = match name.as_str() {
+            // Git needs it in plain text anyway.
+            BUNDLE_NAME => Encryption::plain(),
+            _ => self.encryption.clone(),
         };
-        let file = copy.as_ref().map(|copy| create(copy, &vault)).transpose()?;
+        let file = copy
+            .as_ref()
+            .map(|copy| create(copy, &encryption))
+            .transpose()?;
         let mut content = Tee::new(entry, file);
         let read = self.content(name, &mut content);
         if let (Some(failed), Some(copy)) = (content.failed.take(), &copy) {
@@ -279,7 +291,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Reads a file to its end, and what is in it if that counts.
+    /// Reads a file to its end, and its content if it matters.
     fn content(&mut self, name: &str, content: &mut impl Read) -> Result<(), StoreError> {
         if name == SNAPSHOT {
             self.snapshot(content)?;
@@ -306,8 +318,8 @@ impl Reading<'_> {
         let Some(snapshot) = &self.snapshot else {
             return Err(damaged(self.path, "the snapshot does not come first"));
         };
-        // What the records up to the snapshot add up to is not compared with it: an earlier version, which knew less, may have
-        // written them. They only have to be whole.
+        // The records before the snapshot only have to be valid. Their state is not compared with the snapshot, because an
+        // earlier version may have written them.
         let mut state = Some(snapshot.state.clone());
         let mut last: Option<Seq> = None;
         let reader = BufReader::with_capacity(CHUNK_BYTES, content);
@@ -319,7 +331,7 @@ impl Reading<'_> {
             }
             last = Some(record.seq);
             if line == 1 && record.seq > snapshot.seq.next() {
-                // It stands before all of them.
+                // The snapshot is before all of them.
                 state = None;
             }
             if record.seq > snapshot.seq {
@@ -334,7 +346,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Returns what all of it adds up to.
+    /// Returns the final state.
     fn finish(&mut self) -> Result<(State, PathBuf), StoreError> {
         let lacks = || damaged(self.path, "it has no snapshot");
         let snapshot = self.snapshot.take().ok_or_else(lacks)?;
@@ -353,7 +365,7 @@ impl Reading<'_> {
     }
 }
 
-fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
+fn create(path: &PathBuf, encryption: &Encryption) -> Result<EncryptingWriter<File>, StoreError> {
     if let Some(dir) = path.parent() {
         tachikoma_fs::make_dir(dir)?;
     }
@@ -361,22 +373,22 @@ fn create(path: &PathBuf, vault: &Vault) -> Result<Sealing<File>, StoreError> {
         .write(true)
         .create_new(true)
         .open(path)
-        .and_then(|file| vault.writer(file))
+        .and_then(|file| encryption.writer(file))
         .map_err(StoreError::io("create", path))
 }
 
-/// Reads on, adds up a checksum, and may keep a copy.
+/// Reads, computes a checksum, and may write a copy.
 pub struct Tee<R> {
     source: R,
-    copy: Option<Sealing<File>>,
-    /// Why the copy is not whole.
+    copy: Option<EncryptingWriter<File>>,
+    /// Why the copy is incomplete.
     failed: Option<io::Error>,
     bytes: u64,
     crc: u32,
 }
 
 impl<R> Tee<R> {
-    pub fn new(source: R, copy: Option<Sealing<File>>) -> Self {
+    pub fn new(source: R, copy: Option<EncryptingWriter<File>>) -> Self {
         Self {
             source,
             copy,
@@ -410,7 +422,7 @@ impl<R: Read> Read for Tee<R> {
     }
 }
 
-/// Returns a checksum as manifests have it.
+/// Returns a checksum in the format of the manifest.
 pub fn hex(crc: u32) -> String {
     format!("{crc:08x}")
 }

@@ -1,4 +1,4 @@
-//! Backups as files: their names, which there are, and which go.
+//! Files of backups: their names, listing, and removal.
 
 use std::cmp::Reverse;
 use std::io::ErrorKind;
@@ -11,31 +11,31 @@ use tachikoma_core::{Epoch, LoopId, Seq, Timestamp};
 use tachikoma_fs::{atomic_file, private};
 
 use super::{Backups, Moment, container};
+use crate::encryption::{self, Encryption};
 use crate::snapshot::Packing;
-use crate::vault::{self, Vault};
 use crate::{StoreError, compressed, layout};
 use tachikoma_core::error_chain as chain;
 
-/// What the name of a backup ends with, unless it is compressed.
+/// Extension of a backup that is not compressed.
 const SUFFIX: &str = ".tar";
 
-/// Backups of one record in one second, of which there is no end only where something is wrong.
+/// Limit for backups of one record in one second.
 const REPEATS_MAX: u32 = 1_000;
 
-/// Whoever has not written to a file for so long has died: the largest backup takes minutes on the slowest disk.
+/// A file that was not written for this long belongs to a dead writer. The largest backup takes minutes on the slowest disk.
 const STALE: Duration = Duration::from_secs(3_600);
 
-/// How much of a file's name under way says whose it is.
+/// Length of the part of a temporary name that identifies the epoch.
 const MARK_DIGITS: usize = 16;
 
-/// A backup, by its name: newer ones are greater.
+/// A backup by its name. Newer ones are greater.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
-    /// When it was taken, to the second, as `20261115T054715Z`. First: after a restoration the numbers of records fall.
+    /// When it was taken, as `20261115T054715Z`. The first field, because record numbers decrease after a restore.
     pub taken_at: String,
     /// The last record in it.
     pub seq: Seq,
-    /// Which one it is of that record and second.
+    /// Distinguishes backups of the same record and second.
     repeat: u32,
     /// The loop.
     pub loop_id: LoopId,
@@ -43,11 +43,10 @@ pub struct Listed {
     pub path: PathBuf,
 }
 
-/// Lists what has the name of a backup, newest first; of one loop, or of all. A name that was only taken, by a writer that
-/// died or is at it, is not among them.
+/// Lists the backups of one loop or of all, newest first. Names that a writer reserved, and has not filled yet, are left out.
 ///
 /// # Errors
-/// The directory cannot be read. One that is not there has none.
+/// The directory cannot be read. A missing directory has no backups.
 pub fn list(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreError> {
     let mut listed = list_names(dir, of)?;
     listed.retain(|listed| {
@@ -77,20 +76,20 @@ pub fn list_names(dir: &Path, of: Option<LoopId>) -> Result<Vec<Listed>, StoreEr
     Ok(found)
 }
 
-/// Reads the name of a backup; the path is the name alone.
+/// Parses the name of a backup. The path is the name alone.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Listed> {
     parse(Path::new(""), name)
 }
 
-/// Returns whether a file of that name in the directory of backups is one, or was to become one.
+/// Returns whether a file of that name is a backup or an unfinished one.
 pub fn is_name(name: &str) -> bool {
     atomic_file::is_temporary(name) || parse(Path::new(""), name).is_some()
 }
 
 fn parse(dir: &Path, name: &str) -> Option<Listed> {
-    let (packed, sealed) = match name.strip_suffix(vault::SUFFIX) {
-        Some(packed) => (packed, vault::SUFFIX),
+    let (packed, encrypted) = match name.strip_suffix(encryption::SUFFIX) {
+        Some(packed) => (packed, encryption::SUFFIX),
         None => (name, ""),
     };
     let (plain, packing) = match packed.strip_suffix(compressed::SUFFIX) {
@@ -112,7 +111,7 @@ fn parse(dir: &Path, name: &str) -> Option<Listed> {
     };
     let is_second = taken_at.len() == "20261115T054715Z".len() && taken_at.ends_with('Z');
     let again = name_of(listed.loop_id, listed.seq, taken_at, repeat, packing);
-    (is_second && again + sealed == name).then_some(listed)
+    (is_second && again + encrypted == name).then_some(listed)
 }
 
 fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32, packing: Packing) -> String {
@@ -128,7 +127,7 @@ fn name_of(loop_id: LoopId, seq: Seq, taken_at: &str, repeat: u32, packing: Pack
     format!("{loop_id}-{number:020}-{taken_at}{repeat}{SUFFIX}{packed}")
 }
 
-/// Returns a moment as names have it: `20261115T054715Z`.
+/// Formats a time for names: `20261115T054715Z`.
 fn second(time: Timestamp) -> String {
     let text = time.to_string();
     let digits = text.chars().take("2026-11-15T05:47:15".len());
@@ -138,7 +137,7 @@ fn second(time: Timestamp) -> String {
         .collect()
 }
 
-/// Gives a backup that was written a name that no other file has, and returns it.
+/// Renames a finished backup to an unused name, and returns it.
 pub fn place(backups: &Backups, written: &Path, moment: &Moment) -> Result<PathBuf, StoreError> {
     let dir = &backups.dir;
     let snapshot = &moment.snapshot;
@@ -146,7 +145,7 @@ pub fn place(backups: &Backups, written: &Path, moment: &Moment) -> Result<PathB
     for repeat in 0..REPEATS_MAX {
         let (loop_id, seq) = (snapshot.loop_id, snapshot.seq);
         let name = name_of(loop_id, seq, &taken_at, repeat, backups.packing);
-        let path = backups.vault.named(dir.join(name));
+        let path = backups.encryption.named(dir.join(name));
         match rename_new(written, &path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -157,10 +156,10 @@ pub fn place(backups: &Backups, written: &Path, moment: &Moment) -> Result<PathB
     Err(StoreError::io("find a name in", dir)(source))
 }
 
-/// Gives a file a name that no other file has.
+/// Renames a file to an unused name.
 fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // This file system cannot do it in one step: whoever makes the file has the name.
+        // This file system cannot do it in one step. Creating the file reserves the name.
         Err(Errno::INVAL | Errno::NOSYS) => {
             private().write(true).create_new(true).open(to)?;
             std::fs::rename(from, to).inspect_err(|_| {
@@ -171,9 +170,9 @@ fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Removes the oldest backups of a life of a loop beyond the number that is kept. Only what is a backup of that life by its name
-/// and by what is in it counts and goes: others may be of another directory. Returns what could not be done.
-pub fn rotate(backups: &Backups, loop_id: LoopId, life: &Epoch, newest: &Path) -> Vec<String> {
+/// Removes the oldest backups of an epoch over the limit. Only files that are backups of that epoch by name and content are
+/// counted and removed. Returns warnings.
+pub fn rotate(backups: &Backups, loop_id: LoopId, epoch: &Epoch, newest: &Path) -> Vec<String> {
     if backups.max == 0 {
         return Vec::new();
     }
@@ -185,30 +184,30 @@ pub fn rotate(backups: &Backups, loop_id: LoopId, life: &Epoch, newest: &Path) -
     let empty = listed.extract_if(.., |listed| is_empty(&listed.path));
     let stale = empty.filter(|listed| is_stale(&listed.path));
     let mut removed: Vec<_> = stale.map(|listed| remove(&listed.path)).collect();
-    // The one that was just taken is the newest; within a life the number of the record says which came later, and clocks do not.
+    // The new backup is the newest. Within an epoch the record number decides, not the clock.
     listed.sort_by_key(|listed| Reverse((listed.path == newest, listed.seq)));
     let ours = listed.into_iter().filter(|listed| {
-        let manifest = container::manifest_of(&listed.path, &backups.vault);
-        manifest.is_ok_and(|told| told.loop_id == loop_id && told.life == *life)
+        let manifest = container::manifest_of(&listed.path, &backups.encryption);
+        manifest.is_ok_and(|told| told.loop_id == loop_id && told.epoch == *epoch)
     });
     removed.extend(ours.skip(max).map(|old| remove(&old.path)));
     let failed = removed.into_iter().filter_map(Result::err);
     failed.map(|error| chain(&error)).collect()
 }
 
-/// Removes the backups of a loop that is gone, or those of one life of it.
+/// Removes the backups of a deleted loop, or those of one epoch.
 pub fn remove_of(
     dir: &Path,
     loop_id: LoopId,
-    life: Option<&Epoch>,
-    vault: &Vault,
+    epoch: Option<&Epoch>,
+    encryption: &Encryption,
 ) -> Result<(), StoreError> {
     for listed in list_names(dir, Some(loop_id))? {
-        let manifest = container::manifest_of(&listed.path, vault);
+        let manifest = container::manifest_of(&listed.path, encryption);
         let is_it = manifest.is_ok_and(|told| {
-            told.loop_id == loop_id && life.is_none_or(|life| *life == told.life)
+            told.loop_id == loop_id && epoch.is_none_or(|epoch| *epoch == told.epoch)
         });
-        // A name whose taker died is nobody's.
+        // A reserved name without content.
         if is_it || (is_empty(&listed.path) && is_stale(&listed.path)) {
             remove(&listed.path)?;
         }
@@ -216,35 +215,35 @@ pub fn remove_of(
     Ok(())
 }
 
-/// Returns a path in `dir` that nobody else has, and that says which life it is of.
-pub fn temporary(dir: &Path, life: &Epoch) -> PathBuf {
+/// Returns a unique temporary path in `dir` that names the epoch.
+pub fn temporary(dir: &Path, epoch: &Epoch) -> PathBuf {
     let unique = uuid::Uuid::new_v4().simple().to_string();
     dir.join(atomic_file::temporary_name(
-        &(mark(life) + &unique[MARK_DIGITS..]),
+        &(mark(epoch) + &unique[MARK_DIGITS..]),
     ))
 }
 
-fn mark(life: &Epoch) -> String {
-    let mut mark = life.to_string();
+fn mark(epoch: &Epoch) -> String {
+    let mut mark = epoch.to_string();
     mark.truncate(MARK_DIGITS);
     format!("{mark:0<MARK_DIGITS$}")
 }
 
-/// Returns whether a file is what a writer of a backup left that died: one of that life, or any that is old.
-pub fn is_remainder(path: &Path, life: Option<&Epoch>) -> bool {
+/// Returns whether a file is the remains of a dead writer: one of that epoch, or any old one.
+pub fn is_remainder(path: &Path, epoch: Option<&Epoch>) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let unique = name.and_then(atomic_file::unique_of);
     unique.is_some_and(|unique| {
-        life.is_some_and(|life| unique.starts_with(&mark(life))) || is_stale(path)
+        epoch.is_some_and(|epoch| unique.starts_with(&mark(epoch))) || is_stale(path)
     })
 }
 
-/// Removes what writers of backups left that died. The lock of the working directory must be held.
-pub fn remove_remains(dir: &Path, life: Option<&Epoch>) {
+/// Removes the remains of dead writers. The lock of the working directory must be held.
+pub fn remove_remains(dir: &Path, epoch: Option<&Epoch>) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
-        if is_remainder(&path, life) {
-            // It takes a little room, and harms nobody.
+        if is_remainder(&path, epoch) {
+            // A file that stays is harmless.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -260,7 +259,7 @@ fn is_stale(path: &Path) -> bool {
     modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > STALE))
 }
 
-/// Removes a backup; somebody else may have done so already.
+/// Removes a backup, if it still exists.
 fn remove(path: &Path) -> Result<(), StoreError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {

@@ -1,8 +1,8 @@
-//! Backups on a real disk: whole or not there, and nobody else's file is touched.
+//! Backups on a real disk: complete or absent, and foreign files are not touched.
 
 mod forged;
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use std::fs;
 
 use tachikoma_core::{Input, Policy, State, step};
@@ -27,7 +27,7 @@ impl Place {
         let loop_id = LoopId::from_u128(1);
         let path = layout::loop_dir(dir.path(), loop_id);
         let now = Timestamp::from_millis(1_000);
-        let (journal, state) = Journal::create(&path, loop_id, now, &Vault::plain()).unwrap();
+        let (journal, state) = Journal::create(&path, loop_id, now, &Encryption::plain()).unwrap();
         let mut place = Self {
             dir,
             journal,
@@ -38,7 +38,7 @@ impl Place {
             &path,
             place.state.session.number,
             "go on there\n",
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .unwrap();
         place.write("some words");
@@ -70,7 +70,7 @@ impl Place {
         let dir = self.dir.path().join("backups");
         let packing = self.packing;
         Backups {
-            vault: Vault::plain(),
+            encryption: Encryption::plain(),
             dir,
             max,
             packing,
@@ -98,7 +98,7 @@ fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
     let path = place.take(10, 5_000);
     let kept = place.state.clone();
     place.write("behind it");
-    let content = read_through(&path, &Vault::plain()).unwrap();
+    let content = read_through(&path, &Encryption::plain()).unwrap();
     assert_eq!(content.state, kept);
     assert_eq!(content.manifest.seq, kept.seq);
     assert_eq!(place.names().len(), 1, "nothing else is left");
@@ -117,7 +117,7 @@ fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
 
     let out = place.dir.path().join("out");
     fs::create_dir(&out).unwrap();
-    read_into(&path, &out, &Vault::plain()).unwrap();
+    read_into(&path, &out, &Encryption::plain()).unwrap();
     let text = fs::read_to_string(out.join("checkpoints/0.md")).unwrap();
     assert_eq!(text, "go on there\n");
     assert!(!out.join("state.json").exists());
@@ -132,7 +132,7 @@ fn a_compressed_one_is_smaller_and_opens_with_zstd_and_tar() {
     let packed = place.take(10, 6_000);
     assert!(packed.to_str().unwrap().ends_with(".tar.zst"));
     assert_eq!(
-        read_through(&packed, &Vault::plain()).unwrap().state,
+        read_through(&packed, &Encryption::plain()).unwrap().state,
         place.state
     );
     let size = |path: &Path| fs::metadata(path).unwrap().len();
@@ -164,11 +164,11 @@ fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
         flipped[at] ^= 1 << (at % 8);
         fs::write(&path, flipped).unwrap();
         // Some bits say nothing.
-        if let Ok(content) = read_through(&path, &Vault::plain()) {
+        if let Ok(content) = read_through(&path, &Encryption::plain()) {
             assert_eq!(content.state, place.state, "flipped at {at}");
         }
         fs::write(&path, &whole[..at]).unwrap();
-        read_through(&path, &Vault::plain()).unwrap_err();
+        read_through(&path, &Encryption::plain()).unwrap_err();
     }
 }
 
@@ -183,7 +183,7 @@ fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
         fs::write(&path, flipped).unwrap();
-        match read_through(&path, &Vault::plain()) {
+        match read_through(&path, &Encryption::plain()) {
             Ok(content) => {
                 assert_eq!(content.state, place.state, "flipped at {at}");
                 harmless += 1;
@@ -201,7 +201,7 @@ fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
     assert!(harmless < 4 * 512 / 7, "{harmless} of {}", whole.len());
     for cut in (0..whole.len()).step_by(499) {
         fs::write(&path, &whole[..cut]).unwrap();
-        let read = read_through(&path, &Vault::plain());
+        let read = read_through(&path, &Encryption::plain());
         // Without the end of a tar file nothing is lost.
         let is_good = read.is_ok_and(|content| content.state == place.state);
         assert!(!is_good || cut >= whole.len() - 1_024, "cut at {cut}");
@@ -219,7 +219,7 @@ fn a_changed_hand_off_is_noticed() {
     let at = found(&bytes).unwrap();
     bytes[at] = b'G';
     fs::write(&path, bytes).unwrap();
-    let error = read_through(&path, &Vault::plain())
+    let error = read_through(&path, &Encryption::plain())
         .unwrap_err()
         .to_string();
     let said = "the checksum of checkpoints/0.md does not match";
@@ -263,7 +263,7 @@ fn nothing_goes_that_is_not_a_backup_of_this_loop() {
     let empty = name.replace("T000001Z", "T000000Z-2");
     fs::write(dir.join(&empty), "").unwrap();
     age(&dir.join(&empty));
-    // And one whose writer may be at it.
+    // And one that may still be written.
     let young = name.replace("T000001Z", "T000000Z-3");
     fs::write(dir.join(&young), "").unwrap();
     place.write("on");
@@ -274,7 +274,7 @@ fn nothing_goes_that_is_not_a_backup_of_this_loop() {
     assert_eq!(place.names(), expected);
 }
 
-/// Makes a file look as old as one whose writer died.
+/// Makes a file look as old as that of a dead writer.
 fn age(path: &Path) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     let written = file.metadata().unwrap().modified().unwrap();
@@ -282,7 +282,7 @@ fn age(path: &Path) {
     file.set_modified(then).unwrap();
 }
 
-/// They are no backups, whatever they are called, and must not push out those that are.
+/// They are not backups in spite of their names, and must not replace real ones.
 #[test]
 fn names_without_a_backup_do_not_count() {
     let mut place = Place::new();
@@ -331,26 +331,26 @@ fn backups_of_another_life_are_left_alone() {
     let first = place.take(1, 1_000);
     place.write("on");
     let mut moment = place.moment(2_000);
-    moment.snapshot.state.life = crate::journal::new_life();
+    moment.snapshot.state.epoch = crate::journal::new_epoch();
     moment.journal = None;
     let other = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
     assert!(first.exists() && other.exists());
     let second = place.take(1, 3_000);
     assert!(!first.exists() && other.exists() && second.exists());
 
-    let life = moment.snapshot.state.life;
+    let epoch = moment.snapshot.state.epoch;
     let dir = place.backups(1).dir;
-    let [theirs, ours] = [&place.state.life, &life].map(|life| files::temporary(&dir, life));
+    let [theirs, ours] = [&place.state.epoch, &epoch].map(|epoch| files::temporary(&dir, epoch));
     for path in [&theirs, &ours] {
         fs::write(path, "half a backup").unwrap();
     }
-    remove_remains(&dir, Some(&life));
+    remove_remains(&dir, Some(&epoch));
     assert!(theirs.exists() && !ours.exists());
     age(&theirs);
-    remove_remains(&dir, Some(&life));
+    remove_remains(&dir, Some(&epoch));
     assert!(!theirs.exists(), "its writer died");
     let loop_id = place.state.loop_id;
-    remove_of(&dir, loop_id, Some(&life), &Vault::plain()).unwrap();
+    remove_of(&dir, loop_id, Some(&epoch), &Encryption::plain()).unwrap();
     assert!(!other.exists() && second.exists());
 }
 
@@ -384,14 +384,14 @@ fn a_newer_format_is_told_before_anything_else_is_read() {
     let mut newer = text;
     newer[at + 10] = b'9';
     fs::write(&path, newer).unwrap();
-    let error = read_through(&path, &Vault::plain()).unwrap_err();
+    let error = read_through(&path, &Encryption::plain()).unwrap_err();
     assert!(
         matches!(error, StoreError::NewerBackup { found: 9, .. }),
         "{error:?}"
     );
 }
 
-/// The record is whole, and more lines come behind it one day.
+/// The record is complete, and more lines may follow it later.
 #[test]
 fn a_line_end_that_is_missing_is_put_into_the_backup() {
     let place = Place::new();
@@ -402,7 +402,7 @@ fn a_line_end_that_is_missing_is_put_into_the_backup() {
     let path = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
     let out = place.dir.path().join("out");
     fs::create_dir(&out).unwrap();
-    read_into(&path, &out, &Vault::plain()).unwrap();
+    read_into(&path, &out, &Encryption::plain()).unwrap();
     let name = "journal-0001.jsonl";
     let there =
         fs::read(layout::loop_dir(place.dir.path(), place.state.loop_id).join(name)).unwrap();

@@ -1,6 +1,6 @@
 //! Compressing in place: nothing is lost, whenever it ends, and no damage is read as content.
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
@@ -22,7 +22,7 @@ fn text(lines: u32) -> Vec<u8> {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    open(path, &Vault::plain())?
+    open(path, &Encryption::plain())?
         .content
         .read_to_end(&mut content)?;
     Ok(content)
@@ -44,13 +44,13 @@ fn what_was_compressed_is_read_back_under_both_names() {
         let path = place.path().join("a.log");
         fs::write(&path, text(lines)).unwrap();
         let age = fs::metadata(&path).unwrap().modified().unwrap();
-        replace(&path, &Vault::plain(), &GO_ON).unwrap();
+        replace(&path, &Encryption::plain(), &GO_ON).unwrap();
         assert_eq!(names(place.path()), ["a.log.zst"]);
         let compressed = place.path().join("a.log.zst");
         for name in [&path, &compressed] {
             assert!(read(name).unwrap() == text(lines), "{lines} lines");
         }
-        assert_eq!(open(&path, &Vault::plain()).unwrap().path, compressed);
+        assert_eq!(open(&path, &Encryption::plain()).unwrap().path, compressed);
         let metadata = fs::metadata(&compressed).unwrap();
         assert_eq!(metadata.modified().unwrap(), age);
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
@@ -64,7 +64,7 @@ fn of_two_the_plain_one_counts_and_replaces_the_other() {
     fs::write(&path, "right").unwrap();
     fs::write(place.path().join("a.log.zst"), "half of so").unwrap();
     assert_eq!(read(&path).unwrap(), b"right");
-    replace(&path, &Vault::plain(), &GO_ON).unwrap();
+    replace(&path, &Encryption::plain(), &GO_ON).unwrap();
     assert_eq!(names(place.path()), ["a.log.zst"]);
     assert_eq!(read(&path).unwrap(), b"right");
 }
@@ -74,7 +74,7 @@ fn every_flipped_missing_or_added_byte_is_damage() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, text(200)).unwrap();
-    replace(&path, &Vault::plain(), &GO_ON).unwrap();
+    replace(&path, &Encryption::plain(), &GO_ON).unwrap();
     let compressed = place.path().join("a.log.zst");
     let whole = fs::read(&compressed).unwrap();
     let check = |bytes: &[u8], what: &str| {
@@ -106,11 +106,11 @@ fn when_it_is_called_off_or_fails_everything_is_as_before() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, text(10)).unwrap();
-    let error = replace(&path, &Vault::plain(), &AtomicBool::new(true)).unwrap_err();
+    let error = replace(&path, &Encryption::plain(), &AtomicBool::new(true)).unwrap_err();
     assert_eq!(error.to_string(), "called off");
     assert_eq!(names(place.path()), ["a.log"]);
     fs::create_dir(place.path().join("a.log.zst")).unwrap();
-    replace(&path, &Vault::plain(), &GO_ON).expect_err("the name is taken by a directory");
+    replace(&path, &Encryption::plain(), &GO_ON).expect_err("the name is taken by a directory");
     assert_eq!(names(place.path()), ["a.log", "a.log.zst"]);
     assert_eq!(read(&path).unwrap(), text(10));
 }
@@ -125,7 +125,7 @@ fn only_files_are_compressed_and_no_link_is_followed() {
     symlink(target.join("a.log"), place.path().join("link.log")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, place.path().join("pipe.log"), Mode::RUSR).unwrap();
     for name in ["dir/a.log", "link.log", "pipe.log", "missing.log", "target"] {
-        replace(&place.path().join(name), &Vault::plain(), &GO_ON).expect_err(name);
+        replace(&place.path().join(name), &Encryption::plain(), &GO_ON).expect_err(name);
     }
     assert_eq!(
         names(place.path()),

@@ -1,4 +1,4 @@
-//! Reading a journal: its records, and the state that they add up to.
+//! Reads a journal: its records, and the state that they produce.
 
 use std::io::{self, BufRead, ErrorKind, Read as _};
 use std::path::Path;
@@ -10,16 +10,15 @@ use super::FORMAT;
 use super::segment::{self, segments};
 use crate::checked_line::{Remainder, SPOILT, check_sum, is_whole, remainder};
 use crate::compressed::Opened;
+use crate::encryption::Encryption;
+use crate::encryption::lines::{self, HEADER_BYTES_MAX};
 use crate::migrate::{self, Chain};
-use crate::vault::Vault;
-use crate::vault::lines::{self, HEADER_BYTES_MAX};
 use crate::{StoreError, compressed, is_damage, is_locked, snapshot};
 
-/// The longest line that is read. A record with the full state is the longest there is, and a state of this size could not be
-/// kept as a snapshot.
+/// Limit for the length of a line. A record with the full state is the longest, and a larger state does not fit into a snapshot.
 const LINE_BYTES_MAX: u64 = snapshot::BYTES_MAX;
 
-/// Reads a line with its end, or what there is of it. One that is longer than any of ours is damage, and not all of it is read.
+/// Reads a line with its end, or the rest of the file. A line over the limit is damage.
 pub fn read_line(reader: &mut (impl BufRead + ?Sized), text: &mut Vec<u8>) -> io::Result<usize> {
     let read = reader.take(LINE_BYTES_MAX + 1).read_until(b'\n', text)?;
     if read as u64 > LINE_BYTES_MAX {
@@ -28,15 +27,15 @@ pub fn read_line(reader: &mut (impl BufRead + ?Sized), text: &mut Vec<u8>) -> io
     Ok(read)
 }
 
-/// Reads a record of the format that is written today.
+/// Parses a record of the newest format.
 pub fn decode(line: &str) -> Result<Record, String> {
     decode_as(migrate::JOURNAL, FORMAT, line)
 }
 
-/// Reads a record of any format up to the newest.
+/// Parses a record of any supported format.
 pub fn decode_as(formats: Chain, format: u32, line: &str) -> Result<Record, String> {
     check_sum(line)?;
-    let no_record = |error: serde_json::Error| format!("it is no record ({error})");
+    let no_record = |error: serde_json::Error| format!("it is not a record ({error})");
     let record = if format == formats.latest() {
         serde_json::from_str(line)
     } else {
@@ -46,12 +45,11 @@ pub fn decode_as(formats: Chain, format: u32, line: &str) -> Result<Record, Stri
     record.map_err(no_record)
 }
 
-/// Adds up every record of the loop in `dir`, from its oldest segment on: what a resumption, which reads less, must agree
-/// with.
+/// Applies all records of the loop in `dir`, from its oldest segment. A recovery, which reads less, must produce the same state.
 ///
 /// # Errors
 /// The journal cannot be read, is damaged anywhere, or is newer than this version.
-pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
+pub fn read_state(dir: &Path, encryption: &Encryption) -> Result<State, StoreError> {
     let segments = segments(dir)?;
     let Some((_, last)) = segments.last() else {
         return Err(none_in(dir));
@@ -61,7 +59,7 @@ pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
     }
     let mut state: Option<State> = None;
     for (_, path) in &segments {
-        read_segment(path, vault, Seq::default(), |line, record| {
+        read_segment(path, encryption, Seq::default(), |line, record| {
             take_in(&mut state, path, line, &record?)
         })?;
     }
@@ -72,32 +70,32 @@ pub fn read_state(dir: &Path, vault: &Vault) -> Result<State, StoreError> {
     })
 }
 
-/// There is no journal to read.
+/// Returns the error for a missing journal.
 pub fn none_in(dir: &Path) -> StoreError {
     StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into())
 }
 
-/// What stands behind the last whole record.
+/// What follows the last complete record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEnd {
     /// Nothing.
     Whole,
-    /// Part of a line: its writer died, or is at it.
+    /// Part of a line. The writer died or is still writing.
     Torn,
 }
 
-/// Reads the records of the loop in `dir` that come after `after`, oldest first. What comes before is not looked at.
+/// Reads the records after `after`, oldest first. Earlier records are not checked.
 ///
 /// # Errors
-/// The journal cannot be read or is damaged; nothing behind the damage is told.
+/// The journal cannot be read or is damaged. Records after the damage are not passed on.
 pub fn read_records(
     dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     after: Seq,
     mut each: impl FnMut(Record),
 ) -> Result<JournalEnd, StoreError> {
     let mut damaged = None;
-    let end = read_around(dir, vault, after, |read| match read {
+    let end = read_around(dir, encryption, after, |read| match read {
         Ok(record) if damaged.is_none() => each(record),
         Ok(_) => {}
         Err(error) => drop(damaged.get_or_insert(error)),
@@ -105,13 +103,13 @@ pub fn read_records(
     damaged.map_or(Ok(end), Err)
 }
 
-/// Reads what can be read behind `after`: damage is told in the place of what it hit, and what follows it is read on.
+/// Reads all readable records after `after`. Damage is passed on as an error in the place of the record.
 ///
 /// # Errors
 /// The journal cannot be read, or is newer than this version.
 pub fn read_around(
     dir: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     after: Seq,
     mut each: impl FnMut(Result<Record, StoreError>),
 ) -> Result<JournalEnd, StoreError> {
@@ -120,7 +118,8 @@ pub fn read_around(
         return Err(none_in(dir));
     }
     let begins_in_time = |path: &Path| {
-        first_record(migrate::JOURNAL, path, vault).is_some_and(|first| first.seq <= after.next())
+        first_record(migrate::JOURNAL, path, encryption)
+            .is_some_and(|first| first.seq <= after.next())
     };
     let first = segments
         .iter()
@@ -128,7 +127,7 @@ pub fn read_around(
         .unwrap_or(0);
     let mut end = JournalEnd::Whole;
     for (_, path) in &segments[first..] {
-        let read = read_segment(path, vault, after, |_, record| {
+        let read = read_segment(path, encryption, after, |_, record| {
             each(record);
             Ok(())
         });
@@ -144,24 +143,24 @@ pub fn read_around(
     Ok(end)
 }
 
-/// Returns the number of a record without reading the rest of it.
+/// Returns the number of a record without parsing the rest.
 pub fn seq_of(line: &[u8]) -> Option<u64> {
     let digits = line.strip_prefix(b"{\"seq\":")?;
     let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
 }
 
-/// Reads the first record of a segment, if it is whole.
-pub fn first_record(formats: Chain, path: &Path, vault: &Vault) -> Option<Record> {
+/// Reads the first record of a segment, if it is valid.
+pub fn first_record(formats: Chain, path: &Path, encryption: &Encryption) -> Option<Record> {
     let mut line = Vec::new();
-    let mut opened = compressed::open_lines(path, vault).ok()?;
+    let mut opened = compressed::open_lines(path, encryption).ok()?;
     read_line(&mut opened.content, &mut line).ok()?;
     let line = std::str::from_utf8(&line).ok()?;
     let line = line.strip_suffix('\n').unwrap_or(line);
     decode_as(formats, format_of(line.as_bytes())?, line).ok()
 }
 
-/// Returns the error that a first record of a newer format is.
+/// Returns the error for a segment of a newer format.
 pub fn newer(formats: Chain, path: &Path, line: &[u8]) -> Option<StoreError> {
     let supported = formats.latest();
     let found = format_of(line).filter(|found| *found > supported)?;
@@ -172,9 +171,9 @@ pub fn newer(formats: Chain, path: &Path, line: &[u8]) -> Option<StoreError> {
     })
 }
 
-/// Returns when the loop in `dir` began; none where no record was ever written in full. A damaged first record may
-/// still say when, and if it does not, the age of its file does.
-pub fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timestamp>, StoreError> {
+/// Returns when the loop in `dir` began; `None` if no record was ever complete. If the first record is damaged, the time in it or
+/// that of the file is used.
+pub fn begun(dir: &Path, encryption: &Encryption) -> Result<Option<Timestamp>, StoreError> {
     #[derive(serde::Deserialize)]
     struct Begun {
         time: Timestamp,
@@ -182,11 +181,11 @@ pub fn begun(dir: &Path, vault: &Vault) -> Result<Option<Timestamp>, StoreError>
     let Some((_, path)) = segments(dir)?.into_iter().next() else {
         return Ok(None);
     };
-    if let Some(begun) = sealed_since(&path) {
+    if let Some(begun) = encrypted_since(&path) {
         return Ok(Some(begun));
     }
-    let mut opened = match compressed::open_lines(&path, vault) {
-        // How old it is, is no secret.
+    let mut opened = match compressed::open_lines(&path, encryption) {
+        // The time of the file needs no key.
         Err(error) if is_locked(&error) => return last_written(&path).map(Some),
         opened => opened.map_err(StoreError::io("open", &path))?,
     };
@@ -213,8 +212,8 @@ fn last_written(path: &Path) -> Result<Timestamp, StoreError> {
     Ok(tachikoma_runtime::clock::timestamp_of(modified))
 }
 
-/// Returns when a segment was begun that is sealed line by line, which needs no key; none where it has no whole record.
-fn sealed_since(path: &Path) -> Option<Timestamp> {
+/// Returns when an encrypted segment was started, which needs no key; `None` if it has no complete record.
+fn encrypted_since(path: &Path) -> Option<Timestamp> {
     let mut source = io::BufReader::new(safe_read::open(path).ok()?);
     let mut header = Vec::new();
     let mut first = Vec::new();
@@ -226,7 +225,7 @@ fn sealed_since(path: &Path) -> Option<Timestamp> {
     is_whole(&first).then_some(begun)
 }
 
-/// Applies a record to the state, or makes the state from the first record of a segment.
+/// Applies a record to the state, or takes the state from the first record of a segment.
 pub fn take_in(
     state: &mut Option<State>,
     path: &Path,
@@ -244,7 +243,7 @@ pub fn take_in(
         ..
     } = &record.event
     {
-        // A loop goes on from the oldest segment that is there, and from one that was begun because others were lost.
+        // The state comes from the oldest segment, or from one that was started because others were lost.
         let known = state.get_or_insert_with(|| (**full).clone());
         if *after_loss && full.seq > known.seq {
             known.clone_from(full);
@@ -263,18 +262,18 @@ pub fn take_in(
     Ok(())
 }
 
-/// Reads whole records behind `after`, without a look at those up to it but the first. Part of a last line was
-/// never acknowledged: the runner died while it wrote.
+/// Reads complete records after `after`. Earlier ones are not checked, except the first. An incomplete last line was never
+/// acknowledged, because the runner died while it wrote.
 ///
-/// Which lines are passed over is told by their place behind the first record, never by what they say of themselves: a
-/// number that was damaged must not hide its record. What is wrong with a line is told in the place of its record.
+/// The position in the file tells which lines are skipped, not the number in the line, because a damaged number must not hide its
+/// record. Damage is passed on in the place of the record.
 pub fn read_segment(
     path: &Path,
-    vault: &Vault,
+    encryption: &Encryption,
     after: Seq,
     each: impl FnMut(usize, Result<Record, StoreError>) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
-    let opened = compressed::open_lines(path, vault).map_err(StoreError::io("open", path))?;
+    let opened = compressed::open_lines(path, encryption).map_err(StoreError::io("open", path))?;
     let Opened {
         path,
         content,
@@ -284,7 +283,7 @@ pub fn read_segment(
     read_lines((&path, first_line), content, after, each)
 }
 
-/// Reads records as `read_segment` does, from wherever they come; `path`, and the number of its first line, are named in errors.
+/// Reads records like `read_segment` from any reader. `path` and the number of its first line are used in errors.
 pub fn read_lines(
     (path, first_line): (&Path, usize),
     mut reader: impl BufRead,
@@ -323,7 +322,7 @@ pub fn read_lines(
             if let Some(error) = newer(migrate::JOURNAL, path, &text) {
                 return Err(error);
             }
-            // One that does not say is damaged, and that is found out next.
+            // A first line without a format is damaged, which is found next.
             format = format_of(&text).unwrap_or(FORMAT);
         }
         let place = first.map(|first| first + (line - first_line) as u64);
@@ -335,7 +334,7 @@ pub fn read_lines(
             .and_then(|text| decode_as(migrate::JOURNAL, format, text));
         let record = match decoded {
             Ok(record) => record,
-            // Not looked at, as far as it can be told; what follows it is.
+            // Skipped, as far as its number tells. The lines after it are read.
             Err(_) if line == first_line && seq_of(&text).is_some_and(|seq| seq <= after.0) => {
                 continue;
             }
@@ -354,7 +353,7 @@ pub fn read_lines(
     Ok(tail)
 }
 
-/// Returns the format that the first record of a segment names, whatever else a newer version may have put there.
+/// Returns the format in the first record of a segment, of this or a newer version.
 pub fn format_of(line: &[u8]) -> Option<u32> {
     #[derive(serde::Deserialize)]
     struct First {

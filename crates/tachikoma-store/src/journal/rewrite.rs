@@ -1,4 +1,4 @@
-//! Changes to segments that are not written to: a restoration and a recovery replace them by other content.
+//! Rewrites closed segments, for a restore or a recovery.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -10,17 +10,17 @@ use tachikoma_fs::sync_dir;
 use super::read::{first_record, read_line};
 use crate::checked_line::encode;
 use crate::compressed::{self, form_of};
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use crate::{StoreError, migrate};
 
-/// Puts the first `len` bytes of a compressed segment, whole records all of them, in its place: the rest is damaged. A copy
-/// of it must be kept already. Of none nothing is left.
-pub fn keep_beginning(path: &Path, len: u64, vault: &Vault) -> Result<(), StoreError> {
-    let mut content = compressed::open_lines(path, vault)
+/// Replaces a compressed segment by its first `len` bytes, which are complete records, because the rest is damaged. A copy must
+/// exist already. With 0 bytes the segment is removed.
+pub fn keep_beginning(path: &Path, len: u64, encryption: &Encryption) -> Result<(), StoreError> {
+    let mut content = compressed::open_lines(path, encryption)
         .map_err(StoreError::io("open", path))?
         .content;
     let mut bytes = Vec::new();
-    // Line by line, as it was read before: a larger piece might reach into what cannot be unpacked.
+    // Line by line, because a larger read may reach the damaged part.
     while (bytes.len() as u64) < len {
         let read = read_line(&mut content, &mut bytes);
         if read.map_err(StoreError::io("read", path))? == 0 {
@@ -31,8 +31,8 @@ pub fn keep_beginning(path: &Path, len: u64, vault: &Vault) -> Result<(), StoreE
     if !bytes.is_empty() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let plain = path.with_file_name(form_of(&name).0);
-        // From here on the plain one counts.
-        write_sealed(&plain, &bytes, vault)?;
+        // From here on the plain file is used.
+        write_encrypted(&plain, &bytes, encryption)?;
         if plain == path {
             return Ok(());
         }
@@ -42,44 +42,46 @@ pub fn keep_beginning(path: &Path, len: u64, vault: &Vault) -> Result<(), StoreE
     Ok(())
 }
 
-/// Ends the last line of a segment, whose record is whole, if its line end is missing.
-pub fn end_line(path: &Path, vault: &Vault) -> Result<(), StoreError> {
-    let mut bytes = content(path, vault)?;
+/// Adds the missing line end to the last record of a segment.
+pub fn end_line(path: &Path, encryption: &Encryption) -> Result<(), StoreError> {
+    let mut bytes = content(path, encryption)?;
     if bytes.last().is_some_and(|last| *last != b'\n') {
         bytes.push(b'\n');
-        write_sealed(path, &bytes, vault)?;
+        write_encrypted(path, &bytes, encryption)?;
     }
     Ok(())
 }
 
-/// Has the first record of a segment say that what came before it is lost. Returns whether it can be read.
-pub fn mark_loss(path: &Path, vault: &Vault) -> Result<bool, StoreError> {
-    let Some(mut first) = first_record(migrate::JOURNAL, path, vault) else {
+/// Marks the first record of a segment: the records before it are lost. Returns whether the segment can be read.
+pub fn mark_loss(path: &Path, encryption: &Encryption) -> Result<bool, StoreError> {
+    let Some(mut first) = first_record(migrate::JOURNAL, path, encryption) else {
         return Ok(false);
     };
     let LoopEvent::SegmentOpened { after_loss, .. } = &mut first.event else {
         return Ok(false);
     };
     *after_loss = true;
-    let bytes = content(path, vault)?;
+    let bytes = content(path, encryption)?;
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let rest = &bytes[end.map_or(bytes.len(), |end| end + 1)..];
     let mut text = Vec::new();
     encode(&first, &mut text);
     text.extend_from_slice(rest);
-    write_sealed(path, &text, vault)?;
+    write_encrypted(path, &text, encryption)?;
     Ok(true)
 }
 
-fn write_sealed(path: &Path, bytes: &[u8], vault: &Vault) -> Result<(), StoreError> {
-    let bytes = vault.seal(bytes).map_err(StoreError::io("seal", path))?;
+fn write_encrypted(path: &Path, bytes: &[u8], encryption: &Encryption) -> Result<(), StoreError> {
+    let bytes = encryption
+        .encrypt(bytes)
+        .map_err(StoreError::io("encrypt", path))?;
     write_whole(path, &bytes, Durability::Synced)?;
     Ok(())
 }
 
-fn content(path: &Path, vault: &Vault) -> Result<Vec<u8>, StoreError> {
+fn content(path: &Path, encryption: &Encryption) -> Result<Vec<u8>, StoreError> {
     let mut bytes = Vec::new();
-    compressed::open(path, vault)
+    compressed::open(path, encryption)
         .and_then(|mut opened| opened.content.read_to_end(&mut bytes))
         .map_err(StoreError::io("read", path))?;
     Ok(bytes)

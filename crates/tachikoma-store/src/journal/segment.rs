@@ -1,35 +1,35 @@
-//! The segments of a journal as files: their names, and their compression once they are closed.
+//! Files of journal segments: their names, and their compression after they are closed.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use crate::compressed::{self, Form, form_of};
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use crate::{StoreError, is_damage};
 
-/// The segments of a journal that are never written to again.
+/// The closed segments of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     /// The directory of the loop.
     pub dir: PathBuf,
     /// Encrypts and decrypts the segments.
-    pub vault: Vault,
-    /// The number of the segment that is written.
+    pub encryption: Encryption,
+    /// Number of the open segment.
     pub before: u32,
 }
 
 impl Closed {
-    /// Compresses those that are not yet, and removes what a writer that died had begun.
+    /// Compresses the segments, and removes unfinished files of a writer that died.
     ///
     /// # Errors
-    /// The first one that could not be compressed stays as it is, and so do those behind it.
+    /// A segment could not be compressed. It and the later ones are unchanged.
     pub fn compress(&self, called_off: &AtomicBool) -> Result<(), StoreError> {
         self.remove_remains()
             .map_err(StoreError::io("tidy up", &self.dir))?;
         for (number, path) in segments(&self.dir)? {
             if number < self.before && !compressed::is_compressed(&path) {
-                compressed::replace(&path, &self.vault, called_off)
+                compressed::replace(&path, &self.encryption, called_off)
                     .map_err(StoreError::io("compress", &path))?;
             }
         }
@@ -62,13 +62,13 @@ pub fn segments(dir: &Path) -> Result<Vec<(u32, PathBuf)>, StoreError> {
             found.push((number, entry.path()));
         }
     }
-    // The plain one of two stands first by its name, and counts.
+    // If both forms exist, the plain one sorts first and is used.
     found.sort();
     found.dedup_by_key(|(number, _)| *number);
     Ok(found)
 }
 
-/// Returns the number of the segment that a whole file holds, plain or compressed.
+/// Returns the segment number of a complete file, plain or compressed.
 pub fn number(name: &str) -> Option<u32> {
     match form_of(name) {
         (plain, Form::Plain | Form::Compressed) => number_of(plain),
@@ -76,14 +76,14 @@ pub fn number(name: &str) -> Option<u32> {
     }
 }
 
-/// Returns in which form a file of that name holds a segment; none if it is no file of a journal.
+/// Returns the form of a segment file; `None` if the name is not that of a segment.
 pub fn form(name: &str) -> Option<Form> {
     let (plain, form) = form_of(name);
     number_of(plain).map(|_| form)
 }
 
-/// Returns whether a file of that name in the directory of a loop is one of a journal, in whatever form: also one that a
-/// runner left which died while it restored a segment.
+/// Returns whether a file of that name belongs to a journal, in any form, including the remains of a runner that died while it
+/// repaired a segment.
 pub fn is_ours(name: &str) -> bool {
     let restored = || {
         let (plain, pid) = name.strip_suffix(".tmp")?.rsplit_once('.')?;
@@ -99,7 +99,7 @@ fn number_of(plain: &str) -> Option<u32> {
     digits.parse().ok().filter(|_| ours)
 }
 
-/// A segment is compressed when the next one has begun. If that one is not there, what it held is lost.
+/// Returns the error for a missing next segment: a segment is compressed only after the next one was started.
 pub fn unfollowed(path: &Path, line: usize) -> StoreError {
     StoreError::Damaged {
         path: path.to_owned(),
@@ -108,7 +108,7 @@ pub fn unfollowed(path: &Path, line: usize) -> StoreError {
     }
 }
 
-/// What it means that a segment could not be read on from a line.
+/// Converts an error while reading a line of a segment.
 pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     if is_damage(&error) {
         return StoreError::Damaged {
@@ -120,7 +120,7 @@ pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     StoreError::io("read", path)(error)
 }
 
-/// Checks the end of a segment. A closed one has no torn line, and is not empty.
+/// Checks the end of a segment. A closed one is not empty and has no torn line.
 pub fn check_end(path: &Path, line: usize, torn_bytes: usize) -> Result<(), String> {
     if compressed::is_compressed(path) && (torn_bytes > 0 || line == 1) {
         return Err("it is closed, and does not end with a whole record".to_owned());

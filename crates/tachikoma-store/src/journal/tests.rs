@@ -1,6 +1,6 @@
 //! The journal on a real disk: what was appended is read back, and damage is never read as truth.
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
 
 use tachikoma_core::Seq;
@@ -35,7 +35,7 @@ fn fresh(dir: &Path) -> (Journal, State) {
         &dir.join(".ralph/loops/a"),
         LoopId::from_u128(1),
         Timestamp::from_millis(5),
-        &Vault::plain(),
+        &Encryption::plain(),
     )
     .unwrap();
     launch(&mut journal, &mut state);
@@ -51,12 +51,13 @@ fn what_was_appended_is_replayed_over_segments() {
         .unwrap();
     launch(&mut journal, &mut state);
     drop(journal);
-    let (_, replayed) = open_journal(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+    let (_, replayed) =
+        open_journal(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap();
     assert_eq!(replayed, state);
     let mut seqs = Vec::new();
     read_records(
         &dir.path().join(".ralph/loops/a"),
-        &Vault::plain(),
+        &Encryption::plain(),
         Seq(2),
         |record| {
             seqs.push(record.seq.0);
@@ -79,7 +80,7 @@ fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
     journal.file.write_all(&whole[..50]).unwrap();
     drop(journal);
     let (mut journal, replayed) =
-        open_journal(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+        open_journal(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap();
     assert_eq!(replayed.seq, state.seq.next(), "that it was torn is said");
     let after = std::fs::read(&path).unwrap();
     let (before, said) = after.split_at(whole.len());
@@ -90,7 +91,7 @@ fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
     state = replayed;
     launch(&mut journal, &mut state);
     assert_eq!(
-        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap(),
+        read_state(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap(),
         state
     );
 }
@@ -103,7 +104,7 @@ fn a_newer_format_and_a_gap_are_refused() {
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     std::fs::write(&path, format!("{}\n{}\n", lines[0], lines[2])).unwrap();
-    let error = read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap_err();
+    let error = read_state(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap_err();
     assert!(
         error
             .to_string()
@@ -120,7 +121,7 @@ fn a_newer_format_and_a_gap_are_refused() {
     encode(&record, &mut newer);
     std::fs::write(&path, newer).unwrap();
     assert!(matches!(
-        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()),
+        read_state(&dir.path().join(".ralph/loops/a"), &Encryption::plain()),
         Err(StoreError::Newer {
             found: 2,
             supported: 1,
@@ -135,7 +136,7 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
     let (_, state) = fresh(dir.path());
     std::fs::write(dir.path().join(".ralph/loops/a/journal-0002.jsonl"), "").unwrap();
     let (journal, taken_up) =
-        open_journal(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap();
+        open_journal(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap();
     assert_eq!(taken_up.seq, state.seq.next());
     drop(journal);
     let text =
@@ -146,7 +147,7 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
         "{text}"
     );
     assert_eq!(
-        read_state(&dir.path().join(".ralph/loops/a"), &Vault::plain()).unwrap(),
+        read_state(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap(),
         taken_up
     );
 }
@@ -157,7 +158,7 @@ fn what_was_appended_can_be_synced_afterwards() {
     let now = Timestamp::from_millis(5);
     let dir = dir.path().join(".ralph/loops/a");
     let (mut journal, _) =
-        Journal::create(&dir, LoopId::from_u128(1), now, &Vault::plain()).unwrap();
+        Journal::create(&dir, LoopId::from_u128(1), now, &Encryption::plain()).unwrap();
     assert!(!journal.synced, "nothing depends on it yet");
     journal.sync().unwrap();
     assert!(
@@ -173,7 +174,7 @@ fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
     let dir_a = loops.join("a");
     let now = Timestamp::from_millis(5);
     let (mut journal, mut state) =
-        Journal::create(&dir_a, LoopId::from_u128(1), now, &Vault::plain()).unwrap();
+        Journal::create(&dir_a, LoopId::from_u128(1), now, &Encryption::plain()).unwrap();
     let way = [
         dir_a.clone(),
         loops,
@@ -184,7 +185,7 @@ fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
     assert!(!journal.synced);
     launch(&mut journal, &mut state);
     assert!(journal.synced && journal.unsynced_dirs.is_empty());
-    let (journal, _) = open_journal(&dir_a, &Vault::plain()).unwrap();
+    let (journal, _) = open_journal(&dir_a, &Encryption::plain()).unwrap();
     assert_eq!(
         journal.unsynced_dirs, way,
         "who made it may have died at once"
@@ -204,7 +205,7 @@ fn a_line_without_end_and_checksums_without_number_are_soon_told() {
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
 }
 
-/// Values may look like checksums, and what is no text is no part of a record.
+/// Values may look like checksums, and bytes that are not UTF-8 do not belong to a record.
 #[test]
 fn only_the_checksum_of_the_record_itself_ends_it() {
     let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! Taking a journal up again where it ends. What cannot be read goes to the quarantine first: nothing is overwritten.
+//! Opens a recovered journal at its end. Unreadable parts are moved to the quarantine first, so that nothing is overwritten.
 
 use std::path::{Path, PathBuf};
 
@@ -8,26 +8,26 @@ use tachikoma_fs::{atomic_file, make_dir};
 
 use super::{InTheWay, Recovered};
 use crate::backup::Moment;
-use crate::journal::{Journal, JournalPart, new_life, rewrite};
+use crate::journal::{Journal, JournalPart, new_epoch, rewrite};
 use crate::snapshot::{self, Snapshot};
-use crate::{StoreError, archived_snapshot, compressed, vault};
+use crate::{StoreError, archived_snapshot, compressed, encryption};
 
-/// A journal that was taken up.
+/// An opened journal.
 #[derive(Debug)]
 pub struct Taken {
     /// The journal.
     pub journal: Journal,
-    /// What it stands at.
+    /// The state at its end.
     pub state: State,
-    /// What was recorded of the troubles on the way, and is on disk.
+    /// Warnings that were recorded and synced.
     pub warned: Vec<Record>,
 }
 
 impl Recovered {
-    /// Returns what a backup of it is made from. A journal that is behind the state or damaged is no part of it.
+    /// Returns the content for a backup. A journal that is damaged or older than the state is left out.
     pub fn moment(&self, dir: &Path, working_dir: &Path, now: Timestamp) -> Moment {
         let is_good = !self.behind && !self.tolerated && self.cut.is_empty();
-        let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path, &self.vault).ok();
+        let original = |(path, _): &(PathBuf, u32)| snapshot::bytes(path, &self.encryption).ok();
         Moment {
             snapshot: Box::new(Snapshot::of(&self.state, working_dir, now)),
             original: self.older.as_ref().and_then(original),
@@ -47,13 +47,12 @@ impl Recovered {
         }
     }
 
-    /// Returns whether opening it leads it to the formats of today.
+    /// Returns whether opening it converts files to newer formats.
     pub fn is_older(&self) -> bool {
         self.older.is_some() || self.end.as_ref().is_some_and(|end| end.older)
     }
 
-    /// Opens the journal where it ends, for the runner that holds the lock of the working directory, and records what was
-    /// wrong with it.
+    /// Opens the journal at its end and records the warnings. The lock of the working directory must be held.
     ///
     /// # Errors
     /// It cannot be opened or written.
@@ -81,14 +80,14 @@ impl Recovered {
         })
     }
 
-    /// Keeps what is in the way or given up.
+    /// Moves foreign and given-up files away.
     fn put_away(&self, working_dir: &Path) -> Result<(), StoreError> {
         if let Some((path, version)) = &self.older {
-            // The next one is written in today's version.
+            // The next snapshot is written in the newest version.
             atomic_file::keep_beside(path, &format!(".v{version}"))?;
         }
         if let Some(first) = self.cut.first() {
-            // Its beginning is good.
+            // Its start is valid.
             keep_copy(working_dir, first)?;
         }
         for path in self.cut.iter().skip(1) {
@@ -101,28 +100,28 @@ impl Recovered {
                 Ok(())
             }
             Some(InTheWay::OfAnother(path, loop_id)) => {
-                archived_snapshot::set_aside(working_dir, path, *loop_id, &self.vault)
+                archived_snapshot::set_aside(working_dir, path, *loop_id, &self.encryption)
             }
         }
     }
 
     fn take_up(&mut self, dir: &Path, working_dir: &Path) -> Result<Journal, StoreError> {
-        let keys = &self.vault;
+        let keys = &self.encryption;
         let state = &mut self.state;
         let now = state.time;
         let Some(end) = self.end.take() else {
             make_dir(dir)?;
-            return Journal::anew(dir, working_dir, 1, state, (now, new_life()), keys)
+            return Journal::anew(dir, working_dir, 1, state, (now, new_epoch()), keys)
                 .map(|(journal, _)| journal);
         };
-        if compressed::is_compressed(&end.path) || vault::is_age(&end.path) {
-            // Never written again: the next one begins, or this one anew if nothing of it is left.
+        if compressed::is_compressed(&end.path) || encryption::is_age(&end.path) {
+            // Such a segment is never appended to. The next one starts, or this one again if nothing is left of it.
             let mut number = end.segment + 1;
             if self.cut.first() == Some(&end.path) {
                 rewrite::keep_beginning(&end.path, end.len, keys)?;
                 number -= u32::from(end.len == 0);
             }
-            return Journal::anew(dir, working_dir, number, state, (now, new_life()), keys)
+            return Journal::anew(dir, working_dir, number, state, (now, new_epoch()), keys)
                 .map(|(journal, _)| journal);
         }
         let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
@@ -136,9 +135,9 @@ impl Recovered {
         if end.len == 0 {
             journal.begin_segment(state, now, self.behind)?;
         } else if self.behind {
-            journal.begin_anew(working_dir, state, now, new_life())?;
+            journal.begin_anew(working_dir, state, now, new_epoch())?;
         } else if !self.cut.is_empty() {
-            journal.next_segment_of(new_life(), state, now)?;
+            journal.next_segment_of(new_epoch(), state, now)?;
         } else if end.older || self.tolerated || !journal.is_in_form() {
             journal.next_segment(state, now)?;
         }

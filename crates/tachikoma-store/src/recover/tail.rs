@@ -1,4 +1,4 @@
-//! The end of a journal, read line by line behind a snapshot or from the full state of a segment on.
+//! Reads the end of a journal, line by line, after a snapshot or from the start of a segment.
 
 use std::path::{Path, PathBuf};
 
@@ -6,27 +6,27 @@ use tachikoma_core::{LoopId, Record, Seq, State};
 use tachikoma_fs::RALPH_DIR;
 
 use crate::checked_line::{self, Remainder};
+use crate::encryption::Encryption;
 use crate::journal::{self, segment};
 use crate::migrate::Chain;
-use crate::vault::Vault;
 use crate::{StoreError, compressed};
 
-/// The end of a journal as it is read.
+/// The end of a journal while it is read.
 pub struct Tail<'a> {
     formats: Chain,
-    vault: &'a Vault,
+    encryption: &'a Encryption,
     loop_id: LoopId,
-    /// The record at which the snapshot stands: what comes up to it is not needed.
+    /// The last record in the snapshot. Records up to it are not needed.
     base: Option<Seq>,
-    /// What the snapshot is called: a backup may stand for it.
+    /// Name of the snapshot in messages; it may be a backup.
     name: String,
     pub state: Option<State>,
-    /// How many records were read.
+    /// Number of records that were read.
     pub records: u64,
     pub troubles: Vec<String>,
-    /// Whether there is damage that the snapshot makes up for.
+    /// Whether there is damage that the snapshot covers.
     pub tolerated: bool,
-    /// The last record that was seen.
+    /// The last record that was read.
     pub last: Option<Seq>,
     pub end: Option<End>,
 }
@@ -36,30 +36,30 @@ pub struct Tail<'a> {
 pub struct End {
     pub path: PathBuf,
     pub segment: u32,
-    /// How many of its lines are whole.
+    /// Number of complete lines.
     pub lines: usize,
-    /// And their bytes.
+    /// Number of bytes in the complete lines.
     pub len: u64,
-    /// Whether the last one lacks its line end.
+    /// Whether the last line has no line end.
     pub unended: bool,
-    /// Whether it is of an older format, so that a new one has to follow.
+    /// Whether it has an older format, so that a new segment is needed.
     pub older: bool,
 }
 
-/// A line that does not say what it ought to.
+/// A damaged line.
 struct Damage {
     line: usize,
-    /// The last record that is lost by it, if that is known.
+    /// The last record that it loses, if that is known.
     seq: Option<i128>,
     what: String,
 }
 
-/// A segment as it is read.
+/// A segment while it is read.
 struct Reading<'a> {
     path: &'a Path,
-    /// The number of a record is that of its line, but for this; a line too many or too few changes it.
+    /// Difference between record number and line number. A missing or additional line changes it.
     offset: Option<i128>,
-    /// What it was first.
+    /// The first value of it.
     first_offset: Option<i128>,
     damages: Vec<Damage>,
 }
@@ -75,7 +75,7 @@ impl Reading<'_> {
         self.damages.push(Damage { line, seq, what });
     }
 
-    /// What comes from here on cannot be read, and nobody knows how much it was.
+    /// Records that the rest of the file, of unknown length, is lost.
     fn lost_from(&mut self, line: usize, what: String) {
         let seq = Some(i128::MAX);
         self.damages.push(Damage { line, seq, what });
@@ -96,11 +96,11 @@ impl<'a> Tail<'a> {
         loop_id: LoopId,
         base: Option<State>,
         name: String,
-        vault: &'a Vault,
+        encryption: &'a Encryption,
     ) -> Self {
         Self {
             formats,
-            vault,
+            encryption,
             loop_id,
             base: base.as_ref().map(|base| base.seq),
             name,
@@ -113,7 +113,7 @@ impl<'a> Tail<'a> {
         }
     }
 
-    /// Returns whether the snapshot is ahead of everything that was read.
+    /// Returns whether the snapshot is newer than all records that were read.
     pub fn is_behind(&self) -> bool {
         self.base
             .is_some_and(|base| self.last.is_none_or(|last| last < base))
@@ -123,7 +123,7 @@ impl<'a> Tail<'a> {
         self.base.is_some_and(|base| seq <= i128::from(base.0))
     }
 
-    /// Reads a segment, up to a line if one is given. Returns whether there was such a line.
+    /// Reads a segment, up to a line if one is given. Returns whether that line exists.
     pub fn read(
         &mut self,
         number: u32,
@@ -131,7 +131,7 @@ impl<'a> Tail<'a> {
         stop_at: Option<usize>,
     ) -> Result<bool, StoreError> {
         let opened =
-            compressed::open_lines(path, self.vault).map_err(StoreError::io("open", path))?;
+            compressed::open_lines(path, self.encryption).map_err(StoreError::io("open", path))?;
         let (mut content, place, first_line) = (opened.content, opened.place, opened.first_line);
         let mut reading = Reading {
             path,
@@ -185,7 +185,7 @@ impl<'a> Tail<'a> {
                 }
             }
             end.len = match &place {
-                // Of the file: lines that are sealed are longer.
+                // Position in the file, because encrypted lines are longer.
                 Some(place) => place.get(),
                 None => end.len + read as u64,
             };
@@ -196,13 +196,13 @@ impl<'a> Tail<'a> {
                 }
                 format = journal::format_of(&text).unwrap_or(format);
             }
-            // By its place and not by what it says of itself: a number that was damaged must not hide its record.
+            // The position decides, not the number in the line, because a damaged number must not hide its record.
             if let Some(seq) = reading.expected(line)
                 && self.covers(seq)
                 && journal::seq_of(&text).map(i128::from) == Some(seq)
                 && checked_line::is_whole(&text)
             {
-                // Part of the snapshot already: what it says need not be read.
+                // The snapshot contains it already.
                 self.last = self.last.max(u64::try_from(seq).ok().map(Seq));
                 continue;
             }
@@ -223,7 +223,7 @@ impl<'a> Tail<'a> {
     fn say_torn(&mut self, path: &Path, line: usize, bytes: usize) {
         if bytes > 0 {
             self.troubles.push(format!(
-                "line {line} of journal {} is not whole ({bytes} bytes): its writer died, and it is cut off and kept in \
+                "line {line} of journal {} is incomplete ({bytes} bytes): its writer died; the line is cut off and kept in \
                  {RALPH_DIR}/quarantine/",
                 path.display()
             ));
@@ -256,14 +256,14 @@ impl<'a> Tail<'a> {
             return Ok(());
         }
         self.records += 1;
-        // A gap is what a damaged line leaves; the line says more.
+        // A gap follows from a damaged line, and the error for that line is more precise.
         journal::take_in(&mut self.state, reading.path, line, record).map_err(|gap| {
             let first = reading.damages.first();
             first.map_or(gap, |first| reading.error(first))
         })
     }
 
-    /// Damage before the snapshot costs nothing; behind it, a fact is lost, and nobody may go on as if it were not.
+    /// Damage before the snapshot is harmless. Damage after it loses a record, which is an error.
     fn judge(&mut self, reading: &Reading<'_>) -> Result<(), StoreError> {
         for damage in &reading.damages {
             let by_place = || {
@@ -289,7 +289,7 @@ impl<'a> Tail<'a> {
         self.tolerated = true;
         let name = &self.name;
         self.troubles.push(format!(
-            "falling back to {name}: journal {} is damaged at line {} ({}){more}; {name} has what it held",
+            "falling back to {name}: journal {} is damaged at line {} ({}){more}; {name} has the damaged records",
             reading.path.display(),
             first.line,
             first.what

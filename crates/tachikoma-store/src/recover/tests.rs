@@ -1,19 +1,19 @@
-//! Recovery on a real disk: whatever is damaged, either nothing is lost or nobody goes on.
+//! Recovery on a real disk: after any damage either nothing is lost, or the loop does not continue.
 
 mod backups;
 mod closed;
 mod hurt;
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use std::time::Duration;
 
-use tachikoma_core::{AgentEvent, Exit, Input, Launch, Policy, Runner, Seq, Timestamp, step};
+use tachikoma_core::{AgentInput, Exit, Input, Launch, Policy, Runner, Seq, Timestamp, step};
 
 use super::*;
 use crate::journal::Journal;
 use crate::snapshot::{Durability, Packing, Snapshot};
 
-/// A loop with some iterations behind it, its snapshot taken in the middle.
+/// A loop with some iterations, and a snapshot taken in the middle.
 struct Place {
     dir: tempfile::TempDir,
     state: State,
@@ -27,7 +27,7 @@ impl Place {
         let loop_id = LoopId::from_u128(1);
         let now = Timestamp::from_millis(1_000);
         let (mut journal, mut state) =
-            Journal::create(&dir.path().join("l"), loop_id, now, &Vault::plain()).unwrap();
+            Journal::create(&dir.path().join("l"), loop_id, now, &Encryption::plain()).unwrap();
         let policy = Policy {
             iteration_delay: Duration::ZERO,
             ..Policy::default()
@@ -59,7 +59,7 @@ impl Place {
                         &place.snapshot(),
                         Packing::Plain,
                         Durability::Synced,
-                        &Vault::plain(),
+                        &Encryption::plain(),
                     )
                     .unwrap();
                 place.lines = std::fs::read_to_string(place.journal())
@@ -70,8 +70,8 @@ impl Place {
             let generation = place.state.generation;
             let exit = Exit::Code(0);
             for news in [
-                AgentEvent::Launched { pid: 7 },
-                AgentEvent::Exited {
+                AgentInput::Launched { pid: 7 },
+                AgentInput::Exited {
                     exit,
                     claimed: false,
                     stop_pattern: None,
@@ -102,7 +102,7 @@ impl Place {
 
     fn read(&self, loss: Loss) -> Result<Recovered, StoreError> {
         let copies = Copies {
-            vault: Vault::plain(),
+            encryption: Encryption::plain(),
             snapshot: self.snapshot(),
             backups: self.dir.path().join("backups"),
         };
@@ -120,7 +120,7 @@ impl Place {
                 &self.snapshot(),
                 Packing::Plain,
                 Durability::Lazy,
-                &Vault::plain(),
+                &Encryption::plain(),
             )
             .unwrap();
     }
@@ -265,10 +265,11 @@ fn a_number_that_was_damaged_does_not_hide_its_record() {
         );
         let dir = place.dir.path().join("l");
         assert!(
-            journal::read_state(&dir, &Vault::plain()).is_err(),
+            journal::read_state(&dir, &Encryption::plain()).is_err(),
             "{covered}"
         );
-        let seen = journal::read_records(&dir, &Vault::plain(), Seq(place.lines as u64), |_| ());
+        let seen =
+            journal::read_records(&dir, &Encryption::plain(), Seq(place.lines as u64), |_| ());
         assert!(seen.is_err(), "{covered}");
     }
 }
@@ -282,7 +283,7 @@ fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
             &place.snapshot(),
             Packing::Plain,
             Durability::Lazy,
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .unwrap();
     let text = std::fs::read_to_string(place.journal()).unwrap();
@@ -295,7 +296,7 @@ fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
     let state = place.open(Loss::Refuse);
     assert_eq!(state.stats, place.state.stats);
     assert!(place.dir.path().join("l/journal-0002.jsonl").exists());
-    let whole = journal::read_state(&place.dir.path().join("l"), &Vault::plain()).unwrap();
+    let whole = journal::read_state(&place.dir.path().join("l"), &Encryption::plain()).unwrap();
     assert_eq!(whole, state, "and the whole of it can still be read");
 }
 
@@ -308,7 +309,7 @@ fn a_snapshot_of_another_loop_is_none() {
             &place.snapshot(),
             Packing::Plain,
             Durability::Lazy,
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .unwrap();
     assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
@@ -336,7 +337,7 @@ fn an_older_journal_is_led_on_and_stays_as_it_is() {
     let before = std::fs::read(there.journal()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
     let place = super::Place {
-        vault: &Vault::plain(),
+        encryption: &Encryption::plain(),
         dir: &dir,
         snapshot: &snapshot,
         loop_id: LoopId::from_u128(1),
@@ -361,7 +362,7 @@ fn an_older_snapshot_is_led_on_and_kept() {
     let before = std::fs::read(there.snapshot()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());
     let place = super::Place {
-        vault: &Vault::plain(),
+        encryption: &Encryption::plain(),
         dir: &dir,
         snapshot: &snapshot,
         loop_id: LoopId::from_u128(1),

@@ -1,25 +1,25 @@
-//! The form of a snapshot's file: `state.json`, with `.zst` behind it where it is compressed, and `.age` where it is sealed. At
-//! every moment one of them is there, or two while one takes the place of the other: then the newer one counts.
+//! Forms of a snapshot file: `state.json`, with `.zst` if it is compressed and `.age` if it is encrypted. While one form replaces
+//! another, both exist, and the newer one is used.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use super::{is_ours, migrate, read_at};
-use crate::vault::{self, Vault};
+use crate::encryption::{self, Encryption};
 use crate::{StoreError, compressed};
 
-/// How a snapshot is written.
+/// Compression of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// As indented JSON.
+    /// Indented JSON.
     #[default]
     Plain,
-    /// As that, in one zstd frame.
+    /// The same, in one zstd frame.
     Compressed,
 }
 
 impl Packing {
-    /// Returns the packing that `compress` asks for.
+    /// Returns the form for the setting `compress`.
     #[must_use]
     pub fn of(compress: bool) -> Self {
         if compress {
@@ -29,10 +29,10 @@ impl Packing {
         }
     }
 
-    /// Returns the file of a snapshot that is packed so.
+    /// Returns the file of a snapshot in this form.
     #[must_use]
-    pub fn path(self, path: &Path, vault: &Vault) -> PathBuf {
-        vault.named(self.packed(path))
+    pub fn path(self, path: &Path, encryption: &Encryption) -> PathBuf {
+        encryption.named(self.packed(path))
     }
 
     fn packed(self, path: &Path) -> PathBuf {
@@ -56,56 +56,60 @@ impl Packing {
     }
 }
 
-/// Returns all files that a snapshot may have; of two that stand at the same record the first counts.
+/// Returns all possible files of a snapshot. Of two with the same record the first is used.
 pub fn all_places(path: &Path) -> Vec<PathBuf> {
     let packed = [Packing::Plain, Packing::Compressed].map(|packing| packing.packed(path));
-    let sealed = packed.clone().map(|path| {
+    let encrypted = packed.clone().map(|path| {
         let mut name = path.into_os_string();
-        name.push(vault::SUFFIX);
+        name.push(encryption::SUFFIX);
         PathBuf::from(name)
     });
-    packed.into_iter().chain(sealed).collect()
+    packed.into_iter().chain(encrypted).collect()
 }
 
-/// Returns the file of a snapshot that counts, whatever is in it; `path` itself where there is none.
+/// Returns the file of a snapshot that is used; `path` itself if there is none.
 #[must_use]
-pub fn place(path: &Path, vault: &Vault) -> PathBuf {
+pub fn place(path: &Path, encryption: &Encryption) -> PathBuf {
     let is_there = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok();
     let mut there: Vec<PathBuf> = all_places(path).into_iter().filter(is_there).collect();
     match there.len() {
         0 => path.to_owned(),
         1 => there.remove(0),
-        // The last of those that are greatest is taken, and the first is to count.
+        // `max_by_key` returns the last maximum, and the first one is wanted.
         _ => there
             .into_iter()
             .rev()
-            .max_by_key(|path| rank(path, vault))
+            .max_by_key(|path| rank(path, encryption))
             .unwrap_or_else(|| path.to_owned()),
     }
 }
 
-/// The record that a file stands at. One that cannot be read counts less than any, and one of a newer version more: nobody may
-/// go on beside it.
-fn rank(path: &Path, vault: &Vault) -> Option<u64> {
-    match read_at(migrate::SNAPSHOT, path, vault) {
+/// Returns the record of a snapshot file. An unreadable file is older than any other. One of a newer version is the newest,
+/// because it must not be ignored.
+fn rank(path: &Path, encryption: &Encryption) -> Option<u64> {
+    match read_at(migrate::SNAPSHOT, path, encryption) {
         Ok(found) => found.map(|found| found.seq.0),
         Err(StoreError::NewerSnapshot { .. } | StoreError::Locked { .. }) => Some(u64::MAX),
         Err(_) => None,
     }
 }
 
-/// Removes snapshots of other forms, if there are any and they are ours.
-pub fn remove_other(path: &Path, packing: Packing, vault: &Vault) -> Result<(), StoreError> {
-    let ours = packing.path(path, vault);
+/// Removes snapshots of other forms, if they belong to this program.
+pub fn remove_other(
+    path: &Path,
+    packing: Packing,
+    encryption: &Encryption,
+) -> Result<(), StoreError> {
+    let ours = packing.path(path, encryption);
     for other in all_places(path).into_iter().filter(|other| *other != ours) {
-        if std::fs::symlink_metadata(&other).is_ok() && is_ours(&other, vault) {
+        if std::fs::symlink_metadata(&other).is_ok() && is_ours(&other, encryption) {
             std::fs::remove_file(&other).map_err(StoreError::io("remove", &other))?;
         }
     }
     Ok(())
 }
 
-/// Snapshots of earlier versions, kept beside today's: `state.json.v1`, `state.json.v1.1`.
+/// Lists snapshots of earlier versions, kept beside the present one: `state.json.v1`, `state.json.v1.1`.
 pub fn older_versions_of(snapshot: &Path) -> Vec<PathBuf> {
     let (Some(dir), Some(name)) = (snapshot.parent(), snapshot.file_name()) else {
         return Vec::new();
@@ -122,7 +126,7 @@ pub fn older_versions_of(snapshot: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns those of all forms.
+/// Lists them for all forms.
 pub fn older_versions(path: &Path) -> Vec<PathBuf> {
     let all = all_places(path);
     all.iter()

@@ -1,6 +1,6 @@
 //! The snapshot's file: whole, checked, and its version first.
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
 
 use super::*;
@@ -29,13 +29,13 @@ fn state() -> State {
 fn what_was_written_is_read_back_and_nothing_else_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/state.json");
-    assert_eq!(read(&path, &Vault::plain()).unwrap(), None);
+    assert_eq!(read(&path, &Encryption::plain()).unwrap(), None);
     let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::from_millis(2_000));
     for durability in [Durability::Synced, Durability::Lazy] {
         snapshot
-            .write(&path, Packing::Plain, durability, &Vault::plain())
+            .write(&path, Packing::Plain, durability, &Encryption::plain())
             .unwrap();
-        let back = read(&path, &Vault::plain()).unwrap().unwrap();
+        let back = read(&path, &Encryption::plain()).unwrap().unwrap();
         assert_eq!(back.state, snapshot.state);
         assert_eq!(
             Snapshot {
@@ -54,7 +54,12 @@ fn writers_at_the_same_time_do_not_meet_and_readers_see_one_of_them_whole() {
     let path = dir.path().join("state.json");
     let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
     snapshot
-        .write(&path, Packing::Plain, Durability::Lazy, &Vault::plain())
+        .write(
+            &path,
+            Packing::Plain,
+            Durability::Lazy,
+            &Encryption::plain(),
+        )
         .unwrap();
     std::thread::scope(|scope| {
         for number in 0..4_u32 {
@@ -63,9 +68,16 @@ fn writers_at_the_same_time_do_not_meet_and_readers_see_one_of_them_whole() {
                 let mut own = snapshot.clone();
                 own.core.iteration = number;
                 for _ in 0..100 {
-                    own.write(path, Packing::Plain, Durability::Lazy, &Vault::plain())
+                    own.write(path, Packing::Plain, Durability::Lazy, &Encryption::plain())
                         .unwrap();
-                    assert!(read(path, &Vault::plain()).unwrap().unwrap().core.iteration < 4);
+                    assert!(
+                        read(path, &Encryption::plain())
+                            .unwrap()
+                            .unwrap()
+                            .core
+                            .iteration
+                            < 4
+                    );
                 }
             });
         }
@@ -128,41 +140,44 @@ fn a_compressed_one_takes_the_place_of_a_plain_one_and_back() {
         (Packing::Plain, "state.json"),
     ] {
         snapshot
-            .write(&path, packing, Durability::Lazy, &Vault::plain())
+            .write(&path, packing, Durability::Lazy, &Encryption::plain())
             .unwrap();
         assert_eq!(names(), [name]);
-        assert_eq!(place(&path, &Vault::plain()), dir.path().join(name));
-        let back = read(&path, &Vault::plain()).unwrap().unwrap();
+        assert_eq!(place(&path, &Encryption::plain()), dir.path().join(name));
+        let back = read(&path, &Encryption::plain()).unwrap().unwrap();
         assert_eq!(back.state, snapshot.state);
-        assert!(is_ours(&place(&path, &Vault::plain()), &Vault::plain()));
+        assert!(is_ours(
+            &place(&path, &Encryption::plain()),
+            &Encryption::plain()
+        ));
     }
     snapshot
         .write(
             &path,
             Packing::Compressed,
             Durability::Lazy,
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .unwrap();
     let shown = std::process::Command::new("zstd")
         .arg("-dc")
-        .arg(place(&path, &Vault::plain()))
+        .arg(place(&path, &Encryption::plain()))
         .output();
     assert_eq!(shown.unwrap().stdout, snapshot.encode().into_bytes());
 
-    // Somebody else's file is not taken for an old one of ours.
+    // A foreign file does not count as an older snapshot.
     std::fs::write(&path, "not ours").unwrap();
     snapshot
         .write(
             &path,
             Packing::Compressed,
             Durability::Lazy,
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "not ours");
     assert_eq!(
-        read(&path, &Vault::plain()).unwrap().unwrap().state,
+        read(&path, &Encryption::plain()).unwrap().unwrap().state,
         snapshot.state
     );
 }
@@ -178,7 +193,7 @@ fn of_two_the_one_that_is_ahead_counts() {
     let write = |state: &State, packing: Packing| {
         let snapshot = Snapshot::of(state, Path::new("/w"), Timestamp::default());
         let bytes = packing.pack(snapshot.encode().into_bytes());
-        std::fs::write(packing.path(&path, &Vault::plain()), bytes).unwrap();
+        std::fs::write(packing.path(&path, &Encryption::plain()), bytes).unwrap();
     };
     for (ahead, behind) in [
         (Packing::Plain, Packing::Compressed),
@@ -186,12 +201,22 @@ fn of_two_the_one_that_is_ahead_counts() {
     ] {
         write(&newer, ahead);
         write(&older, behind);
-        assert_eq!(read(&path, &Vault::plain()).unwrap().unwrap().seq, Seq(4));
-        std::fs::write(ahead.path(&path, &Vault::plain()), "damaged").unwrap();
-        assert_eq!(read(&path, &Vault::plain()).unwrap().unwrap().seq, Seq(3));
+        assert_eq!(
+            read(&path, &Encryption::plain()).unwrap().unwrap().seq,
+            Seq(4)
+        );
+        std::fs::write(ahead.path(&path, &Encryption::plain()), "damaged").unwrap();
+        assert_eq!(
+            read(&path, &Encryption::plain()).unwrap().unwrap().seq,
+            Seq(3)
+        );
         let of_tomorrow = b"{\n  \"version\": 9,\n".to_vec();
-        std::fs::write(ahead.path(&path, &Vault::plain()), ahead.pack(of_tomorrow)).unwrap();
-        let error = read(&path, &Vault::plain()).unwrap_err();
+        std::fs::write(
+            ahead.path(&path, &Encryption::plain()),
+            ahead.pack(of_tomorrow),
+        )
+        .unwrap();
+        let error = read(&path, &Encryption::plain()).unwrap_err();
         assert!(
             matches!(error, StoreError::NewerSnapshot { .. }),
             "{error:?}"
@@ -209,20 +234,20 @@ fn every_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing
             &path,
             Packing::Compressed,
             Durability::Lazy,
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .unwrap();
-    let packed = place(&path, &Vault::plain());
+    let packed = place(&path, &Encryption::plain());
     let whole = std::fs::read(&packed).unwrap();
     for at in 0..whole.len() {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
         std::fs::write(&packed, flipped).unwrap();
-        if let Ok(Some(found)) = read(&path, &Vault::plain()) {
+        if let Ok(Some(found)) = read(&path, &Encryption::plain()) {
             // Some bits say nothing.
             assert_eq!(found.state, snapshot.state, "flipped at {at}");
         }
         std::fs::write(&packed, &whole[..at]).unwrap();
-        read(&path, &Vault::plain()).unwrap_err();
+        read(&path, &Encryption::plain()).unwrap_err();
     }
 }

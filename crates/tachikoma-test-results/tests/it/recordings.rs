@@ -234,7 +234,7 @@ fn other_documents_are_rejected_with_the_position() {
     );
     assert_eq!(
         refused("jest.json", b"{}", Format::Jest),
-        "read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 1: it has no testResults"
+        "read test results from DIR/jest.json: it is not JSON of Jest or Vitest: line 1: missing field `testResults`"
     );
     let error = results::read_file(&dir.path().join("none.xml"), None).unwrap_err();
     assert!(

@@ -2,23 +2,23 @@
 
 use super::agent::{Agent, Break};
 use super::args::Args;
-use super::{Surroundings, events, replay};
+use super::{CloudEnvironment, events, replay};
 use crate::scenario::Scenario;
 
 /// Runs the fake agent. Returns the exit code, or a message for standard error with exit code 1.
-pub(super) fn run(words: &[String], surroundings: &Surroundings) -> Result<u8, String> {
+pub(super) fn run(words: &[String], cloud_environment: &CloudEnvironment) -> Result<u8, String> {
     let args = Args::parse(words)?;
     if args.version {
         say_version();
         return Ok(0);
     }
-    let scenario = match &surroundings.scenario {
+    let scenario = match &cloud_environment.scenario {
         Some(path) => Scenario::read(path)?,
         None => Scenario::default(),
     };
-    let mut agent = Agent::start(args, scenario, surroundings)?;
-    let lived = match &surroundings.replay {
-        Some(file) => replay::play(&mut agent, file, surroundings.real_speed),
+    let mut agent = Agent::start(args, scenario, cloud_environment)?;
+    let lived = match &cloud_environment.replay {
+        Some(file) => replay::play(&mut agent, file, cloud_environment.real_speed),
         None => agent.live(),
     };
     match lived {

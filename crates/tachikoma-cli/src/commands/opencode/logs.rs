@@ -31,7 +31,7 @@ pub fn logs(workspace: &Workspace, follow: bool) -> Result<ExitCode, Failure> {
     let unread = |path: &Path, error: std::io::Error| {
         Failure::new(format!("read {}: {error}", path.display()))
     };
-    let mut printer = Printer::new();
+    let mut printer = LogPrinter::new();
     for path in older {
         printer.print(path).map_err(|error| unread(path, error))?;
     }
@@ -50,11 +50,11 @@ pub fn logs(workspace: &Workspace, follow: bool) -> Result<ExitCode, Failure> {
 }
 
 /// Prints complete lines.
-struct Printer {
+struct LogPrinter {
     lines: LineSplitter,
 }
 
-impl Printer {
+impl LogPrinter {
     fn new() -> Self {
         Self {
             lines: LineSplitter::new(LINE_BYTES_MAX),

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tachikoma_loop_runner::opencode::server_file::{Condition, ServerFile};
-use tachikoma_loop_runner::opencode::supervisor::{Asked, Caller, CallerError};
+use tachikoma_loop_runner::opencode::supervisor::{
+    SupervisorClient, SupervisorClientError, SupervisorRequest,
+};
 use tachikoma_loop_runner::store::lock;
 
 use super::status::sentence;
@@ -24,7 +26,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub fn restart(workspace: &Workspace) -> Result<ExitCode, Failure> {
     let dir = super::dir_here(workspace)?;
     let before = ServerFile::read(&dir)?.map_or(0, |file| file.generation);
-    ask(workspace, &dir, Asked::Restart)?;
+    ask(workspace, &dir, SupervisorRequest::Restart)?;
     let is_over = |file: &ServerFile| match file.state {
         Condition::Starting | Condition::Restarting => false,
         Condition::Ready | Condition::Stopped | Condition::GaveUp => file.generation > before,
@@ -32,7 +34,7 @@ pub fn restart(workspace: &Workspace) -> Result<ExitCode, Failure> {
     let file = wait(|| ServerFile::read(&dir).ok().flatten().filter(is_over))?;
     if file.state != Condition::Ready {
         return Err(
-            Failure::new(sentence(&file)).hint("`tachikoma opencode logs` has what it said last")
+            Failure::new(sentence(&file)).hint("`tachikoma opencode logs` shows its last output")
         );
     }
     out::line(&sentence(&file));
@@ -42,7 +44,7 @@ pub fn restart(workspace: &Workspace) -> Result<ExitCode, Failure> {
 /// Stops the server and its supervisor, and waits for their end.
 pub fn stop(workspace: &Workspace) -> Result<ExitCode, Failure> {
     let dir = super::dir_here(workspace)?;
-    ask(workspace, &dir, Asked::Stop)?;
+    ask(workspace, &dir, SupervisorRequest::Stop)?;
     wait(|| (!lock::is_held_in(&dir)).then_some(()))?;
     out::line("OpenCode is stopped");
     Ok(ExitCode::SUCCESS)
@@ -53,22 +55,22 @@ pub fn reload(workspace: &Workspace) -> Result<ExitCode, Failure> {
     out::line(&ask(
         workspace,
         &super::dir_here(workspace)?,
-        Asked::Reload,
+        SupervisorRequest::Reload,
     )?);
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(workspace: &Workspace, dir: &Path, asked: Asked) -> Result<String, Failure> {
-    let caller = Caller::find(dir).map_err(|_| super::no_supervisor(workspace))?;
+fn ask(workspace: &Workspace, dir: &Path, asked: SupervisorRequest) -> Result<String, Failure> {
+    let caller = SupervisorClient::find(dir).map_err(|_| super::no_supervisor(workspace))?;
     let answer = runtime()?.block_on(caller.ask(asked));
     answer.map_err(|error| {
         let failure = Failure::new(chain(&error));
         match error {
-            CallerError::Nobody(_) => super::no_supervisor(workspace),
-            CallerError::Silent { .. } => {
+            SupervisorClientError::NotRunning(_) => super::no_supervisor(workspace),
+            SupervisorClientError::Silent { .. } => {
                 failure.hint("it may be stopped (Ctrl-Z); send it SIGCONT, or SIGTERM")
             }
-            CallerError::Refused(_) => failure,
+            SupervisorClientError::Refused(_) => failure,
         }
     })
 }

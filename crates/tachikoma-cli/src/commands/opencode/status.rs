@@ -17,7 +17,7 @@ use crate::zone::local;
 
 /// All that is known, as `--json` prints it.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ShownServer {
     #[serde(flatten)]
     file: ServerFile,
     /// The supervisor; `None` if there is none.
@@ -56,7 +56,7 @@ pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
         .iter()
         .for_each(|record| apply(&mut state, record));
     let holder = lock::is_held_in(&dir).then(|| lock::holder_in(&dir));
-    let shown = Shown {
+    let shown = ShownServer {
         file,
         supervisor: holder.flatten().map(|holder| Keeper {
             pid: holder.pid,
@@ -109,7 +109,7 @@ pub fn sentence(file: &ServerFile) -> String {
     }
 }
 
-fn details(shown: &Shown) -> Vec<String> {
+fn details(shown: &ShownServer) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(pid) = shown.file.pid {
         lines.push(format!("process {pid}, start {}", shown.file.generation));
@@ -135,7 +135,7 @@ fn details(shown: &Shown) -> Vec<String> {
             let (pid, since) = (keeper.pid, local(keeper.since));
             format!("{what} by process {pid} since {since}")
         }
-        None => "nobody keeps it running; `tachikoma opencode up` does".to_owned(),
+        None => "it is not supervised; `tachikoma opencode up` starts the supervisor".to_owned(),
     });
     lines
 }

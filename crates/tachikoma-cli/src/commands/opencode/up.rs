@@ -83,7 +83,7 @@ fn settings(workspace: &Workspace, args: &UpArgs) -> Result<SupervisorSettings, 
             true => StartedBy::Service,
             false => StartedBy::Command,
         },
-        told_when_idle: false,
+        idle_is_reported: false,
         hidden,
         keeps_log: !loaded.settings.state.encrypt,
         reader: Some(SettingsReader::new(move || {
@@ -102,7 +102,7 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     let notifier = Notifier::here();
     let supervisor = Supervisor::open(settings).await.map_err(refused)?;
     for warning in supervisor.warnings() {
-        out::note(&format!("warning: {}", sanitise(&warning)));
+        out::note(&format!("warning: {}", sanitise(warning)));
     }
     if let Some(earlier) = supervisor.earlier()
         && !args.detached

@@ -14,7 +14,7 @@ use super::change::refuse_live;
 use super::{cloud, shown, work_tree};
 use crate::args::FromArgs;
 use crate::commands::trust::adopt;
-use crate::confirm::{agree, can_ask, nobody_to_ask};
+use crate::confirm::{agree, can_ask, no_terminal};
 use crate::failure::{Failure, chain};
 use crate::out;
 use crate::runtime::runtime;
@@ -30,7 +30,7 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
     workspace.shed_secrets()?;
     let current = workspace.current_loop()?;
     if !current.is_kept {
-        let what = format!("{} is not kept (`state.enabled = false`)", current.loop_id);
+        let what = format!("{} is not saved (`state.enabled = false`)", current.loop_id);
         return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
     }
     let premises = workspace.premises(&current.working_dir)?;
@@ -62,7 +62,7 @@ pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let listed = backup::list(&premises.backups.dir, None)?;
     let all = listed.len();
     for listed in listed {
-        let read = backup::read_through(&listed.path, &premises.vault);
+        let read = backup::read_through(&listed.path, &premises.encryption);
         let is_locked = matches!(read, Err(StoreError::Locked { .. }));
         wrong += usize::from(read.is_err() && !is_locked);
         let bytes = std::fs::metadata(&listed.path).map_or(0, |there| there.len());
@@ -123,8 +123,8 @@ pub fn restore(
     refuse_live(&working_dir)?;
     let asks = !yes;
     if asks && !can_ask() {
-        return Err(nobody_to_ask(
-            "nobody can be asked whether to bring a loop back",
+        return Err(no_terminal(
+            "this restores a loop, and there is no terminal to ask for confirmation",
         ));
     }
     let fetched = cloud::fetch(workspace, &premises, from, file)?;
@@ -135,7 +135,7 @@ pub fn restore(
             // The user may name a symbolic link.
             match std::fs::canonicalize(&file) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    let what = format!("there is no {}", file.display());
+                    let what = format!("{} does not exist", file.display());
                     return Err(Failure::new(what).hint(
                         "`tachikoma state backups` lists the backups that are here, `--from URL` those elsewhere",
                     ));
@@ -145,11 +145,11 @@ pub fn restore(
         }
         (None, None) => newest(&premises)?,
     };
-    let Content { manifest, .. } = backup::read_through(&file, &premises.vault)?;
+    let Content { manifest, .. } = backup::read_through(&file, &premises.encryption)?;
     if asks {
         let shown = working_dir.display();
         agree(&format!(
-            "bring {} back to iteration {} in {shown}, from {}? (what is there now is kept)",
+            "restore {} at iteration {} in {shown}, from {}? (the present loop is backed up)",
             manifest.loop_id,
             manifest.iteration,
             sanitise(&self::shown(&premises, &file))
@@ -201,14 +201,14 @@ fn register(workspace: &Workspace, working_dir: &Path) {
     let trust = Trust::new(workspace, Untrusted::Refuse);
     match adopt(workspace, &trust, &canonical(working_dir)) {
         Ok(Some(adopted)) if adopted.is_new && !adopted.lines.is_empty() => {
-            let what = "note: `tachikoma run` goes on with it by what its launch names:";
+            let what = "note: `tachikoma run` continues it with the settings of its launch:";
             out::note(&listed(what, &adopted.lines));
         }
         Ok(_) => {}
         Err(failure) => {
             let why = failure.what;
             out::note(&format!(
-                "warning: `tachikoma run` will not go on with it before `tachikoma trust`: {why}"
+                "warning: `tachikoma run` does not continue it before `tachikoma trust`: {why}"
             ));
         }
     }
@@ -231,11 +231,16 @@ fn undone(error: OfflineError) -> Failure {
 
 /// Finds the newest valid backup of the current loop; without one, of any loop.
 fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
-    let found = loops::find(&premises.working_dir, &premises.snapshot, &premises.vault)?;
+    let found = loops::find(
+        &premises.working_dir,
+        &premises.snapshot,
+        &premises.encryption,
+    )?;
     let current = found.current;
     let dir = current.map(|loop_id| layout::loop_dir(&premises.working_dir, loop_id));
     let current_in = current.zip(dir.as_deref());
-    let (listed, kept) = backup::best_first(&premises.backups.dir, current_in, &premises.vault)?;
+    let (listed, kept) =
+        backup::best_first(&premises.backups.dir, current_in, &premises.encryption)?;
     if let Some(kept) = kept.first() {
         let path = shown(premises, &kept.path);
         out::note(&format!(
@@ -244,7 +249,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     }
     let mut found = None;
     for listed in listed {
-        match backup::read_through(&listed.path, &premises.vault) {
+        match backup::read_through(&listed.path, &premises.encryption) {
             Ok(_) => {
                 found = Some(listed);
                 break;
@@ -284,7 +289,9 @@ fn others(premises: &Premises, current: Option<LoopId>) -> Vec<String> {
         if seen.contains(&listed.loop_id) {
             continue;
         }
-        if let Ok(Content { manifest, .. }) = backup::read_through(&listed.path, &premises.vault) {
+        if let Ok(Content { manifest, .. }) =
+            backup::read_through(&listed.path, &premises.encryption)
+        {
             seen.push(listed.loop_id);
             let path = shown(premises, &listed.path);
             let iteration = manifest.iteration;

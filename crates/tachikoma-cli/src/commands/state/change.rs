@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 use tachikoma_core::policy::custom;
-use tachikoma_loop_runner::control::{ClientError, Request, Response};
+use tachikoma_loop_runner::control::{ClientError, ControlRequest, Response};
 use tachikoma_loop_runner::offline::{self, OfflineError};
 use tachikoma_loop_runner::store::lock::{self, LockError};
 
 use crate::commands::control::{answered, ask, live_socket, unreachable_runner};
-use crate::confirm::{agree, can_ask, nobody_to_ask};
+use crate::confirm::{agree, can_ask, no_terminal};
 use crate::failure::Failure;
 use crate::out;
 use crate::runtime::runtime;
@@ -19,14 +19,14 @@ use crate::workspace::Workspace;
 /// Sets a value.
 pub fn set(workspace: &Workspace, key: String, value: &str) -> Result<ExitCode, Failure> {
     let value: Value = serde_json::from_str(value).map_err(|error| {
-        Failure::usage(format!("the value of `{key}` is no JSON: {error}"))
-            .hint("words need quotes of their own: '\"some words\"'")
+        Failure::usage(format!("the value of `{key}` is not JSON: {error}"))
+            .hint("a string needs double quotes: '\"some text\"'")
     })?;
     custom::check(&key, &value).map_err(|refusal| Failure::usage(refusal.to_string()))?;
     let working_dir = workspace.current_loop()?.working_dir;
     let premises = workspace.premises(&working_dir)?;
     if let Some(socket) = live_socket(&working_dir) {
-        let request = Request::Set {
+        let request = ControlRequest::Set {
             key: key.clone(),
             value: value.clone(),
         };
@@ -68,8 +68,8 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
     if !yes && can_ask() {
         agree(&question)?;
     } else if !yes && purge {
-        return Err(nobody_to_ask(
-            "nobody can be asked whether to delete everything",
+        return Err(no_terminal(
+            "this deletes everything, and there is no terminal to ask for confirmation",
         ));
     }
     if purge {

@@ -66,7 +66,7 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
         };
         failed(
             cloud,
-            &format!("the backup is taken, and not copied: {what}"),
+            &format!("the backup was taken but not uploaded: {what}"),
         )
     })?;
     if let Err(error) = runtime()?.block_on(cloud.prune(&sent)) {
@@ -117,7 +117,7 @@ fn opened(workspace: &Workspace, url: &str) -> Result<Cloud, Failure> {
     cloud::check(url).map_err(|error| Failure::usage(format!("--from: {error}")))?;
     Ok(Cloud {
         url: url.to_owned(),
-        surroundings: workspace.surroundings(),
+        cloud_environment: workspace.cloud_environment(),
         max: 0,
     })
 }
@@ -161,7 +161,11 @@ pub fn fetch(
                     Failure::usage(format!("--loop: {error}"))
                         .hint("`tachikoma state backups --from URL` lists what is there")
                 })?),
-                None => loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)?,
+                None => loops::current(
+                    &premises.working_dir,
+                    &premises.snapshot,
+                    &premises.encryption,
+                )?,
             };
             let copies = copies(&cloud, wanted)?;
             only_one_loop(&copies)?;
@@ -173,7 +177,7 @@ pub fn fetch(
     for copied in &candidates {
         let fetched = runtime()?.block_on(cloud.fetch(copied, dir));
         let why = match fetched.map(|path| Fetched::at(path, &made)) {
-            Ok(fetched) => match backup::read_through(&fetched.path, &premises.vault) {
+            Ok(fetched) => match backup::read_through(&fetched.path, &premises.encryption) {
                 Ok(_) => {
                     let mut fetched = named(fetched, dir, copied, &made);
                     if !copied.has_work {

@@ -92,7 +92,7 @@ impl Trouble {
         match self {
             Self::Read(failure) => failure,
             Self::Write(error) => Failure::new(format!("write {target}: {error}"))
-                .hint("what was exported so far is no use; the loop is as it was"),
+                .hint("the incomplete export is useless; the loop is unchanged"),
         }
     }
 }
@@ -113,15 +113,20 @@ fn write(premises: &Premises, loop_id: LoopId, out: &mut impl Write) -> Result<u
     let mut records = 0_u64;
     let mut written = Ok(());
     let dir = layout::loop_dir(&premises.working_dir, loop_id);
-    let read = records::read(&dir, &premises.vault, tachikoma_core::Seq(0), |record| {
-        // A live runner continues to write; the export ends at its state.
-        if record.seq <= until && written.is_ok() {
-            records += 1;
-            written = serde_json::to_string(&record)
-                .map_err(io::Error::from)
-                .and_then(|line| writeln!(out, "{}", out::harmless(&line)));
-        }
-    });
+    let read = records::read(
+        &dir,
+        &premises.encryption,
+        tachikoma_core::Seq(0),
+        |record| {
+            // A live runner continues to write; the export ends at its state.
+            if record.seq <= until && written.is_ok() {
+                records += 1;
+                written = serde_json::to_string(&record)
+                    .map_err(io::Error::from)
+                    .and_then(|line| writeln!(out, "{}", out::harmless(&line)));
+            }
+        },
+    );
     written.map_err(Trouble::Write)?;
     read.map_err(|error| Trouble::Read(error.into()))?;
     let last = json!({"end": true, "records": records});

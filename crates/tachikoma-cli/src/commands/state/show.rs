@@ -38,7 +38,7 @@ pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
         out::line(
             text(
                 &found,
-                &snapshot::place(&premises.snapshot, &premises.vault),
+                &snapshot::place(&premises.snapshot, &premises.encryption),
                 live,
             )
             .trim_end(),
@@ -48,7 +48,7 @@ pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
 }
 
 /// A state with its origin.
-pub struct Shown {
+pub struct ShownState {
     /// The state.
     pub snapshot: Snapshot,
     source: Source,
@@ -66,10 +66,10 @@ enum Saved {
 }
 
 /// Finds the state of a loop: that of the snapshot if it is current, otherwise that of the journal.
-pub fn find(premises: &Premises, loop_id: LoopId) -> Result<Shown, Failure> {
+pub fn find(premises: &Premises, loop_id: LoopId) -> Result<ShownState, Failure> {
     let dir = layout::loop_dir(&premises.working_dir, loop_id);
     // Before the journal, which may grow in between and would make the snapshot look older.
-    let on_disk = snapshot::read(&premises.snapshot, &premises.vault);
+    let on_disk = snapshot::read(&premises.snapshot, &premises.encryption);
     let found = recover::read(&dir, &premises.copies(), loop_id, Loss::Refuse)?;
     let state = &found.state;
     let (saved, on_disk) = match on_disk {
@@ -88,7 +88,7 @@ pub fn find(premises: &Premises, loop_id: LoopId) -> Result<Shown, Failure> {
         let now = Clock::starting_after(state.time).now();
         Snapshot::of(state, &premises.working_dir, now)
     });
-    Ok(Shown {
+    Ok(ShownState {
         snapshot,
         source: found.source,
         saved,
@@ -113,7 +113,7 @@ impl Page {
     }
 }
 
-fn text(shown: &Shown, path: &Path, live: bool) -> String {
+fn text(shown: &ShownState, path: &Path, live: bool) -> String {
     let Snapshot {
         core,
         session,
@@ -214,9 +214,9 @@ fn text(shown: &Shown, path: &Path, live: bool) -> String {
 fn source(source: Source, state: &State) -> String {
     let seq = state.seq;
     match source {
-        Source::Snapshot => format!("the snapshot and the journal behind it, to record {seq}"),
-        Source::Backup => format!("a backup and the journal behind it, to record {seq}"),
-        Source::Journal => format!("the journal alone, to record {seq}"),
+        Source::Snapshot => format!("the snapshot and the journal after it, up to record {seq}"),
+        Source::Backup => format!("a backup and the journal after it, up to record {seq}"),
+        Source::Journal => format!("the journal alone, up to record {seq}"),
     }
 }
 

@@ -67,11 +67,13 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
 
 /// Describes what the damage means for the current loop.
 fn next_step(premises: &Premises) -> String {
-    let spared = "nothing was changed, and the current loop does not need what is damaged: `tachikoma run` goes on with it";
-    let Ok(Some(loop_id)) =
-        loops::current(&premises.working_dir, &premises.snapshot, &premises.vault)
-    else {
-        return "nothing was changed; no loop waits to go on, and `tachikoma run` begins a new one"
+    let spared = "nothing was changed, and the current loop does not need what is damaged: `tachikoma run` continues it";
+    let Ok(Some(loop_id)) = loops::current(
+        &premises.working_dir,
+        &premises.snapshot,
+        &premises.encryption,
+    ) else {
+        return "nothing was changed; no loop is unfinished, and `tachikoma run` starts a new one"
             .to_owned();
     };
     let dir = layout::loop_dir(&premises.working_dir, loop_id);

@@ -19,7 +19,7 @@ use crate::sanitise::sanitise;
 const AS_IT_WAS: &str = "the work tree is as it was";
 
 /// Text for a loop that can continue at once.
-const GOES_ON: &str = "`tachikoma run` goes on";
+const GOES_ON: &str = "`tachikoma run` continues";
 
 /// Unpacks the work of a backup, if it may be missing here. Returns a text about it, and about how to continue.
 ///

@@ -100,15 +100,15 @@ const TABLE: [(&str, Change, Change, Change, &str); 9] = [
     (
         "max_duration",
         |policy, _| policy.budgets.duration = Duration::from_secs(90),
-        |_, state| state.ledger.ran_ms = 89_999,
-        |_, state| state.ledger.ran_ms = 90_000,
+        |_, state| state.accounting.ran_ms = 89_999,
+        |_, state| state.accounting.ran_ms = 90_000,
         "budget: it ran 90 s of 90 s (max_duration)",
     ),
     (
         "max_quota_percent",
         |policy, _| policy.budgets.quota_percent = 80.0,
-        |_, state| state.ledger.quota_told(window(79.9)),
-        |_, state| state.ledger.quota_told(window(80.0)),
+        |_, state| state.accounting.quota_reported(window(79.9)),
+        |_, state| state.accounting.quota_reported(window(80.0)),
         "budget: 80 % of the subscription's window is used, and 80 % may be (max_quota_percent)",
     ),
     (
@@ -227,7 +227,7 @@ fn how_near_each_is_can_be_read() {
     policy.budgets.quota_percent = 90.0;
     state.stats.no_progress_count = 2;
     state.stats.cost_microusd = 3_200_000;
-    state.ledger.ran_ms = 3_600_000;
+    state.accounting.ran_ms = 3_600_000;
     let now = Timestamp::from_millis(1_000_000);
     let near: Vec<_> = conditions(&policy, &state, now)
         .into_iter()

@@ -1,10 +1,10 @@
-//! What someone commands.
+//! Commands of the operator.
 
 use std::time::Duration;
 
 use super::Stepper;
 use crate::id::Ticket;
-use crate::ladder::Rung;
+use crate::stop_signal::StopSignal;
 use crate::supervise::effect::ServerEffect;
 use crate::supervise::end::{Purpose, ServerEnd};
 use crate::supervise::event::ServerEvent;
@@ -18,11 +18,11 @@ impl Stepper<'_> {
         }
     }
 
-    /// Works in every phase: nobody waits for a delay to pass to be allowed to stop.
+    /// Stops in every phase, also during a delay.
     pub(super) fn stop(&mut self, ticket: Option<Ticket>) {
         match &self.state.phase {
-            ServerPhase::Starting { .. } => self.end(Purpose::Stop, Rung::Terminate),
-            ServerPhase::Ready { .. } => self.end(Purpose::Stop, Rung::Interrupt),
+            ServerPhase::Starting { .. } => self.end(Purpose::Stop, StopSignal::Terminate),
+            ServerPhase::Ready { .. } => self.end(Purpose::Stop, StopSignal::Interrupt),
             ServerPhase::Ending { rung, purpose, .. } => {
                 // Its end is on its way already; only what follows is different.
                 let rung = *rung;
@@ -42,18 +42,18 @@ impl Stepper<'_> {
     pub(super) fn restart(&mut self, ticket: Option<Ticket>) {
         let answer = match &self.state.phase {
             ServerPhase::Starting { .. } => {
-                self.end(Purpose::Restart, Rung::Terminate);
+                self.end(Purpose::Restart, StopSignal::Terminate);
                 Ok("it is being replaced")
             }
             ServerPhase::Ready { .. } => {
-                self.end(Purpose::Restart, Rung::Interrupt);
+                self.end(Purpose::Restart, StopSignal::Interrupt);
                 Ok("it is being replaced")
             }
             ServerPhase::Ending { purpose, .. } => match purpose {
-                Purpose::Stop => Err("it is being stopped, and its supervisor with it"),
+                Purpose::Stop => Err("the server and its supervisor are being stopped"),
                 Purpose::Restart | Purpose::Memory { .. } => Ok("it is being replaced already"),
                 Purpose::NotReady { .. } | Purpose::Hung { .. } => {
-                    self.end(Purpose::Restart, Rung::Kill);
+                    self.end(Purpose::Restart, StopSignal::Kill);
                     Ok("it is being replaced")
                 }
             },

@@ -1,23 +1,23 @@
-//! Whether a server is ready, answers, and is not too large.
+//! Health checks: whether the server is ready, answers, and does not use too much memory.
 
 use std::time::Duration;
 
 use super::Stepper;
 use crate::id::Generation;
-use crate::ladder::Rung;
+use crate::stop_signal::StopSignal;
 use crate::supervise::effect::ServerEffect;
 use crate::supervise::end::Purpose;
 use crate::supervise::event::ServerEvent;
 use crate::supervise::input::Answered;
 use crate::supervise::state::{Pulse, ServerPhase};
 
-/// How soon a server that starts is asked again: the wait for it is not to be much longer than its start.
+/// Time between two checks of a server that starts.
 const READY_TICK: Duration = Duration::from_millis(50);
 
-/// Something that answers wrongly so often in a row is not about to be right.
+/// Wrong answers in a row after which a start has failed.
 const WRONG_ANSWERS_MAX: u32 = 20;
 
-/// How often memory is measured where health is not asked for.
+/// Time between two memory measurements if health checks are switched off.
 const MEASURE_TICK: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
@@ -28,8 +28,8 @@ impl Stepper<'_> {
         }
     }
 
-    /// The question that is out was asked too early, and may never be answered. One whose guard has not told of it yet is asked
-    /// then: nothing is ready without its process being known.
+    /// Checks again, because a server never answers requests that it gets too early. If the process is not known yet, the check follows
+    /// [`Spawned`](super::ServerInput::Spawned).
     pub(super) fn listening(&mut self, generation: Generation) {
         if let ServerPhase::Starting { pid: Some(_), .. } = self.state.phase {
             self.probe(generation);
@@ -68,7 +68,7 @@ impl Stepper<'_> {
                     version,
                 });
                 self.state.pulse = Pulse {
-                    next: self.look_interval().map(|tick| self.now.after(tick)),
+                    next: self.check_interval().map(|tick| self.now.after(tick)),
                     ..Pulse::default()
                 };
             }
@@ -79,7 +79,7 @@ impl Stepper<'_> {
             Answered::Wrong { what } => {
                 self.state.pulse.misses += 1;
                 if self.state.pulse.misses >= WRONG_ANSWERS_MAX {
-                    self.end(Purpose::NotReady { why: what }, Rung::Kill);
+                    self.end(Purpose::NotReady { why: what }, StopSignal::Kill);
                 } else {
                     self.ask_again(what);
                 }
@@ -96,13 +96,13 @@ impl Stepper<'_> {
         self.state.pulse.misses += 1;
         let (misses, max) = (self.state.pulse.misses, self.policy.health_failures);
         if max > 0 && misses >= max {
-            let why = format!("{misses} questions for its health in a row failed ({what})");
-            self.end(Purpose::Hung { why }, Rung::Kill);
+            let why = format!("{misses} health checks in a row failed ({what})");
+            self.end(Purpose::Hung { why }, StopSignal::Kill);
         }
     }
 
-    /// Returns how often a server that is ready is looked at; none = never.
-    fn look_interval(&self) -> Option<Duration> {
+    /// Returns the time between two checks of a ready server; `None` for no checks.
+    fn check_interval(&self) -> Option<Duration> {
         match (self.policy.health_interval, self.policy.max_rss_bytes) {
             (Duration::ZERO, 0) => None,
             (Duration::ZERO, _) => Some(MEASURE_TICK),
@@ -129,7 +129,7 @@ impl Stepper<'_> {
         } else if self.policy.max_rss_bytes > 0 {
             self.emit(ServerEffect::Measure { generation });
         }
-        self.state.pulse.next = self.look_interval().map(|tick| self.now.after(tick));
+        self.state.pulse.next = self.check_interval().map(|tick| self.now.after(tick));
     }
 
     pub(super) fn measured(&mut self, generation: Generation, rss_bytes: u64) {
@@ -156,7 +156,7 @@ impl Stepper<'_> {
             ..
         } = self.state.phase
         {
-            self.end(Purpose::Memory { rss_bytes }, Rung::Interrupt);
+            self.end(Purpose::Memory { rss_bytes }, StopSignal::Interrupt);
         }
     }
 }

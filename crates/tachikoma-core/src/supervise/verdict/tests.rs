@@ -16,8 +16,8 @@ fn policy(restart: RestartPolicy) -> ServerPolicy {
     }
 }
 
-/// What each of the three policies says about an exit that nobody wanted.
-fn unwanted(exit: Exit) -> [&'static str; 3] {
+/// Returns the verdict of each of the three policies about an unexpected exit.
+fn unexpected(exit: Exit) -> [&'static str; 3] {
     let end = ServerEnd::of(exit, None);
     POLICIES.map(
         |restart| match verdict(&policy(restart), &end, History::default()) {
@@ -38,13 +38,13 @@ fn unwanted(exit: Exit) -> [&'static str; 3] {
 
 /// S004-1, -2, -3, -4, -10, -25, -26, -27, -29, -32; D004-3, D004-4, D004-5.
 #[test]
-fn an_exit_that_nobody_wanted_is_judged_by_how_it_came_about() {
+fn unexpected_exit_is_judged_by_its_cause() {
     let crash = ["restart", "restart", "off"];
     for code in [1, 2, 9, 15, 126, 127, 129, 137, 139, 255, -1] {
-        assert_eq!(unwanted(Exit::Code(code)), crash, "code {code}");
+        assert_eq!(unexpected(Exit::Code(code)), crash, "code {code}");
     }
     for signal in [1, 3, 4, 6, 8, 9, 11, 13, 31] {
-        assert_eq!(unwanted(Exit::Signal(signal)), crash, "signal {signal}");
+        assert_eq!(unexpected(Exit::Signal(signal)), crash, "signal {signal}");
     }
     for exit in [
         Exit::Signal(2),
@@ -52,23 +52,23 @@ fn an_exit_that_nobody_wanted_is_judged_by_how_it_came_about() {
         Exit::Code(130),
         Exit::Code(143),
     ] {
-        assert_eq!(unwanted(exit), ["by user"; 3], "{exit}");
+        assert_eq!(unexpected(exit), ["by user"; 3], "{exit}");
     }
     assert_eq!(
-        unwanted(Exit::Code(0)),
+        unexpected(Exit::Code(0)),
         ["restart", "normal exit", "off"],
-        "an exit in order that nobody wanted"
+        "exit 0 that was not requested"
     );
     assert_eq!(
-        unwanted(Exit::Unknown),
+        unexpected(Exit::Unknown),
         ["unknown"; 3],
-        "what nobody saw may have been wanted"
+        "an unknown end may have been requested"
     );
 }
 
 /// D004-5: what the supervisor wanted counts for more than how the server took it; it may exit 0, 1 or 143.
 #[test]
-fn an_intent_counts_for_more_than_the_exit() {
+fn purpose_counts_more_than_the_exit() {
     let exits = [Exit::Code(0), Exit::Code(1), Exit::Signal(9), Exit::Unknown];
     for exit in exits {
         for restart in POLICIES {
@@ -119,7 +119,7 @@ fn failures_to_start_and_hangs_are_crashes() {
 
 /// S004-22; D004-1, D004-2: the limit is read, and reached.
 #[test]
-fn it_gives_up_after_the_attempts_that_are_allowed_and_never_where_there_is_no_limit() {
+fn supervisor_gives_up_after_the_allowed_attempts_and_never_without_a_limit() {
     let end = ServerEnd::of(Exit::Code(1), None);
     let judge = |max_restart_attempts, attempts| {
         let policy = ServerPolicy {
@@ -153,7 +153,7 @@ fn it_gives_up_after_the_attempts_that_are_allowed_and_never_where_there_is_no_l
 
 /// D004-20: asking is not counting.
 #[test]
-fn the_same_question_has_the_same_answer() {
+fn verdict_is_repeatable() {
     let end = ServerEnd::of(Exit::Signal(9), None);
     let ask = || {
         verdict(

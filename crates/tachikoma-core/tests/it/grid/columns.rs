@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::{
-    Activity, AgentEvent, AutocommitResult, Choice, Context, ConversationUse, EditedPrompt, Exit,
+    Activity, AgentInput, AutocommitResult, Choice, Context, ConversationUse, EditedPrompt, Exit,
     Generation, HookKind, HookPoint, HookResult, Incident, Input, Launch, LoopCommand,
     OperatorRequest, Problem, QuotaWindow, Repair, ScriptVerdict, State, Ticket, TurnEnd, Urgency,
 };
@@ -106,27 +106,27 @@ pub fn inputs(play: &Play) -> Vec<Column> {
         results: Vec::new(),
         tests: None,
     });
-    let wish = |wish| Input::OperatorRequest { ticket, wish };
+    let request = |request| Input::OperatorRequest { ticket, request };
     inputs.extend(Choice::ALL.map(|choice| {
         let prompt = (choice == Choice::Edit).then(|| EditedPrompt {
             hash: "1f".to_owned(),
             bytes: 7,
         });
         let id = None;
-        wish(OperatorRequest::Answer { id, choice, prompt })
+        request(OperatorRequest::Answer { id, choice, prompt })
     }));
-    inputs.push(wish(OperatorRequest::Answer {
+    inputs.push(request(OperatorRequest::Answer {
         id: Some(99),
         choice: Choice::Continue,
         prompt: None,
     }));
-    inputs.extend([true, false].map(|writing| wish(OperatorRequest::Hold { id: 1, writing })));
-    inputs.extend([true, false].map(|on| wish(OperatorRequest::Attend { on })));
-    inputs.push(wish(OperatorRequest::Tell {
+    inputs.extend([true, false].map(|writing| request(OperatorRequest::Hold { id: 1, writing })));
+    inputs.extend([true, false].map(|on| request(OperatorRequest::Attend { on })));
+    inputs.push(request(OperatorRequest::Tell {
         text: "look".to_owned(),
     }));
-    inputs.push(wish(OperatorRequest::StopAfterHooks));
-    inputs.push(wish(OperatorRequest::Reload {
+    inputs.push(request(OperatorRequest::StopAfterHooks));
+    inputs.push(request(OperatorRequest::Reload {
         launch: Box::new(Launch::default()),
         later: vec!["agent.name".to_owned()],
         limits: play.policy.limits(),
@@ -179,8 +179,8 @@ pub fn inputs(play: &Play) -> Vec<Column> {
     columns
 }
 
-fn event() -> Vec<AgentEvent> {
-    let measured = |tokens| AgentEvent::ContextMeasured {
+fn event() -> Vec<AgentInput> {
+    let measured = |tokens| AgentInput::ContextMeasured {
         context: Context {
             tokens,
             window: 100,
@@ -188,7 +188,7 @@ fn event() -> Vec<AgentEvent> {
         },
         answering: false,
     };
-    let looked = |cpu_ms| AgentEvent::ProcessesSampled {
+    let looked = |cpu_ms| AgentInput::ProcessesSampled {
         activity: Some(Activity {
             over_ms: 1_000,
             cpu_ms,
@@ -196,68 +196,68 @@ fn event() -> Vec<AgentEvent> {
         }),
     };
     let resulted = |success| {
-        AgentEvent::TurnEnded(TurnEnd {
+        AgentInput::TurnEnded(TurnEnd {
             success,
             text: "words".to_owned(),
             ..TurnEnd::default()
         })
     };
     vec![
-        AgentEvent::Launched { pid: 78 },
-        AgentEvent::NotLaunched {
+        AgentInput::Launched { pid: 78 },
+        AgentInput::NotLaunched {
             reason: "gone".to_owned(),
         },
-        AgentEvent::Opened,
-        AgentEvent::SessionNamed {
+        AgentInput::Opened,
+        AgentInput::SessionNamed {
             agent_id: "c".to_owned(),
         },
-        AgentEvent::Output,
+        AgentInput::Output,
         measured(10),
         measured(75),
         measured(90),
         measured(99),
-        AgentEvent::ToolStarted {
+        AgentInput::ToolStarted {
             id: "u".to_owned(),
             name: "Read".to_owned(),
             summary: "a.rs".to_owned(),
         },
-        AgentEvent::ToolEnded {
+        AgentInput::ToolEnded {
             id: "t".to_owned(),
             error: None,
         },
-        AgentEvent::ToolDenied {
+        AgentInput::ToolDenied {
             tool: "Bash".to_owned(),
             id: "t".to_owned(),
         },
-        AgentEvent::FileTouched {
+        AgentInput::FileTouched {
             path: "a.rs".to_owned(),
         },
-        AgentEvent::CallEnded { tokens: 2_000 },
-        AgentEvent::Cost {
+        AgentInput::CallEnded { tokens: 2_000 },
+        AgentInput::Cost {
             conversation_microusd: 5,
         },
-        AgentEvent::ConversationResumed(ConversationUse {
+        AgentInput::ConversationResumed(ConversationUse {
             microusd: 700_000,
             tokens: 9_000,
         }),
-        AgentEvent::Quota(QuotaWindow {
+        AgentInput::Quota(QuotaWindow {
             window: "five_hour".to_owned(),
             percent: 90.0,
             resets_at: None,
         }),
         resulted(true),
         resulted(false),
-        AgentEvent::TurnEnded(TurnEnd {
+        AgentInput::TurnEnded(TurnEnd {
             problem: Some(Problem::Limited { until: None }),
             ..TurnEnd::default()
         }),
         looked(1_000),
         looked(0),
-        AgentEvent::ProcessesSampled { activity: None },
-        AgentEvent::StreamEnded,
+        AgentInput::ProcessesSampled { activity: None },
+        AgentInput::StreamEnded,
         exited(Exit::Code(0), false),
         exited(Exit::Code(0), true),
         exited(Exit::Code(1), false),
-        AgentEvent::GuardLost,
+        AgentInput::GuardLost,
     ]
 }

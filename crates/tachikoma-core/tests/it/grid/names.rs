@@ -1,7 +1,7 @@
 //! What the inputs of the grid are called.
 
 use tachikoma_core::policy::busy::is_busy;
-use tachikoma_core::{AgentEvent, Input, LoopCommand, OperatorRequest, ScriptVerdict, Urgency};
+use tachikoma_core::{AgentInput, Input, LoopCommand, OperatorRequest, ScriptVerdict, Urgency};
 
 use super::columns::Column;
 
@@ -54,7 +54,7 @@ pub fn name(column: &Column) -> String {
             let failed = results.iter().any(|gate| !gate.passed());
             format!("gates {}", if failed { "failed" } else { "passed" })
         }
-        Input::OperatorRequest { wish, .. } => match wish {
+        Input::OperatorRequest { request, .. } => match request {
             OperatorRequest::Answer { id: Some(99), .. } => "stale answer".to_owned(),
             OperatorRequest::Answer { choice, .. } => format!("answer {choice}"),
             OperatorRequest::Hold { writing: true, .. } => "hold".to_owned(),
@@ -80,39 +80,39 @@ pub fn name(column: &Column) -> String {
     }
 }
 
-fn news_name(event: &AgentEvent) -> String {
+fn news_name(event: &AgentInput) -> String {
     match event {
-        AgentEvent::Launched { .. } => "launched".to_owned(),
-        AgentEvent::NotLaunched { .. } => "not launched".to_owned(),
-        AgentEvent::Opened => "opened".to_owned(),
-        AgentEvent::SessionNamed { .. } => "named".to_owned(),
-        AgentEvent::Output => "output".to_owned(),
-        AgentEvent::HandOffText { .. } => "said".to_owned(),
-        AgentEvent::ContextMeasured { context, .. } => format!("measured {}%", context.percent()),
-        AgentEvent::ToolStarted { .. } => "tool started".to_owned(),
-        AgentEvent::ToolEnded { .. } => "tool ended".to_owned(),
-        AgentEvent::ToolDenied { .. } => "denied".to_owned(),
-        AgentEvent::FileTouched { .. } => "touched".to_owned(),
-        AgentEvent::ProcessesSampled { activity: None } => "not seen".to_owned(),
-        AgentEvent::ProcessesSampled {
+        AgentInput::Launched { .. } => "launched".to_owned(),
+        AgentInput::NotLaunched { .. } => "not launched".to_owned(),
+        AgentInput::Opened => "opened".to_owned(),
+        AgentInput::SessionNamed { .. } => "named".to_owned(),
+        AgentInput::Output => "output".to_owned(),
+        AgentInput::HandOffText { .. } => "said".to_owned(),
+        AgentInput::ContextMeasured { context, .. } => format!("measured {}%", context.percent()),
+        AgentInput::ToolStarted { .. } => "tool started".to_owned(),
+        AgentInput::ToolEnded { .. } => "tool ended".to_owned(),
+        AgentInput::ToolDenied { .. } => "denied".to_owned(),
+        AgentInput::FileTouched { .. } => "touched".to_owned(),
+        AgentInput::ProcessesSampled { activity: None } => "not seen".to_owned(),
+        AgentInput::ProcessesSampled {
             activity: Some(activity),
         } => match is_busy(activity) {
             true => "busy".to_owned(),
             false => "not busy".to_owned(),
         },
-        AgentEvent::StreamEnded => "stream ended".to_owned(),
-        AgentEvent::CallEnded { .. } => "tokens gone".to_owned(),
-        AgentEvent::Cost { .. } => "cost told".to_owned(),
-        AgentEvent::ConversationResumed(_) => "conversation taken up".to_owned(),
-        AgentEvent::Quota(_) => "quota gone".to_owned(),
-        AgentEvent::TurnEnded(end) if end.problem.is_some() => "limited".to_owned(),
-        AgentEvent::TurnEnded(end) if end.success => "resulted".to_owned(),
-        AgentEvent::TurnEnded(_) => "result: failure".to_owned(),
-        AgentEvent::Exited { exit, claimed, .. } => {
+        AgentInput::StreamEnded => "stream ended".to_owned(),
+        AgentInput::CallEnded { .. } => "tokens gone".to_owned(),
+        AgentInput::Cost { .. } => "cost told".to_owned(),
+        AgentInput::ConversationResumed(_) => "conversation taken up".to_owned(),
+        AgentInput::Quota(_) => "quota gone".to_owned(),
+        AgentInput::TurnEnded(end) if end.problem.is_some() => "limited".to_owned(),
+        AgentInput::TurnEnded(end) if end.success => "resulted".to_owned(),
+        AgentInput::TurnEnded(_) => "result: failure".to_owned(),
+        AgentInput::Exited { exit, claimed, .. } => {
             let claim = if *claimed { " claimed" } else { "" };
             format!("{exit}{claim}")
         }
-        AgentEvent::GuardLost => "guard lost".to_owned(),
+        AgentInput::GuardLost => "guard lost".to_owned(),
     }
 }
 

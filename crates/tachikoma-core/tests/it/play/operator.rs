@@ -10,9 +10,9 @@ impl Play {
         self.input(name, Input::Command { ticket, command })
     }
 
-    pub fn wish(&mut self, name: &str, wish: OperatorRequest) -> &mut Self {
+    pub fn request(&mut self, name: &str, request: OperatorRequest) -> &mut Self {
         let ticket = Ticket(1);
-        self.input(name, Input::OperatorRequest { ticket, wish })
+        self.input(name, Input::OperatorRequest { ticket, request })
     }
 
     /// The operator answers the question that is open.
@@ -25,13 +25,13 @@ impl Play {
             hash: "1f".to_owned(),
             bytes: 7,
         });
-        let wish = OperatorRequest::Answer { id, choice, prompt };
-        self.wish(&format!("answer {choice}"), wish)
+        let request = OperatorRequest::Answer { id, choice, prompt };
+        self.request(&format!("answer {choice}"), request)
     }
 
     pub fn tell(&mut self, text: &str) -> &mut Self {
         let text = text.to_owned();
-        self.wish("tell", OperatorRequest::Tell { text })
+        self.request("tell", OperatorRequest::Tell { text })
     }
 
     pub fn stop(&mut self, urgency: Urgency) -> &mut Self {

@@ -24,7 +24,7 @@ fn keeping(rules: AutocommitRules) -> Policy {
     }
 }
 
-/// A policy whose agent lives from iteration to iteration.
+/// A policy for an agent with one process for all iterations.
 fn in_a_session() -> Policy {
     let mut policy = keeping(RULES);
     policy.agent.persistent = true;
@@ -45,7 +45,7 @@ fn what_a_good_iteration_changed_is_committed_before_anything_follows() {
     let mut play = up();
     play.snapshot("5a5a5a5", 0).exited(0).seconds(2).kept(3, 3);
     play.sleep().snapshot("5a5a5a5", 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 snapshot: SnapshotTaken(1: 5a5a5a5)
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     2.0 kept: AutocommitFinished(3 changed, 3 as 0000001, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 3s)
@@ -61,7 +61,7 @@ fn what_a_good_iteration_changed_is_committed_before_anything_follows() {
 fn an_iteration_that_changed_nothing_records_only_that() {
     let mut play = up();
     play.exited(0).kept(0, 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: ProgressMeasured(1: 0), WaitStarted(delay 5s)
     ");
@@ -73,7 +73,7 @@ fn a_failed_iteration_is_committed_only_where_that_is_wanted() {
     let mut play = up();
     play.exited(1).kept(2, 0).sleep().launched().hush();
     play.exited(0).kept(1, 3);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     1.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
     1.0 kept: AutocommitFinished(1 changed, 3 as 0000002, 0 left), ProgressMeasured(2: 11), WaitStarted(delay 5s)
     ");
@@ -82,7 +82,7 @@ fn a_failed_iteration_is_committed_only_where_that_is_wanted() {
         ..RULES
     }));
     play.hush().exited(1);
-    insta::assert_snapshot!(play.told(), @"0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), AutocommitStarted(iteration within 360s) ! commit iteration 1, failed, session 1, context unknown");
+    insta::assert_snapshot!(play.log(), @"0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), AutocommitStarted(iteration within 360s) ! commit iteration 1, failed, session 1, context unknown");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn with_commits_switched_off_the_work_tree_is_looked_at_all_the_same() {
     }));
     play.hush().exited(0).kept(2, 0);
     play.stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 60s) ! survey
     0.0 kept: AutocommitFinished(2 changed, 2 left), ProgressMeasured(1: 1), WaitStarted(delay 5s)
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
@@ -105,8 +105,8 @@ fn what_the_operator_cut_is_looked_at_and_committed_with_the_next_good_iteration
     let mut play = up();
     play.skip().killed(2).kept(2, 0).launched();
     play.exited(0).kept(0, 2);
-    insta::assert_snapshot!(play.told(), @"
-    0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
+    insta::assert_snapshot!(play.log(), @"
+    0.0 skip: EndingRequested(skip within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
     0.0 killed 2: IterationCompleted(1 skipped), AutocommitStarted(iteration within 60s) ! survey
     0.0 kept: AutocommitFinished(2 changed, 2 left), IterationStarted(2 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
@@ -122,7 +122,7 @@ fn a_commit_that_fails_costs_nothing_and_is_tried_again_at_the_end() {
         .not_committed(2, ": the hook said no")
         .stop(Urgency::Graceful);
     play.kept(0, 2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: AutocommitFinished(2 changed, 2 left: the hook said no), ProgressMeasured(1: 1), WaitStarted(delay 5s)
     0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
@@ -137,13 +137,13 @@ fn the_limit_of_iterations_and_a_claim_end_behind_the_commit() {
         ..keeping(RULES)
     });
     play.hush().exited(0).kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the limit of 1 iteration is reached) ! finish
     ");
     let mut play = up();
     play.claimed().kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 claimed: IterationCompleted(1 succeeded, claimed), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Completed(the work is complete) ! finish
     ");
@@ -161,7 +161,7 @@ fn an_error_commits_what_is_left_only_where_failures_are_committed() {
         });
         play.exited(1).not_committed(2, ": no").sleep().launched();
         play.exited(1).hush().not_committed(0, ": no");
-        let words = play.told();
+        let words = play.log();
         assert!(words.contains(told), "{words}");
     }
 }
@@ -173,8 +173,8 @@ fn a_checkpoint_is_committed_whatever_became_of_the_iteration() {
         ..stream()
     });
     play.hush().measured(900).killed(2).kept(2, 0).kept(0, 2);
-    insta::assert_snapshot!(play.told(), @"
-    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 killed 2: IterationCompleted(1 handed over, needs reboot), AutocommitStarted(iteration within 60s) ! survey
     0.0 kept: AutocommitFinished(2 changed, 2 left), ProgressMeasured(1: 1), RebootStarted(context at 90%), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context 90%
     0.0 kept: AutocommitFinished(0 changed, 2 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
@@ -188,7 +188,7 @@ fn a_checkpoint_is_committed_behind_the_hooks_and_a_reboot_that_they_forbid_has_
     let mut play = Play::up(policy);
     play.exited(0).kept(0, 0).hush().reboot();
     play.hooks(HookPoint::BeforeReboot, None).kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 reboot: RebootStarted(asked for by the operator), HooksStarted(before_reboot) ! run before_reboot ! ok: reboots
     0.0 hooks: HooksRan(before_reboot, 1), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000002, 0 left), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
@@ -197,14 +197,14 @@ fn a_checkpoint_is_committed_behind_the_hooks_and_a_reboot_that_they_forbid_has_
         .reboot()
         .hush()
         .hooks(HookPoint::BeforeReboot, Some("no"));
-    assert!(!play.told().contains("AutocommitStarted"));
+    assert!(!play.log().contains("AutocommitStarted"));
 }
 
 #[test]
 fn a_graceful_stop_sees_the_commit_through() {
     let mut play = up();
     play.exited(0).stop(Urgency::Graceful).kept(2, 2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work is kept
     0.0 kept: AutocommitFinished(2 changed, 2 as 0000001, 0 left), ProgressMeasured(1: 11), Stopped(stopped by the operator) ! finish
@@ -216,15 +216,15 @@ fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
     let mut play = up();
     play.exited(0).stop(Urgency::Now);
     play.not_committed(2, ": called off");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 stop: StopRequested(stopped by the operator), AutocommitCanceled(within 5s) ! call off ! ok: stops when the work is kept
     0.0 kept: AutocommitFinished(2 changed, 2 left: called off), ProgressMeasured(1: 1), Stopped(stopped by the operator) ! finish
     ");
     let mut play = up();
     play.stop(Urgency::Now).killed(2).kept(2, 0);
-    insta::assert_snapshot!(play.told(), @"
-    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    insta::assert_snapshot!(play.log(), @"
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
     0.0 killed 2: IterationCompleted(1 interrupted), AutocommitStarted(iteration within 5s) ! survey
     0.0 kept: AutocommitFinished(2 changed, 2 left), Stopped(stopped by the operator) ! finish
     ");
@@ -235,20 +235,20 @@ fn who_asks_twice_and_kills_waits_for_nothing() {
     let mut play = up();
     play.exited(0).shutdown(2, Urgency::Graceful);
     play.shutdown(2, Urgency::Now).shutdown(2, Urgency::Kill);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C))
     0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C)), AutocommitCanceled(within 5s) ! call off
     0.0 signal 2: AutocommitGivenUp(iteration: it was told to end, and did not at once), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
     ");
-    assert!(play.state.owes_a_look(), "nobody knows what it changed");
+    assert!(play.state.needs_survey(), "nobody knows what it changed");
 }
 
 #[test]
 fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     let mut play = up();
     play.exited(0).pause(Urgency::Graceful).kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 pause: PauseRequested ! ok: pauses when the work is kept
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Paused(delay 5s)
@@ -256,21 +256,21 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     let mut play = up();
     play.exited(0).pause(Urgency::Now);
     play.not_committed(1, ": called off");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 pause: PauseRequested, AutocommitCanceled(within 5s) ! call off ! ok: pauses when the work is kept
     0.0 kept: AutocommitFinished(1 changed, 1 left: called off), ProgressMeasured(1: 1), Paused(delay 5s)
     ");
     let mut play = up();
     play.exited(1).skip().kept(1, 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), AutocommitStarted(iteration within 60s) ! survey
     0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
     0.0 kept: AutocommitFinished(1 changed, 1 left), ProgressMeasured(1: 1), IterationStarted(2 attempt 1) ! launch
     ");
     let mut play = up();
     play.exited(0).reboot().kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is kept
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
@@ -278,7 +278,7 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     let mut play = up();
     play.exited(0).kept(0, 0).reboot().hush();
     play.skip().kept(0, 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
     0.0 kept: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     ");
@@ -295,7 +295,7 @@ fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped()
         "late",
         tachikoma_core::Input::AutocommitFinished { number: late, kept },
     );
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     360.0 wake: AutocommitGivenUp(iteration: it did not end in time), IterationStarted(2 attempt 1) ! call off ! launch
     360.0 launched: AgentLaunched(77)
@@ -314,18 +314,18 @@ fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped()
 fn what_the_death_of_a_runner_cut_is_done_again() {
     let mut play = up();
     play.exited(0).hush().crash().kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000002, 0 left), ProgressMeasured(1: 11), WaitStarted(delay 5s)
     ");
     let mut play = up();
     play.exited(1).kept(2, 0).stop(Urgency::Graceful).hush();
-    // The wish to stop died with its runner.
+    // The request to stop died with its runner.
     play.crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), IterationStarted(2 attempt 1) ! launch");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), IterationStarted(2 attempt 1) ! launch");
     let mut play = up();
     play.exited(0).kept(0, 0).reboot().hush().crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
         commit,
         ..AutocommitResult::default()
     }));
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), AttemptCut(1 attempt 1), Paused(-)
     0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
     0.0 kept: AutocommitFinished(0 changed, 2 as 0000001, 0 left), Stopped(stopped by the operator) ! finish
@@ -351,24 +351,24 @@ fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
 #[test]
 fn a_new_runner_knows_whether_the_last_changes_are_the_loops() {
     let mut play = up();
-    assert!(play.state.owes_a_look(), "an attempt is under way");
+    assert!(play.state.needs_survey(), "an attempt is under way");
     play.exited(0);
-    assert!(play.state.owes_a_look(), "it is being looked at");
+    assert!(play.state.needs_survey(), "it is being looked at");
     play.kept(1, 1);
     assert!(
-        !play.state.owes_a_look(),
+        !play.state.needs_survey(),
         "in a wait, whoever changes something is not the loop"
     );
     play.reboot();
     assert!(
-        play.state.owes_a_look(),
+        play.state.needs_survey(),
         "hooks and hand-offs may change something"
     );
     play.kept(0, 0).stop(Urgency::Graceful);
-    assert!(!play.state.owes_a_look());
+    assert!(!play.state.needs_survey());
     play.start().launched().exited(0);
     play.answer_keep(Err("git is gone".to_owned()));
-    assert!(play.state.owes_a_look(), "it could not be looked at");
+    assert!(play.state.needs_survey(), "it could not be looked at");
     assert_eq!(play.state.kept.files_changed, None);
 }
 
@@ -378,7 +378,7 @@ fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
     play.exited(1).kept(2, 0).sleep().hush();
     play.snapshot("5a5a5a5", 0).launched().exited(0).kept(0, 0);
     play.stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     1.0 snapshot: SnapshotTaken(2: 5a5a5a5)
     1.0 launched: AgentLaunched(77)
     1.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 2, succeeded, session 1, context unknown
@@ -391,7 +391,7 @@ fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
 fn an_agent_that_ends_while_its_work_is_kept_is_started_again() {
     let mut play = Play::up(in_a_session());
     play.hush().resulted(true).exited(0).kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 exited 0: AgentExited(exit 0)
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), IterationStarted(2 attempt 1) ! launch
@@ -405,13 +405,13 @@ fn a_checkpoint_is_committed_when_the_old_agent_has_ended() {
     play.measured(900).resulted(false).kept(1, 0);
     // The hand-off is not answered, and the agent goes on with something else until it is killed.
     play.sleep().sleep().sleep().killed(9).kept(2, 3).opened();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), AutocommitStarted(iteration within 60s) ! survey
     0.0 kept: AutocommitFinished(1 changed, 1 left), ProgressMeasured(2: 1), RebootStarted(context at 90%), HandOffRequested(within 120s) ! ask for the hand-off
     120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
-    130.0 wake: RungClimbed(terminate 5s) ! signal terminate
-    135.0 wake: RungClimbed(kill 15s) ! signal kill
+    130.0 wake: AgentSignaled(terminate 5s) ! signal terminate
+    135.0 wake: AgentSignaled(kill 15s) ! signal kill
     135.0 killed 9: AgentExited(signal 9), AutocommitStarted(checkpoint within 360s) ! commit iteration 2, checkpoint, session 1, context 90%
     135.0 kept: AutocommitFinished(2 changed, 3 as 0000003, 0 left), SessionOpening(2) ! open 2
     135.0 launched: AgentLaunched(77)
@@ -425,7 +425,7 @@ fn the_last_commit_is_made_when_the_agent_has_ended() {
     policy.max_iterations = 1;
     let mut play = Play::up(policy.clone());
     play.hush().resulted(true).kept(1, 1).exited(0).kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), AutocommitStarted(end within 390s) ! close
     0.0 exited 0: AgentExited(exit 0) ! commit iteration 1, end, session 1, context unknown
@@ -434,24 +434,24 @@ fn the_last_commit_is_made_when_the_agent_has_ended() {
     let mut play = Play::up(policy.clone());
     play.resulted(true).hush().kept(1, 1);
     play.sleep().sleep().killed(9).kept(0, 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), AutocommitStarted(end within 390s) ! close
-    10.0 wake: RungClimbed(terminate 5s) ! signal terminate
-    15.0 wake: RungClimbed(kill 15s) ! signal kill
+    10.0 wake: AgentSignaled(terminate 5s) ! signal terminate
+    15.0 wake: AgentSignaled(kill 15s) ! signal kill
     15.0 killed 9: AgentExited(signal 9) ! commit iteration 1, end, session 1, context unknown
     15.0 kept: Completed(the limit of 1 iteration is reached) ! finish
     ");
     let mut play = Play::up(policy.clone());
     play.resulted(true).kept(1, 1).hush().stop(Urgency::Now);
-    insta::assert_snapshot!(play.told(), @"0.0 stop: StopRequested(stopped by the operator), AutocommitGivenUp(end: the agent had not ended yet), Completed(the limit of 1 iteration is reached) ! finish ! ok: stopped");
+    insta::assert_snapshot!(play.log(), @"0.0 stop: StopRequested(stopped by the operator), AutocommitGivenUp(end: the agent had not ended yet), Completed(the limit of 1 iteration is reached) ! finish ! ok: stopped");
     assert!(
-        play.state.owes_a_look(),
+        play.state.needs_survey(),
         "of the files that it changed last"
     );
     let mut play = Play::up(policy);
     play.resulted(true).kept(1, 1).hush();
     play.crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown");
 }
 
 #[test]
@@ -461,5 +461,5 @@ fn files_that_the_turn_of_a_hand_off_changed_are_the_loops_after_a_stop() {
     play.resulted(true).kept(0, 0).reboot();
     play.resulted(false).kept(0, 0).stop(Urgency::Graceful);
     assert!(matches!(play.state.public(), LoopState::Stopped));
-    assert!(play.state.owes_a_look());
+    assert!(play.state.needs_survey());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::{Budgets, Spending, out_of_time};
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{AgentEvent, Input, Policy, Problem, Status, TurnEnd, next_deadline};
+use tachikoma_core::{AgentInput, Input, Policy, Problem, Status, TurnEnd, next_deadline};
 
 use crate::play::Play;
 
@@ -53,19 +53,19 @@ fn the_cost_is_asked_after_each_call_and_ends_the_turn_when_the_tool_is_done() {
     play.tool("a").called(9_000).cost(600_000).tool_ended("a");
     play.tool("b").called(9_000).cost(1_020_000).tool_ended("b");
     play.resulted(false);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ask for the cost
     0.0 launched: AgentLaunched(77)
     0.0 named: SessionNamed(one)
-    0.0 cost 0: CostTold(0)
+    0.0 cost 0: CostReported(0)
     0.0 tool: ToolStarted(a)
     0.0 called 9000: CallEnded(9000 tokens) ! ask for the cost
-    0.0 cost 600000: CostTold(600000)
+    0.0 cost 600000: CostReported(600000)
     0.0 tool ended: ToolEnded(a)
     0.0 tool: ToolStarted(b)
     0.0 called 9000: CallEnded(9000 tokens) ! ask for the cost
-    0.0 cost 1020000: CostTold(1020000), StopConditionTriggered(max_cost_usd), StopRequested($1.02 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 30s)
-    0.0 tool ended: ToolEnded(b), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 cost 1020000: CostReported(1020000), StopConditionTriggered(max_cost_usd), StopRequested($1.02 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 30s)
+    0.0 tool ended: ToolEnded(b), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(1 interrupted), Stopped($1.02 of $1.00 is spent (max_cost_usd)) ! finish
     ");
     assert_eq!(play.state.stats.cost_microusd, 1_020_000);
@@ -76,9 +76,9 @@ fn an_answer_behind_the_budget_is_cut_at_once() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).called(5).hush();
     play.answering(200).cost(DOLLAR).resulted(false);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 answering 200: ContextMeasured(20%)
-    0.0 cost 1000000: CostTold(1000000), StopConditionTriggered(max_cost_usd), StopRequested($1.00 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 cost 1000000: CostReported(1000000), StopConditionTriggered(max_cost_usd), StopRequested($1.00 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(1 interrupted), Stopped($1.00 of $1.00 is spent (max_cost_usd)) ! finish
     ");
 }
@@ -87,17 +87,17 @@ fn an_answer_behind_the_budget_is_cut_at_once() {
 #[test]
 fn a_tool_that_spends_is_cut_at_once() {
     let mut play = Play::up(dollar());
-    let task = AgentEvent::ToolStarted {
+    let task = AgentInput::ToolStarted {
         id: "t".to_owned(),
         name: "Task".to_owned(),
         summary: String::new(),
     };
     play.named("one").cost(0).called(5).hush();
     play.event("task", task).called(5).cost(DOLLAR);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 task: ToolStarted(t)
     0.0 called 5: CallEnded(5 tokens) ! ask for the cost
-    0.0 cost 1000000: CostTold(1000000), StopConditionTriggered(max_cost_usd), StopRequested($1.00 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 cost 1000000: CostReported(1000000), StopConditionTriggered(max_cost_usd), StopRequested($1.00 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     ");
 }
 
@@ -106,7 +106,7 @@ fn a_turn_that_ends_by_itself_is_judged_as_it_did_and_the_loop_ends_behind_it() 
     let mut play = Play::up(dollar());
     play.named("one").cost(0).hush().priced(400_000, 10);
     play.priced(600_000, 10);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted for 400000: TurnResulted(true), IterationCompleted(1 succeeded), IterationStarted(2 attempt 1) ! ask for the cost ! prompt
     0.0 resulted for 600000: TurnResulted(true), IterationCompleted(2 succeeded), StopConditionTriggered(max_cost_usd), Stopped($1.00 of $1.00 is spent (max_cost_usd)) ! finish
     ");
@@ -126,19 +126,19 @@ fn what_was_spent_stays_spent_over_a_crash_and_a_new_run() {
     assert_eq!(play.state.stats.cost_microusd, 990_000);
     play.cost(410_000).resulted(false);
     play.start();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch in one ! ask for the cost
     0.0 launched: AgentLaunched(77)
-    0.0 cost 100000: CostTold(100000)
+    0.0 cost 100000: CostReported(100000)
     0.0 called 5: CallEnded(5 tokens) ! ask for the cost
-    0.0 cost 390000: CostTold(390000)
-    0.0 cost 410000: CostTold(410000), StopConditionTriggered(max_cost_usd), StopRequested($1.01 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 cost 390000: CostReported(390000)
+    0.0 cost 410000: CostReported(410000), StopConditionTriggered(max_cost_usd), StopRequested($1.01 of $1.00 is spent (max_cost_usd)), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(1 interrupted), Stopped($1.01 of $1.00 is spent (max_cost_usd)) ! finish
     0.0 start: Started(after budget), StopConditionTriggered(max_cost_usd), Stopped($1.01 of $1.00 is spent (max_cost_usd)) ! finish
     ");
     play.policy.budgets.cost_microusd = 2 * DOLLAR;
     play.hush().start();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after budget), IterationStarted(2 attempt 1) ! launch in one ! ask for the cost");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after budget), IterationStarted(2 attempt 1) ! launch in one ! ask for the cost");
 }
 
 #[test]
@@ -150,11 +150,11 @@ fn complaint_33_tokens_are_counted_call_by_call_and_end_a_turn_under_way() {
         .tool("a")
         .called(2_000);
     play.tool_ended("a").resulted(false);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 called 48000: CallEnded(48000 tokens)
     0.0 tool: ToolStarted(a)
     0.0 called 2000: CallEnded(2000 tokens), StopConditionTriggered(max_tokens), StopRequested(50000 of 50000 tokens are used (max_tokens)), EndingRequested(interrupt within 30s)
-    0.0 tool ended: ToolEnded(a), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 tool ended: ToolEnded(a), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(1 interrupted), Stopped(50000 of 50000 tokens are used (max_tokens)) ! finish
     ");
 }
@@ -170,7 +170,7 @@ fn complaint_30_an_endless_loop_ends_when_its_time_is_over() {
         }
     }
     assert_eq!(play.state.stats.iterations, 36);
-    let told = play.told();
+    let told = play.log();
     insta::assert_snapshot!(told.lines().last().expect("its end"), @"3600.0 resulted true: TurnResulted(true), IterationCompleted(36 succeeded), StopConditionTriggered(max_duration), Stopped(it ran 60 min of 60 min (max_duration)) ! finish");
 }
 
@@ -179,9 +179,9 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     let mut play = Play::up(seconds(60));
     play.named("one").seconds(20).tool("a").hush();
     play.sleep().tool_ended("a").resulted(false);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     60.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 30s)
-    60.0 tool ended: ToolEnded(a), RungClimbed(interrupt 10s) ! signal interrupt
+    60.0 tool ended: ToolEnded(a), AgentSignaled(interrupt 10s) ! signal interrupt
     60.0 resulted false: TurnResulted(false), IterationCompleted(1 interrupted), Stopped(it ran 60 s of 60 s (max_duration)) ! finish
     ");
     let mut waiting = Play::up(Policy {
@@ -189,7 +189,7 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
         ..seconds(60)
     });
     waiting.seconds(20).resulted(true).hush().sleep();
-    insta::assert_snapshot!(waiting.told(), @"60.0 wake: StopConditionTriggered(max_duration), Stopped(it ran 60 s of 60 s (max_duration)) ! finish");
+    insta::assert_snapshot!(waiting.log(), @"60.0 wake: StopConditionTriggered(max_duration), Stopped(it ran 60 s of 60 s (max_duration)) ! finish");
     let mut paused = Play::up(seconds(60));
     paused.seconds(20).pause(tachikoma_core::Urgency::Graceful);
     paused.resulted(true).seconds(9_000);
@@ -199,9 +199,9 @@ fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_coun
     paused.seconds(5_010);
     paused.input("stood still", Input::Suspended { duration });
     paused.sleep();
-    insta::assert_snapshot!(paused.told(), @"
+    insta::assert_snapshot!(paused.log(), @"
     23030.0 stood still: Suspended(5000000 ms)
-    23060.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    23060.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     ");
 }
 
@@ -237,9 +237,9 @@ fn complaint_34_the_subscriptions_window_is_a_budget_until_it_begins_anew() {
     play.quota("five_hour", 79.0, Some(600));
     play.quota("seven_day", 81.0, Some(900)).resulted(false);
     play.start().seconds(899).start().seconds(1).start();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 quota 79: QuotaTold(five_hour 79%)
-    0.0 quota 81: QuotaTold(seven_day 81%), StopConditionTriggered(max_quota_percent), StopRequested(81 % of the subscription's window is used, and 80 % may be (max_quota_percent)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    0.0 quota 79: QuotaReported(five_hour 79%)
+    0.0 quota 81: QuotaReported(seven_day 81%), StopConditionTriggered(max_quota_percent), StopRequested(81 % of the subscription's window is used, and 80 % may be (max_quota_percent)), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(1 interrupted), Stopped(81 % of the subscription's window is used, and 80 % may be (max_quota_percent)) ! finish
     0.0 start: Started(after budget), StopConditionTriggered(max_quota_percent), Stopped(81 % of the subscription's window is used, and 80 % may be (max_quota_percent)) ! finish
     899.0 start: Started(after budget), StopConditionTriggered(max_quota_percent), Stopped(81 % of the subscription's window is used, and 80 % may be (max_quota_percent)) ! finish
@@ -259,11 +259,11 @@ fn a_hand_off_that_works_on_behind_the_budget_is_given_up_with_the_loop() {
     });
     play.named("one").cost(0).hush().priced(900_000, 10);
     play.cost(900_000).called(10).cost(1_100_000);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted for 900000: TurnResulted(true), IterationCompleted(1 succeeded), RebootRequested(1 iteration in this session), RebootStarted(1 iteration in this session), HandOffRequested(within 120s) ! ask for the cost ! ask for the hand-off
-    0.0 cost 900000: CostTold(900000)
+    0.0 cost 900000: CostReported(900000)
     0.0 called 10: CallEnded(10 tokens) ! ask for the cost
-    0.0 cost 1100000: CostTold(1100000), StopConditionTriggered(max_cost_usd), Stopped($1.10 of $1.00 is spent (max_cost_usd)) ! signal interrupt ! finish
+    0.0 cost 1100000: CostReported(1100000), StopConditionTriggered(max_cost_usd), Stopped($1.10 of $1.00 is spent (max_cost_usd)) ! signal interrupt ! finish
     ");
 }
 
@@ -298,7 +298,7 @@ fn status_says_how_near_each_end_is() {
 #[test]
 fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
     let spent = |cost_microusd| {
-        AgentEvent::TurnEnded(TurnEnd {
+        AgentInput::TurnEnded(TurnEnd {
             reason: Some("Reached maximum budget ($1)".to_owned()),
             cost_microusd,
             ..TurnEnd::default()
@@ -307,11 +307,11 @@ fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).hush();
     play.event("out of budget", spent(1_200_000));
-    insta::assert_snapshot!(play.told(), @"0.0 out of budget: TurnResulted(false), IterationCompleted(1 interrupted), StopConditionTriggered(max_cost_usd), Stopped($1.20 of $1.00 is spent (max_cost_usd)) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 out of budget: TurnResulted(false), IterationCompleted(1 interrupted), StopConditionTriggered(max_cost_usd), Stopped($1.20 of $1.00 is spent (max_cost_usd)) ! finish");
     let mut early = Play::up(dollar());
     early.named("one").cost(0).hush();
     early.event("a limit of its own", spent(200_000));
-    insta::assert_snapshot!(early.told(), @"0.0 a limit of its own: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Reached maximum budget ($1); streak 1), WaitStarted(backoff 1s)");
+    insta::assert_snapshot!(early.log(), @"0.0 a limit of its own: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Reached maximum budget ($1); streak 1), WaitStarted(backoff 1s)");
 }
 
 #[test]
@@ -342,16 +342,16 @@ fn a_reboot_is_not_taken_up_behind_the_budget() {
     play.named("one").cost(0).priced(900_000, 10).hush();
     play.policy.budgets.cost_microusd = 500_000;
     play.crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), StopConditionTriggered(max_cost_usd), Stopped($0.9000 of $0.5000 is spent (max_cost_usd)) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), StopConditionTriggered(max_cost_usd), Stopped($0.9000 of $0.5000 is spent (max_cost_usd)) ! finish");
 }
 
-/// A runner that is told to end before it took the loop up has not run it.
+/// A runner that gets a signal before it starts the loop has not run it.
 #[test]
 fn a_run_that_was_declined_counts_no_time() {
     let mut play = Play::up(seconds(60));
     play.seconds(20).tool("a").seconds(9_000);
     play.input("decline", Input::Decline { signal: 2 });
-    assert_eq!(play.state.ledger.ran_ms, 20_000);
+    assert_eq!(play.state.accounting.ran_ms, 20_000);
     play.start();
     assert_eq!(play.state.outcome(), None, "it goes on");
 }

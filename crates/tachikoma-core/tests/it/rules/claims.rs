@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tachikoma_core::policy::{AutocommitRules, Policy};
 use tachikoma_core::{
-    AgentEvent, Choice, Input, Launch, LoopEvent, Outcome, PromptSource, Ticket, Urgency,
-    standing_in_the_way,
+    AgentInput, Choice, Input, Launch, LoopEvent, Outcome, PromptSource, Ticket, Urgency,
+    completion_feedback,
 };
 
 use super::completion::gated;
@@ -13,7 +13,7 @@ use crate::play::Play;
 
 const PASS: &[(&str, Option<&str>)] = &[("tests", None)];
 
-/// A claim whose gates a stop has called off.
+/// A claim with gates that a stop canceled.
 fn owed() -> Play {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().stop(Urgency::Now).hush();
@@ -40,7 +40,7 @@ fn a_claim_of_other_work_is_refused_by_the_next_run() {
     for launch in [words, agent] {
         let mut play = owed();
         play.start_with(launch);
-        told += &play.told();
+        told += &play.log();
     }
     insta::assert_snapshot!(told, @"
     0.0 start: Started(after operator), CheckGivenUp(the prompt is another one since), ClaimRefused(the agent's promise: the prompt is another one since), IterationStarted(2 attempt 1) ! launch
@@ -65,7 +65,7 @@ fn a_claim_of_work_that_was_rolled_back_is_refused() {
     let mut play = owed();
     play.input("note", note(true)).input("note", note(true));
     play.start().gates(PASS);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
     0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
     0.0 start: Started(after operator), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
@@ -92,7 +92,7 @@ fn kept(policy: Policy) -> Policy {
 
 /// The agent calls the loop itself.
 fn talks(play: &mut Play, summary: &str) {
-    let started = AgentEvent::ToolStarted {
+    let started = AgentInput::ToolStarted {
         id: "t".to_owned(),
         name: "Bash".to_owned(),
         summary: summary.to_owned(),
@@ -110,7 +110,7 @@ fn to_claim_is_no_work_and_neither_is_what_gates_write() {
     talks(&mut play, "make");
     play.done(None).resulted(true).exited(0);
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
-    // What the gate wrote behind the first iteration is committed behind the second.
+    // Files that the gate wrote after the first iteration are committed after the second.
     let mut play = Play::up(kept(Policy {
         completion: gated(&["tests"]).completion,
         ..super::stream()
@@ -124,12 +124,12 @@ fn to_claim_is_no_work_and_neither_is_what_gates_write() {
 #[test]
 fn denied_or_blocked_tool_calls_are_not_work() {
     let mut play = Play::up(super::stream());
-    let started = AgentEvent::ToolStarted {
+    let started = AgentInput::ToolStarted {
         id: "t".to_owned(),
         name: "Bash".to_owned(),
         summary: "make".to_owned(),
     };
-    let blocked = AgentEvent::ToolEnded {
+    let blocked = AgentInput::ToolEnded {
         id: "t".to_owned(),
         error: Some("PreToolUse:Bash hook error: no".to_owned()),
     };
@@ -137,7 +137,7 @@ fn denied_or_blocked_tool_calls_are_not_work() {
         .hush()
         .event("blocked", blocked);
     play.done(None).resulted(true).exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 blocked: ToolEnded(t: PreToolUse:Bash hook error: no)
     0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
     0.0 resulted true: TurnResulted(true)
@@ -152,7 +152,7 @@ fn who_reports_nothing_may_have_found_the_work_complete_if_gates_prove_it() {
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
     let mut play = Play::up(kept(Policy::default()));
     play.hush().claimed().kept(0, 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 claimed: IterationCompleted(1 succeeded, claimed), AutocommitStarted(iteration within no limit) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: ClaimRefused(the agent's promise: nothing was done yet: no file was changed and no commit made), ProgressMeasured(1: 0), IterationStarted(2 attempt 1) ! launch
     ");
@@ -162,7 +162,7 @@ fn who_reports_nothing_may_have_found_the_work_complete_if_gates_prove_it() {
 fn what_gates_change_at_the_end_is_committed() {
     let mut play = Play::up(kept(gated(&["tests"])));
     play.claimed().kept(1, 1).hush().gates(PASS).kept(1, 1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 gates: GatesRan(tests ok), ProgressMeasured(1: 11), AutocommitStarted(end within no limit) ! commit iteration 1, end, session 1, context unknown
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000002, 0 left), Completed(the work is complete) ! finish
     ");
@@ -176,8 +176,8 @@ fn a_claim_outlives_the_budget_that_ends_its_turn() {
     play.done(None).hush().sleep().killed(2);
     play.policy.budgets.duration = Duration::from_secs(90);
     play.start().gates(PASS);
-    insta::assert_snapshot!(play.told(), @"
-    60.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    60.0 wake: StopConditionTriggered(max_duration), StopRequested(it ran 60 s of 60 s (max_duration)), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     60.0 killed 2: IterationCompleted(1 interrupted), Stopped(it ran 60 s of 60 s (max_duration)) ! finish
     60.0 start: Started(after budget), CheckStarted(claimed, gates within 70s) ! run tests
     60.0 gates: GatesRan(tests ok), Completed(the work is complete) ! finish
@@ -192,7 +192,7 @@ fn time_that_is_over_ends_gates_and_the_claim_stays() {
     play.seconds(50).claimed().hush().sleep().gates(PASS);
     play.policy.budgets.duration = Duration::from_secs(90);
     play.start().gates(PASS);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     60.0 wake: StopConditionTriggered(max_duration), Stopped(it ran 60 s of 60 s (max_duration)) ! finish
     60.0 gates: -
     60.0 start: Started(after budget), CheckStarted(claimed, gates within 70s) ! run tests
@@ -206,7 +206,7 @@ fn an_agent_is_not_told_what_gates_said_behind_an_earlier_iteration() {
     play.claimed().gates(&[("tests", Some("exit 1"))]);
     play.sleep().launched().done(None).exited(1);
     play.sleep().launched();
-    let told = standing_in_the_way(&play.state);
+    let told = completion_feedback(&play.state);
     assert!(
         told.contains("iteration 2, which made it, failed"),
         "{told}"
@@ -271,7 +271,7 @@ fn a_claim_is_refused_at_once_when_its_work_is_rolled_back_in_a_question() {
     };
     play.hush().input("rollback", note);
     play.answer(Choice::Pause).resume();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 rollback: Noted(it is back), CheckGivenUp(the work tree was rolled back since), ClaimRefused(the agent's promise: the work tree was rolled back since) ! ok: noted
     0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
     0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: goes on

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::completion::GateRule;
 use tachikoma_core::{
-    LoopEvent, Outcome, Policy, Problem, ScriptVerdict, Urgency, next_deadline, standing_in_the_way,
+    LoopEvent, Outcome, Policy, Problem, ScriptVerdict, Urgency, completion_feedback, next_deadline,
 };
 
 use crate::play::Play;
@@ -51,7 +51,7 @@ fn a_claim_is_believed_when_every_gate_passes_and_not_before() {
     play.gates(&[("tests", Some("exit 1")), ("lint", None)]);
     play.sleep().launched().claimed();
     play.gates(&[("tests", None), ("lint", None)]);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
     0.0 gates: GatesRan(tests exit 1, lint ok), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
@@ -97,7 +97,7 @@ fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_c
     play.hush().exited(0).gates(fail).launched();
     play.exited(1).sleep().launched().exited(0).gates(fail);
     play.launched().exited(0).gates(fail);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     1.0 exited 0: IterationCompleted(4 succeeded), CheckStarted(gates within 70s) ! run lint
     1.0 gates: GatesRan(lint exit 2), IterationStarted(5 attempt 1) ! launch
     1.0 launched: AgentLaunched(77)
@@ -124,7 +124,7 @@ fn gates_of_every_iteration_run_behind_those_that_went_well_and_all_run_for_a_cl
     play.sleep().launched().exited(1).sleep().launched();
     play.skip().killed(2).launched();
     play.claimed();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(gates within 70s) ! run lint
     0.0 gates: GatesRan(lint ok), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
@@ -132,7 +132,7 @@ fn gates_of_every_iteration_run_behind_those_that_went_well_and_all_run_for_a_cl
     5.0 exited 1: IterationFailed(2: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
     6.0 wake: IterationStarted(3 attempt 1) ! launch
     6.0 launched: AgentLaunched(77)
-    6.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 3
+    6.0 skip: EndingRequested(skip within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: skips iteration 3
     6.0 killed 2: IterationCompleted(3 skipped), IterationStarted(4 attempt 1) ! launch
     6.0 launched: AgentLaunched(77)
     6.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
@@ -143,17 +143,17 @@ fn gates_of_every_iteration_run_behind_those_that_went_well_and_all_run_for_a_cl
 fn what_fails_is_told_until_an_iteration_that_was_told_went_well() {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().gates(FAIL).sleep().launched();
-    let told = standing_in_the_way(&play.state);
+    let told = completion_feedback(&play.state);
     assert!(told.contains("what tests said about exit 1"), "{told}");
     assert!(told.contains("the gate `tests` failed: exit 1"), "{told}");
     play.exited(1).sleep().launched();
     assert_eq!(
-        standing_in_the_way(&play.state),
+        completion_feedback(&play.state),
         told,
         "it has done nothing"
     );
     play.exited(0).sleep().launched();
-    assert_eq!(standing_in_the_way(&play.state), "");
+    assert_eq!(completion_feedback(&play.state), "");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn nothing_done_is_no_completion_where_that_is_known() {
         .tool_ended("t")
         .resulted(true)
         .claimed();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted true: TurnResulted(true)
     0.0 claimed: IterationCompleted(1 succeeded, claimed), ClaimRefused(the agent's promise: nothing was done yet: no tool call succeeded), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
@@ -210,7 +210,7 @@ fn done_is_judged_when_its_iteration_is_over_and_refused_without_one() {
     play.done(Some("all tests pass"))
         .done(Some("all tests pass"));
     play.exited(0).done(None).gates(PASS).done(None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 done: - ! refused in idle: no iteration runs whose work could be claimed to be complete
     0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
@@ -231,7 +231,7 @@ fn done_says_what_will_be_asked() {
     play.policy.completion.gates = gated(&["a", "b"]).completion.gates;
     play.policy.completion.confirmations = 2;
     play.done(None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
     0.0 done: - ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if it is claimed 2 times in a row and all objectives are ticked and these gates pass: `a`, `b`
     ");
@@ -247,13 +247,13 @@ fn the_claim_of_an_iteration_that_failed_or_was_cut_is_refused() {
     limited
         .failed("limit", Some(Problem::Limited { until: None }))
         .exited(1);
-    insta::assert_snapshot!(play.told() + &limited.told(), @"
+    insta::assert_snapshot!(play.log() + &limited.log(), @"
     0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
     0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, failed), WaitStarted(backoff 1s)
     1.0 wake: IterationStarted(2 attempt 1) ! launch
     1.0 launched: AgentLaunched(77)
     1.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 2 is over, and believed if these gates pass: `tests`
-    1.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 2
+    1.0 skip: EndingRequested(skip within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: skips iteration 2
     1.0 killed 2: IterationCompleted(2 skipped), ClaimRefused(`tachikoma done`: iteration 2, which made it, was not seen through), IterationStarted(3 attempt 1) ! launch
     0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
     0.0 failed: TurnResulted(false)
@@ -286,7 +286,7 @@ fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
         Some(&Outcome::Done),
         "a failure says nothing"
     );
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 claimed: IterationCompleted(3 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
     0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete), IterationStarted(4 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
@@ -320,7 +320,7 @@ fn a_stop_script_claims_stops_goes_on_or_is_warned_of() {
         .launched()
         .exited(0)
         .scripts(ScriptVerdict::Stop);
-    insta::assert_snapshot!(play.told(), @r#"
+    insta::assert_snapshot!(play.log(), @r#"
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 40s) ! ask
     0.0 answered: ConditionsAnswered(ask.sh GoOn), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
@@ -348,7 +348,7 @@ fn a_stop_ends_gates_at_once_and_the_next_run_judges_the_claim() {
         let mut play = Play::up(gated(&["tests"]));
         play.claimed().hush().stop(urgency).start().gates(PASS);
         insta::allow_duplicates! {
-            insta::assert_snapshot!(play.told(), @"
+            insta::assert_snapshot!(play.log(), @"
             0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
             0.0 start: Started(after operator), CheckStarted(claimed, gates within 70s) ! run tests
             0.0 gates: GatesRan(tests ok), Completed(the work is complete) ! finish
@@ -370,7 +370,7 @@ fn pause_skip_and_reboot_act_on_gates_under_way() {
     skip.claimed().hush().skip();
     let mut reboot = Play::up(gated(&["tests"]));
     reboot.claimed().hush().reboot().gates(FAIL);
-    insta::assert_snapshot!(play.told() + &now.told() + &skip.told() + &reboot.told(), @"
+    insta::assert_snapshot!(play.log() + &now.log() + &skip.log() + &reboot.log(), @"
     0.0 pause: PauseRequested ! ok: pauses when the work is checked
     0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), Paused(delay 5s)
     0.0 pause: PauseRequested, CheckGivenUp(the operator called the gates and the stop scripts off), ClaimRefused(the agent's promise: the operator called the gates and the stop scripts off), Paused(delay 5s) ! ok: pauses when the work is checked
@@ -385,7 +385,7 @@ fn pause_skip_and_reboot_act_on_gates_under_way() {
 fn gates_that_hang_are_given_up_behind_their_time_and_a_late_answer_is_dropped() {
     let mut play = Play::up(gated(&["tests", "lint"]));
     play.hush().claimed().sleep().gates(PASS);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 claimed: IterationCompleted(1 succeeded, claimed), CheckStarted(claimed, gates within 140s) ! run tests, lint
     140.0 wake: CheckGivenUp(the gates did not end in time), ClaimRefused(the agent's promise: the gates did not end in time), IterationStarted(2 attempt 1) ! launch
     140.0 gates: -
@@ -404,7 +404,7 @@ fn what_the_death_of_a_runner_cut_is_found_out_again() {
     let mut play = Play::up(policy);
     play.claimed().hush().crash().scripts(ScriptVerdict::GoOn);
     play.crash().gates(FAIL);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), CheckStarted(asking within 40s) ! ask
     0.0 answered: ConditionsAnswered(ask.sh GoOn), CheckStarted(claimed, gates within 70s) ! run tests
     0.0 start: Started(after crash), CheckStarted(claimed, gates within 70s) ! run tests
@@ -415,7 +415,7 @@ fn what_the_death_of_a_runner_cut_is_found_out_again() {
     play.claimed().hush();
     let without_the_check = play.journal.len() - 1;
     play.crash_after(without_the_check).gates(PASS);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), CheckStarted(claimed, gates within 70s) ! run tests
     0.0 gates: GatesRan(tests ok), Completed(the work is complete) ! finish
     ");
@@ -439,9 +439,9 @@ fn gates_run_once_before_the_first_iteration_and_decide_nothing() {
     let mut play = Play::new(policy.clone());
     play.start().gates(&failed).launched();
     assert_eq!(play.state.stats.test_failure_streak, 0);
-    assert_eq!(standing_in_the_way(&play.state), "");
+    assert_eq!(completion_feedback(&play.state), "");
     play.exited(0).stop(Urgency::Graceful).start();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), CheckStarted(gates within 370s) ! run tests
     0.0 gates: GatesRan(tests exit 127), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
@@ -452,7 +452,7 @@ fn gates_run_once_before_the_first_iteration_and_decide_nothing() {
     // A runner that dies over them leaves them to the next one; when they are given up the loop goes on without.
     let mut play = Play::new(policy.clone());
     play.start().hush().crash().sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), CheckStarted(gates within 370s) ! run tests
     370.0 wake: CheckGivenUp(the gates did not end in time), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     ");
@@ -463,5 +463,5 @@ fn gates_run_once_before_the_first_iteration_and_decide_nothing() {
     });
     play.start().gates(&[("tests", None)]).launched().exited(0);
     play.hush().start();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after limit_reached), Completed(the limit of 1 iteration is reached) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after limit_reached), Completed(the limit of 1 iteration is reached) ! finish");
 }

@@ -1,7 +1,7 @@
 //! Failures, their backoff, and numbers that close.
 
 use tachikoma_core::{
-    AgentEvent, Exit, Leftover, LoopState, LoopStats, Policy, Urgency, next_deadline,
+    AgentInput, Exit, Leftover, LoopState, LoopStats, Policy, Urgency, next_deadline,
 };
 
 use super::stream;
@@ -26,8 +26,8 @@ fn a_prompt_or_program_that_is_missing_is_a_failed_iteration() {
     let mut play = Play::new(Policy::default());
     let reason = "prompt.md: no such file".to_owned();
     play.start()
-        .event("not launched", AgentEvent::NotLaunched { reason });
-    insta::assert_snapshot!(play.told(), @"
+        .event("not launched", AgentInput::NotLaunched { reason });
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 not launched: IterationFailed(1: prompt.md: no such file; streak 1), WaitStarted(backoff 1s)
     ");
@@ -41,7 +41,7 @@ fn too_many_failures_in_a_row_are_an_error_that_shows_the_last() {
     });
     play.start().launched().exited(1).sleep().launched().hush();
     play.exited(7);
-    insta::assert_snapshot!(play.told(), @"1.0 exited 7: IterationFailed(2: the agent ended with exit 7; streak 2), Error(2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7) ! finish");
+    insta::assert_snapshot!(play.log(), @"1.0 exited 7: IterationFailed(2: the agent ended with exit 7; streak 2), Error(2 iterations failed in a row (max_consecutive_failures = 2); the last one: the agent ended with exit 7) ! finish");
     assert_eq!(play.state.public(), LoopState::Error);
 }
 
@@ -85,7 +85,7 @@ fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
 fn an_exit_may_overtake_the_launch() {
     let mut play = Play::new(Policy::default());
     play.start().hush().exited(0).launched().sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
     0.0 launched: -
     5.0 wake: IterationStarted(2 attempt 1) ! launch
@@ -98,7 +98,7 @@ fn a_stream_that_ends_without_a_result_failed_whatever_its_exit() {
     play.hush().exited(0).sleep().launched();
     play.resulted(true).exited(1);
     play.sleep().launched().resulted(false).exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationFailed(1: the agent ended with exit 0 and without a final result; streak 1), WaitStarted(backoff 1s)
     1.0 wake: IterationStarted(2 attempt 1) ! launch
     1.0 launched: AgentLaunched(77)
@@ -115,7 +115,7 @@ fn a_stream_that_ends_without_a_result_failed_whatever_its_exit() {
 fn the_first_result_of_a_turn_is_the_one_that_counts() {
     let mut play = Play::up(stream());
     play.hush().resulted(true).resulted(false).exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted true: TurnResulted(true)
     0.0 resulted false: -
     0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
@@ -125,8 +125,8 @@ fn the_first_result_of_a_turn_is_the_one_that_counts() {
 #[test]
 fn the_loss_of_the_guard_is_a_failure() {
     let mut play = Play::up(Policy::default());
-    play.hush().event("guard lost", AgentEvent::GuardLost);
-    insta::assert_snapshot!(play.told(), @"0.0 guard lost: IterationFailed(1: the guard process was lost, and the agent with it; streak 1), WaitStarted(backoff 1s)");
+    play.hush().event("guard lost", AgentInput::GuardLost);
+    insta::assert_snapshot!(play.log(), @"0.0 guard lost: IterationFailed(1: the guard process was lost, and the agent with it; streak 1), WaitStarted(backoff 1s)");
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn a_turn_that_ended_well_before_the_guard_was_lost_is_a_success() {
     let mut play = Play::up(stream());
     play.resulted(true)
         .hush()
-        .event("guard lost", AgentEvent::GuardLost);
-    insta::assert_snapshot!(play.told(), @"0.0 guard lost: IterationCompleted(1 succeeded), WaitStarted(delay 5s)");
+        .event("guard lost", AgentInput::GuardLost);
+    insta::assert_snapshot!(play.log(), @"0.0 guard lost: IterationCompleted(1 succeeded), WaitStarted(delay 5s)");
 }
 
 #[test]
@@ -143,9 +143,9 @@ fn a_launch_that_the_operator_cut_is_no_failure() {
     let mut play = Play::new(Policy::default());
     play.start().hush().pause(Urgency::Kill);
     let reason = "killed before it was up".to_owned();
-    play.event("not launched", AgentEvent::NotLaunched { reason });
-    insta::assert_snapshot!(play.told(), @"
-    0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), RungClimbed(kill 15s) ! signal kill ! ok: pauses; iteration 1 is interrupted
+    play.event("not launched", AgentInput::NotLaunched { reason });
+    insta::assert_snapshot!(play.log(), @"
+    0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), AgentSignaled(kill 15s) ! signal kill ! ok: pauses; iteration 1 is interrupted
     0.0 not launched: IterationCompleted(1 interrupted), Paused(-)
     ");
 }
@@ -156,8 +156,8 @@ fn a_late_word_of_an_earlier_launch_changes_nothing() {
     play.exited(0).sleep().launched().hush();
     let done = exited(Exit::Code(0), true);
     play.stale("late claim", done)
-        .stale("late output", AgentEvent::Output);
-    insta::assert_snapshot!(play.told(), @"
+        .stale("late output", AgentInput::Output);
+    insta::assert_snapshot!(play.log(), @"
     5.0 late claim: -
     5.0 late output: -
     ");
@@ -174,7 +174,7 @@ fn what_an_agent_leaves_behind_is_named() {
     };
     play.hush().event(
         "exited",
-        AgentEvent::Exited {
+        AgentInput::Exited {
             exit: Exit::Code(0),
             claimed: false,
             stop_pattern: None,
@@ -183,5 +183,5 @@ fn what_an_agent_leaves_behind_is_named() {
             leftovers: vec![leftover],
         },
     );
-    insta::assert_snapshot!(play.told(), @"0.0 exited: LeftoversEnded(1), IterationCompleted(1 succeeded), WaitStarted(delay 5s)");
+    insta::assert_snapshot!(play.log(), @"0.0 exited: LeftoversEnded(1), IterationCompleted(1 succeeded), WaitStarted(delay 5s)");
 }

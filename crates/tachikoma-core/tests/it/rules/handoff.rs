@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{AgentEvent, Context, LastSeen, Policy, Problem, WorkTree, checkpoint};
+use tachikoma_core::{AgentInput, Context, LastSeen, Policy, Problem, WorkTree, checkpoint};
 
 use crate::play::Play;
 
@@ -38,7 +38,7 @@ fn rebooted() -> Play {
 
 fn says(play: &mut Play, text: &str) {
     let text = text.to_owned();
-    play.event("says", AgentEvent::HandOffText { text });
+    play.event("says", AgentInput::HandOffText { text });
 }
 
 fn handed_over(play: &Play) -> String {
@@ -56,8 +56,8 @@ fn a_context_refilled_within_min_reboot_interval_hands_off_first_and_then_waits(
     play.seconds(100).measured(860).resulted(false);
     play.said("of the second session").skip().sleep();
     play.exited(0).opened();
-    insta::assert_snapshot!(play.told(), @"
-    100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     100.0 said: TurnResulted(true), HandOffWritten(of the second session), RebootRequested(context at 86%, not before 200s), WaitStarted(reboot_window 200s)
     100.0 skip: - ! refused in running: the context is full, and its session may not be rebooted yet; `tachikoma reboot` does it all the same
@@ -74,8 +74,8 @@ fn a_session_that_hands_off_early_and_says_nothing_waits_and_is_asked_again() {
     let mut play = rebooted();
     play.seconds(100).measured(860).resulted(false);
     play.resulted(false).sleep().said("at last");
-    insta::assert_snapshot!(play.told(), @"
-    100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     100.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets its last words and tool calls instead), RebootRequested(context at 86%, not before 200s), WaitStarted(reboot_window 200s)
     300.0 wake: RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
@@ -102,7 +102,7 @@ fn a_usage_limit_on_the_hand_off_request_is_waited_for() {
     let until = Some(play.moment().after(Duration::from_secs(3600)));
     play.failed("you have hit your limit", Some(Problem::Limited { until }));
     play.sleep().said("b is left");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 failed: TurnResulted(false), RebootRequested(context at 86%), WaitStarted(usage_limit 3605s)
     3605.0 wake: RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     3605.0 said: TurnResulted(true), HandOffWritten(b is left), ClosingStarted(within 10s) ! close
@@ -118,7 +118,7 @@ fn an_outage_on_the_hand_off_request_is_waited_for() {
             .sleep();
     }
     play.said("b is left");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 failed: TurnResulted(false), RebootRequested(context at 86%), WaitStarted(outage 5s)
     5.0 wake: RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     5.0 failed: TurnResulted(false), RebootRequested(context at 86%), WaitStarted(outage 10s)
@@ -131,7 +131,7 @@ fn an_outage_on_the_hand_off_request_is_waited_for() {
 fn a_runner_that_dies_during_the_hand_off_asks_again_in_the_same_conversation() {
     let mut play = asked(session());
     play.crash().opened().said("b is left");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), RebootStarted(context at 86%), SessionOpening(1) ! open 1
     0.0 launched: AgentLaunched(77)
     0.0 opened: HandOffRequested(within 120s) ! ask for the hand-off
@@ -143,7 +143,7 @@ fn a_runner_that_dies_during_the_hand_off_asks_again_in_the_same_conversation() 
 fn an_agent_that_dies_during_the_hand_off_is_asked_again_once() {
     let mut play = asked(session());
     play.exited(1).opened().exited(1);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 1: AgentExited(exit 1), SessionOpening(1) ! open 1
     0.0 launched: AgentLaunched(77)
     0.0 opened: HandOffRequested(within 120s) ! ask for the hand-off
@@ -156,7 +156,7 @@ fn what_was_said_is_used_when_the_hand_off_is_not_finished() {
     let mut play = asked(session());
     says(&mut play, "b is left");
     play.sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 says: HandOffWritten(b is left)
     120.0 wake: HandOffWritten((This hand-off was cut short: it did not answer in time.)
 
@@ -167,7 +167,7 @@ fn what_was_said_is_used_when_the_hand_off_is_not_finished() {
     says(&mut play, "all of what the next one has to know");
     says(&mut play, "done");
     play.said("done");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 says: HandOffWritten(all of what the next one has to know)
     0.0 says: HandOffWritten(done)
     0.0 said: TurnResulted(true), HandOffWritten(all of what the next one has to know), ClosingStarted(within 10s) ! close
@@ -183,7 +183,7 @@ fn crossing_the_hard_limit_does_not_take_the_hand_off_away() {
     play.answering(960);
     says(&mut play, "b is left");
     play.measured(970).said("b is left");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 answering 960: ContextMeasured(96%)
     0.0 says: HandOffWritten(b is left)
     0.0 measured 970: ContextMeasured(97%)
@@ -199,8 +199,8 @@ fn crossing_the_hard_limit_does_not_take_the_hand_off_away() {
     let answering = false;
     play.named("one").event(
         "measured",
-        AgentEvent::ContextMeasured { context, answering },
+        AgentInput::ContextMeasured { context, answering },
     );
     play.hush().resulted(false);
-    insta::assert_snapshot!(play.told(), @"0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 98%), HandOffRequested(within 120s) ! ask for the hand-off");
+    insta::assert_snapshot!(play.log(), @"0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 98%), HandOffRequested(within 120s) ! ask for the hand-off");
 }

@@ -29,7 +29,7 @@ pub fn talker() -> Policy {
 }
 
 pub fn explained(play: &Play, wanted: Option<u32>) -> Explained {
-    let mut explain = Explain::new(LoopId::from_u128(1), wanted, |_| play.policy.clone());
+    let mut explain = Explain::new(LoopId::from_u128(1), wanted);
     for record in &play.journal {
         explain.take(record).expect("no gap");
     }
@@ -112,7 +112,7 @@ fn a_redline_is_told_with_the_reading_the_line_and_the_rate_limits() {
     let play = filling();
     assert_snapshot!(told(&play, Some(4)), @"
        iteration 4, attempt 1, session 1: the agent that is up is prompted
-    => told the agent to come to an end: context 70 % (700 of 1 000 tokens), context.warning_percent = 70
+    => the agent is asked to finish: context 70 % (700 of 1 000 tokens), context.warning_percent = 70
        context 86 % (860 of 1 000 tokens), redline 85 %: reached
     => a reboot is wanted and may happen: context 86 % (860 of 1 000 tokens), redline 85 %: reached; no reboot before it
     => the turn is ended for a reboot: context 86 % (860 of 1 000 tokens), redline 85 %: reached
@@ -137,7 +137,7 @@ fn a_redline_is_told_with_the_reading_the_line_and_the_rate_limits() {
        succeeded after 2 s
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => the session goes on: context 20 % (200 of 1 000 tokens), redline 85 %: below; not worse than before
-    => waited 5 s: iteration_delay
+    => waits: iteration_delay is 5 s
     => went on with iteration 2
     ");
 }
@@ -162,8 +162,8 @@ fn failures_waits_and_the_end_are_told_with_their_counts() {
     assert_snapshot!(told(&play, None), @"
        iteration 2, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
-    => nothing is heard of the agent (first_output_timeout ran out: the agent said nothing at all): its processes are looked at before it is ended
-    => the turn is ended: first_output_timeout ran out: the agent said nothing at all; last heard of 2 min 20 s ago
+    => the agent is silent (first_output_timeout ran out: the agent said nothing at all): its processes are sampled before it is ended
+    => the turn is ended: first_output_timeout ran out: the agent said nothing at all; last activity 2 min 20 s ago
        the agent is signalled: interrupt
        failed after 2 min 20 s, the 2nd in a row: first_output_timeout ran out: the agent said nothing at all
     => the loop ended: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: first_output_timeout ran out: the agent said nothing at all
@@ -186,8 +186,8 @@ fn a_reboot_that_has_to_wait_is_told_with_what_holds_it_back() {
     assert_snapshot!(told(&play, None), @"
        iteration 2, attempt 1, session 2: the agent that is up is prompted
        context 10 % (100 of 1 000 tokens), redline 85 %: below
-       the reboot was worth it: the context is at 10 %
-       context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more
+       the reboot helped: the context is at 10 %
+       context 96 % (960 of 1 000 tokens), redline 85 %: reached
     => a reboot is wanted and pending for 4 min 45 s: context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more; the last reboot 15 s ago, reboot.min_reboot_interval is 5 min; 1 in the last hour, reboot.max_reboots_per_hour = 10
     => the turn is ended for a reboot: context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more
        the agent is signalled: interrupt
@@ -195,7 +195,7 @@ fn a_reboot_that_has_to_wait_is_told_with_what_holds_it_back() {
        no tool calls, 2 readings
        handed over after 16 s
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
-    => waited 4 min 44 s for the reboot, with no room for another prompt: the last reboot 16 s ago, reboot.min_reboot_interval is 5 min; 1 in the last hour, reboot.max_reboots_per_hour = 10
+    => waits 4 min 44 s for the reboot, with no room for another prompt: the last reboot 16 s ago, reboot.min_reboot_interval is 5 min; 1 in the last hour, reboot.max_reboots_per_hour = 10
     ");
 }
 
@@ -215,6 +215,8 @@ fn a_death_of_the_runner_is_part_of_the_iteration() {
        the runner died; another one took up the loop
        no tool calls, 1 reading
        attempt 1 was cut by the death of the runner; the iteration is repeated
+    => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
+    => the session goes on: context 10 % (100 of 1 000 tokens), redline 85 %: below; not worse than before
        iteration 1, attempt 2, session 1: the agent is launched
        agent  is up (pid 77)
        context 12 % (120 of 1 000 tokens), redline 85 %: below
@@ -223,7 +225,7 @@ fn a_death_of_the_runner_is_part_of_the_iteration() {
        succeeded after 0 s
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
     => the session goes on: context 12 % (120 of 1 000 tokens), redline 85 %: below; not worse than before
-    => waited 5 s: iteration_delay
+    => waits: iteration_delay is 5 s
     ");
     assert_eq!(
         explained(&play, None)
@@ -235,13 +237,38 @@ fn a_death_of_the_runner_is_part_of_the_iteration() {
 }
 
 #[test]
+fn explain_of_a_journal_without_reasons_says_so() {
+    let mut play = filling();
+    for record in &mut play.journal {
+        record.reasons.clear();
+    }
+    assert_snapshot!(told(&play, Some(4)), @"
+       iteration 4, attempt 1, session 1: the agent that is up is prompted
+    => the agent was asked to finish; the reason was not recorded by that version
+       context 86 % (860 of 1 000 tokens), redline 85 %: reached
+    => a reboot is wanted: context at 86%; the reason was not recorded by that version
+    => the turn is ended for a reboot; the reason was not recorded by that version
+       the agent is signalled: interrupt
+       the agent reported failure: without a reason
+       1 tool call (Bash 1), 1 reading
+       handed over after 2 s
+    => session 1 is rebooted: context at 86%; the reason was not recorded by that version
+       the agent's process ended between two turns: exit 0
+       agent  is up (pid 77)
+       session 2 began
+       session 2 took over after 0 s
+    => went on with iteration 5
+    ");
+}
+
+#[test]
 fn a_lower_redline_empties_the_context_earlier() {
     let play = filling();
     let mut other = play.policy.clone();
     other.reboot.redline_percent = 60.0;
     other.reboot.min_interval = Duration::ZERO;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    3: went on | the turn ended for a reboot | context 70 % (700 of 1 000 tokens), redline 60 %: reached
+    3: went on | the turn ended for a reboot | the turn is ended for a reboot: context 70 % (700 of 1 000 tokens), redline 60 %: reached
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 2 iterations, 0 reboots, $0.650, 650 tokens, waited 10000 ms, open
     ");
@@ -273,7 +300,7 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
         ..play.policy.clone()
     };
     assert_snapshot!(differences(&replayed(&play, &limit)), @"
-    2: waited 5 s (delay) | the loop ended: the limit of 2 iterations is reached | max_iterations: the limit of 2 iterations is reached
+    2: waited 5 s (delay) | the loop ended: the limit of 2 iterations is reached | 2 of 2 iterations (max_iterations)
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 2 iterations, 0 reboots, $0.650, 650 tokens, waited 5000 ms, the limit of 2 iterations is reached
     ");
@@ -282,7 +309,7 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
         ..play.policy.clone()
     };
     assert_snapshot!(differences(&replayed(&play, &delay)), @"
-    1: waited 5 s (delay) | waited 1 min (delay) | iteration_delay
+    1: waited 5 s (delay) | waited 1 min (delay) | waits: iteration_delay is 1 min
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.200, 200 tokens, waited 0 ms, open
     ");
@@ -322,7 +349,7 @@ fn replay_stops_at_the_first_reading_above_a_lower_redline() {
     let mut other = play.policy.clone();
     other.reboot.redline_percent = 60.0;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    2: went on | the turn ended for a reboot | context 70 % (700 of 1 000 tokens), redline 60 %: reached
+    2: went on | the turn ended for a reboot | the turn is ended for a reboot: context 70 % (700 of 1 000 tokens), redline 60 %: reached
     recorded: 2 iterations, 0 reboots, $0.900, 900 tokens, waited 10000 ms, open
     replayed: 1 iterations, 0 reboots, $0.200, 200 tokens, waited 5000 ms, open
     ");
@@ -338,7 +365,7 @@ fn replay_without_a_reboot_interval_invents_no_timeout() {
     let mut other = play.policy.clone();
     other.reboot.min_interval = Duration::ZERO;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    2: a reboot pending (redline), then the turn ended for a reboot | the turn ended for a reboot | context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more
+    2: a reboot pending (redline), then the turn ended for a reboot | the turn ended for a reboot | the turn is ended for a reboot: context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more
     recorded: 3 iterations, 2 reboots, $0.000, 0 tokens, waited 284000 ms, open
     replayed: 1 iterations, 1 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
@@ -407,7 +434,7 @@ fn replay_accepts_a_step_that_a_crash_cut_short() {
 fn a_record_that_is_missing_is_said() {
     let mut play = filling();
     play.journal.remove(3);
-    let mut explain = Explain::new(LoopId::from_u128(1), None, |_| Policy::default());
+    let mut explain = Explain::new(LoopId::from_u128(1), None);
     let results: Vec<_> = play
         .journal
         .iter()

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use tachikoma_core::policy::AutocommitRules;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::replay::{LaunchRules, Replay, Rules};
-use tachikoma_core::{AgentEvent, LoopId, Policy, ScriptVerdict, TurnEnd, Urgency};
+use tachikoma_core::{AgentInput, LoopId, Policy, ScriptVerdict, TurnEnd, Urgency};
 
 use super::completion::gated;
 use super::hindsight::{differences, explained, replayed, talker, told};
@@ -34,7 +34,7 @@ fn priced(budgets: Budgets) -> Policy {
     policy
 }
 
-/// Three turns of half a dollar and 500 tokens each, told while they run.
+/// Three turns of half a dollar and 500 tokens each, reported while they run.
 fn spending(budgets: Budgets) -> Play {
     let mut play = Play::up(priced(budgets));
     for turn in 0..3 {
@@ -66,13 +66,13 @@ fn a_false_claim_is_told_with_who_made_it_and_what_spoke_against_it() {
     => completion is claimed by the agent's promise, and not believed: the gate `tests` failed: exit 1
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 1 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
     => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
-    => waited 5 s: iteration_delay
+    => waits: iteration_delay is 5 s
     => went on with iteration 2
     ");
     assert_snapshot!(told(&play, Some(3)), @"
        iteration 3, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
-       somebody says with `tachikoma done` that the work is complete: at last
+       `tachikoma done` claims that the work is complete: at last
        succeeded after 1 s
     => gates run (tests, lint): completion is claimed by `tachikoma done` (at last)
        the gate `tests` passed after 7 ms; the gate `lint` passed after 7 ms
@@ -88,7 +88,6 @@ fn a_false_claim_is_told_with_who_made_it_and_what_spoke_against_it() {
     assert_eq!(inputs["gates"][0]["passed"], false);
     assert_eq!(inputs["gates"][1]["passed"], true);
     assert_eq!(inputs["claims"][0]["by"], "promise");
-    assert_eq!(inputs["stop_conditions.confirmations"], 1);
 }
 
 #[test]
@@ -108,19 +107,19 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
        iteration 1, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
        succeeded after 0 s
-    => objectives are read and stop scripts asked before anything is judged
+    => objectives are read and stop scripts run
        1 of 2 objectives are ticked
        worth 10 of 100: 10 for 1 objective ticked
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); no claim of completion
     => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
-    => waited 5 s: iteration_delay
+    => waits: iteration_delay is 5 s
     => went on with iteration 2
     ");
     assert_snapshot!(told(&play, Some(2)), @"
        iteration 2, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
        succeeded after 0 s; it claims that the work is complete
-    => objectives are read and stop scripts asked before anything is judged
+    => objectives are read and stop scripts run
        2 of 2 objectives are ticked
     => gates run (tests): completion is claimed by the agent's promise, the objectives, all of which are ticked
     => that is given up: the gates did not end in time
@@ -134,7 +133,7 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
        iteration 3, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
        succeeded after 0 s
-    => objectives are read and stop scripts asked before anything is judged
+    => objectives are read and stop scripts run
        the stop script `ask.sh` ends the loop: words
     => the loop has to end: the stop script `ask.sh` ended the loop: words
     => the loop ended: the stop script `ask.sh` ended the loop: words
@@ -167,15 +166,15 @@ fn a_stop_while_gates_run_is_explained_as_the_end_of_the_loop() {
        iteration 1, attempt 1, session 1: the agent is launched
        agent  is up (pid 77)
        succeeded after 1 s; it claims that the work is complete
-    => what the loop changed is committed, as succeeded
+    => the changes of the loop are committed, as succeeded
        1 file changed, committed as 0000001
     => gates run (tests): completion is claimed by the agent's promise
     => stopped by the operator while gates ran (tests): the result was not waited for, and the next run repeats the check
-    => what the loop changed is committed, as end
+    => the changes of the loop are committed, as end
     => the loop ended: stopped by the operator
     ");
     play.hush().start();
-    assert!(play.told().contains("CheckStarted(claimed, gates"));
+    assert!(play.log().contains("CheckStarted(claimed, gates"));
 }
 
 #[test]
@@ -198,7 +197,7 @@ fn a_budget_that_ends_a_turn_in_the_middle_is_told_with_each_condition() {
        41 % of the subscription's window `five_hour` is used
     => a stop condition is met: $1.10 of $1.00 is spent (max_cost_usd)
     => the turn under way is not waited for, and the loop ends: $1.10 of $1.00 is spent (max_cost_usd)
-    => the turn is ended: a budget is used up; a tool call or an answer in flight may end first (session.graceful_timeout)
+    => the turn is ended: $1.10 of $1.00 is spent (max_cost_usd); a tool call or an answer in flight may end first (session.graceful_timeout)
        the agent is signalled: interrupt
        the agent reported failure: without a reason
        1 tool call (Bash 1), 2 calls of the model (1 300 tokens)
@@ -262,7 +261,7 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
 fn another_budget_ends_the_loop_where_it_is_used_up() {
     let play = spending(dollars(5_000_000));
     assert_snapshot!(differences(&replayed(&play, &priced(dollars(700_000)))), @"
-    2: went on | the turn interrupted | $0.7500 of $0.7000 is spent (max_cost_usd)
+    2: went on | the turn interrupted | the turn is ended: $0.7500 of $0.7000 is spent (max_cost_usd)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.750, 750 tokens, waited 5000 ms, open
     ");
@@ -271,7 +270,7 @@ fn another_budget_ends_the_loop_where_it_is_used_up() {
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(tokens))), @"
-    2: went on | the turn interrupted | 1000 of 1000 tokens are used (max_tokens)
+    2: went on | the turn interrupted | the turn is ended: 1000 of 1000 tokens are used (max_tokens)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.750, 1000 tokens, waited 5000 ms, open
     ");
@@ -280,7 +279,7 @@ fn another_budget_ends_the_loop_where_it_is_used_up() {
         ..Budgets::default()
     };
     assert_snapshot!(differences(&replayed(&play, &priced(duration))), @"
-    2: went on | the turn interrupted | it ran 32 s of 32 s (max_duration)
+    2: went on | the turn interrupted | the turn is ended: it ran 32 s of 32 s (max_duration)
     recorded: 4 iterations, 0 reboots, $1.500, 1500 tokens, waited 15000 ms, stopped by the operator
     replayed: 1 iterations, 0 reboots, $0.500, 500 tokens, waited 5000 ms, open
     ");
@@ -326,7 +325,7 @@ fn a_pattern_that_is_taken_away_ends_nothing() {
     let mut policy = talker();
     policy.stop_patterns = 2;
     let mut play = Play::up(policy);
-    let blocked = AgentEvent::TurnEnded(TurnEnd {
+    let blocked = AgentInput::TurnEnded(TurnEnd {
         success: true,
         stop_pattern: Some("^BLOCKED".to_owned()),
         ..TurnEnd::default()

@@ -32,7 +32,7 @@ fn every_frame_is_run_to_its_end_in_order() {
     play.launched().exited(0);
     play.hooks(HookPoint::IterationEnd, None);
     play.hooks(HookPoint::LoopEnd, None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), HooksStarted(loop_start) ! run loop_start
     0.0 hooks: HooksRan(loop_start, 1), SessionStarted(1), HooksStarted(session_start) ! run session_start
     0.0 hooks: HooksRan(session_start, 1), HooksStarted(iteration_start) ! run iteration_start
@@ -49,7 +49,7 @@ fn an_answer_of_another_point_is_not_theirs() {
     let mut play = Play::new(policy(&[HookPoint::LoopStart]));
     play.start().hush();
     play.hooks(HookPoint::LoopEnd, None);
-    insta::assert_snapshot!(play.told(), @"0.0 hooks: -");
+    insta::assert_snapshot!(play.log(), @"0.0 hooks: -");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn what_takes_too_long_is_given_up_and_what_fails_is_a_warning() {
     let mut play = Play::new(policy(&[HookPoint::LoopStart, HookPoint::IterationStart]));
     play.start().sleep();
     play.hooks(HookPoint::IterationStart, Some("exit 1"));
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), HooksStarted(loop_start) ! run loop_start
     30.0 wake: HooksRan(loop_start, they did not end in time), SessionStarted(1), HooksStarted(iteration_start) ! run iteration_start
     30.0 hooks: HooksRan(iteration_start, 1), Warned(the hook `hook.sh` (iteration_start) failed: exit 1), IterationStarted(1 attempt 1) ! launch
@@ -69,7 +69,7 @@ fn exit_125_stops_the_loop() {
     let mut play = Play::new(policy(&[HookPoint::IterationStart]));
     play.start();
     play.hooks(HookPoint::IterationStart, Some("exit 125"));
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), SessionStarted(1), HooksStarted(iteration_start) ! run iteration_start
     0.0 hooks: HooksRan(iteration_start, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish
     ");
@@ -83,7 +83,7 @@ fn exit_125_beside_an_agent_ends_its_turn() {
     });
     play.exited(1).sleep().launched().hush();
     play.hooks(HookPoint::Error, Some("exit 125"));
-    insta::assert_snapshot!(play.told(), @"1.0 hooks: HooksRan(error, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt");
+    insta::assert_snapshot!(play.log(), @"1.0 hooks: HooksRan(error, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt");
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn a_stop_does_not_wait_for_hooks_but_has_those_at_the_end() {
     let mut play = Play::up(policy(&points));
     play.exited(0).hush();
     play.stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.told(), @"0.0 stop: HooksRan(iteration_end, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
-    // Told again, it does not wait for these either.
+    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(iteration_end, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
+    // After a second request it does not wait for these either.
     play.stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.told(), @"0.0 stop: HooksRan(loop_end, the loop is to stop), Stopped(stopped by the operator) ! finish ! ok: stopped");
+    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(loop_end, the loop is to stop), Stopped(stopped by the operator) ! finish ! ok: stopped");
 }
 
 #[test]
@@ -104,22 +104,22 @@ fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
     let begin = || {
         let mut play = Play::new(policy(&points));
         play.start().hush();
-        play.wish("stop by a hook", OperatorRequest::StopAfterHooks);
+        play.request("stop by a hook", OperatorRequest::StopAfterHooks);
         play
     };
     let mut heard = begin();
     heard.hooks(HookPoint::IterationStart, None);
-    insta::assert_snapshot!(heard.told(), @"
+    insta::assert_snapshot!(heard.log(), @"
     0.0 stop by a hook: StopRequested(stopped by the operator) ! ok: stops when the hooks have run
     0.0 hooks: HooksRan(iteration_start, 1), HooksStarted(loop_end) ! run loop_end
     ");
     let mut late = begin();
     late.hush().sleep();
-    insta::assert_snapshot!(late.told(), @"30.0 wake: HooksRan(iteration_start, they did not end in time), HooksStarted(loop_end) ! run loop_end");
+    insta::assert_snapshot!(late.log(), @"30.0 wake: HooksRan(iteration_start, they did not end in time), HooksStarted(loop_end) ! run loop_end");
     // The operator does not wait for it.
     let mut operator = begin();
     operator.hush().stop(Urgency::Graceful);
-    insta::assert_snapshot!(operator.told(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
+    insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn one_in_a_hurry_gives_hooks_at_the_end_five_seconds() {
     let mut play = Play::up(policy(&points));
     play.shutdown(15, Urgency::Now).exited(0).hush();
     play.sleep();
-    insta::assert_snapshot!(play.told(), @"5.0 wake: HooksRan(loop_end, they did not end in time), Stopped(stopped by SIGTERM) ! finish");
+    insta::assert_snapshot!(play.log(), @"5.0 wake: HooksRan(loop_end, they did not end in time), Stopped(stopped by SIGTERM) ! finish");
 }
 
 #[test]
@@ -140,13 +140,13 @@ fn a_pause_follows_the_hooks_and_a_skip_goes_on_without_them() {
     play.exited(0).hush();
     play.pause(Urgency::Graceful);
     play.hooks(HookPoint::IterationEnd, None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested ! ok: pauses when the hooks have run
     0.0 hooks: HooksRan(iteration_end, 1), Paused(delay 5s)
     ");
     play.resume().sleep().launched().exited(0).hush();
     play.skip();
-    insta::assert_snapshot!(play.told(), @"5.0 skip: HooksRan(iteration_end, the operator called them off), WaitStarted(delay 5s) ! ok: goes on without the hooks");
+    insta::assert_snapshot!(play.log(), @"5.0 skip: HooksRan(iteration_end, the operator called them off), WaitStarted(delay 5s) ! ok: goes on without the hooks");
 }
 
 #[test]
@@ -156,12 +156,12 @@ fn a_runner_that_dies_over_hooks_leaves_them_to_the_next() {
     play.exited(0).hush();
     play.crash();
     play.hooks(HookPoint::IterationEnd, None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), HooksStarted(iteration_end) ! run iteration_end
     0.0 hooks: HooksRan(iteration_end, 1), HooksStarted(loop_end) ! run loop_end
     ");
     play.crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), HooksStarted(loop_end) ! run loop_end");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), HooksStarted(loop_end) ! run loop_end");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_pause_outlives_the_hooks_of_a_new_runner() {
     play.hooks(HookPoint::LoopStart, None);
     play.launched().pause(Urgency::Graceful).exited(0).hush();
     play.crash().hooks(HookPoint::LoopStart, None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), HooksStarted(loop_start) ! run loop_start
     0.0 hooks: HooksRan(loop_start, 1)
     ");
@@ -194,7 +194,7 @@ fn a_rollback_while_hooks_at_the_end_run_takes_the_end_back() {
     };
     play.input("note", note);
     play.hooks(HookPoint::LoopEnd, None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 note: Noted(rolled back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
     0.0 hooks: HooksRan(loop_end, 1), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
     ");
@@ -209,7 +209,7 @@ fn pause_and_reboot_are_refused_in_a_check_when_a_hook_has_stopped_the_loop() {
     play.hush().exited(1);
     play.hooks(HookPoint::Error, Some("exit 125"));
     play.pause(Urgency::Graceful).reboot();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), CheckStarted(asking within 40s) ! run error ! ask
     0.0 hooks: HooksRan(error, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125)
     0.0 pause: - ! refused in running: the loop is stopping
@@ -228,7 +228,7 @@ fn a_reboot_that_a_new_runner_takes_up_is_not_requested_twice() {
     play.launched().named("one").resulted(true).reboot();
     play.hush().crash().reboot();
     play.hooks(HookPoint::LoopStart, None);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), SessionEnded(1), SessionStarted(2), HooksStarted(loop_start) ! run loop_start
     0.0 reboot: - ! ok: reboots when the hooks have run
     0.0 hooks: HooksRan(loop_start, 1), RebootCompleted(1 to 2), WaitStarted(delay 5s)

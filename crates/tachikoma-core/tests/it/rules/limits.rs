@@ -35,7 +35,7 @@ fn a_service_that_lifts_a_limit_late_is_asked_again_with_growing_margins() {
         play.failed("resets at one", reset.clone()).sleep();
     }
     play.resulted(true);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: resets at one; streak 1), WaitStarted(usage_limit 3605s)
     3605.0 wake: IterationStarted(1 attempt 2) ! prompt
     3605.0 failed: TurnResulted(false), IterationLimited(1 attempt 2: resets at one; streak 2), WaitStarted(usage_limit 10s)
@@ -60,7 +60,7 @@ fn a_limit_is_waited_for_to_its_end_and_the_iteration_is_owed() {
     let problem = limited(&play, Some(7200));
     play.failed("you have hit your limit", problem);
     play.crash().sleep().launched().resulted(true);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: you have hit your limit; streak 1), WaitStarted(usage_limit 7205s)
     0.0 start: Started(after crash), WaitStarted(usage_limit 7205s)
     7205.0 wake: IterationStarted(1 attempt 2) ! launch in one
@@ -85,7 +85,7 @@ fn a_limit_without_an_end_is_waited_for_longer_each_time() {
     });
     play.failed("a moment that is over says nothing", over)
         .skip();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 failed: TurnResulted(false), IterationLimited(1 attempt 1: overloaded; streak 1), WaitStarted(usage_limit 30s)
     30.0 wake: IterationStarted(1 attempt 2) ! prompt
     30.0 failed: TurnResulted(false), IterationLimited(1 attempt 2: overloaded; streak 2), WaitStarted(usage_limit 60s)
@@ -123,7 +123,7 @@ fn an_outage_of_hours_is_waited_for_and_uses_up_no_iteration() {
     }
     assert!(play.moment().since(began) > Duration::from_secs(3600));
     play.resulted(true);
-    let told = play.told();
+    let told = play.log();
     let lines: Vec<&str> = told.lines().collect();
     insta::assert_snapshot!([&lines[..4], &lines[lines.len() - 3..]].concat().join("\n"), @"
     0.0 failed: TurnResulted(false), IterationLimited(2 attempt 1: Connection refused; streak 1), WaitStarted(outage 5s)
@@ -160,7 +160,7 @@ fn a_service_that_was_never_reached_ends_the_loop_after_ten_minutes() {
             play.sleep();
         }
     }
-    insta::assert_snapshot!(play.told(), @"600.0 failed: TurnResulted(false), IterationLimited(1 attempt 8: Connection refused; streak 8), StopRequested(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop), Error(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop) ! finish");
+    insta::assert_snapshot!(play.log(), @"600.0 failed: TurnResulted(false), IterationLimited(1 attempt 8: Connection refused; streak 8), StopRequested(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop), Error(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop) ! finish");
     // Another start has its ten minutes too.
     play.start().launched().hush();
     play.failed("Connection refused", Some(Problem::Unreachable));
@@ -179,7 +179,7 @@ fn an_outage_ends_the_loop_when_it_lasts_longer_than_max_outage() {
             .sleep();
     }
     play.failed("no route to host", Some(Problem::Unreachable));
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 failed: TurnResulted(false), IterationLimited(2 attempt 1: no route to host; streak 1), WaitStarted(outage 5s)
     5.0 wake: IterationStarted(2 attempt 2) ! prompt
     5.0 failed: TurnResulted(false), IterationLimited(2 attempt 2: no route to host; streak 2), WaitStarted(outage 7s)
@@ -194,7 +194,7 @@ fn a_conversation_that_cannot_go_on_is_replaced_at_once_and_asked_for_nothing() 
     play.named("one").resulted(true).hush();
     play.failed("Prompt is too long", Some(Problem::Poisoned));
     play.exited(0).opened().sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 failed: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed: Prompt is too long; streak 1), RebootRequested(the conversation cannot go on: the agent reported that its turn failed: Prompt is too long), RebootStarted(the conversation cannot go on: the agent reported that its turn failed: Prompt is too long), ClosingStarted(within 10s) ! close
     0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     0.0 launched: AgentLaunched(77)
@@ -210,14 +210,14 @@ fn an_attempt_that_was_cut_is_repeated_at_once_in_its_conversation_and_is_no_fai
     play.died("the server was lost", Some(Problem::Cut));
     play.launched();
     play.failed("no such conversation", Some(Problem::Cut));
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 died: AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch in one
     0.0 launched: AgentLaunched(77)
     0.0 failed: TurnResulted(false), AttemptCut(1 attempt 2), IterationStarted(1 attempt 3) ! prompt
     ");
     assert_eq!(play.state.failure_streak, 0);
     assert_eq!(play.state.session.fast_failures, 0);
-    // Where nobody supervises what is lost, this is the bound.
+    // Without a supervisor of the server, this is the limit.
     play.hush();
     for _ in 0..40 {
         play.failed("lost again", Some(Problem::Cut));
@@ -236,13 +236,13 @@ fn three_failures_at_once_are_the_conversations_fault() {
     for _ in 0..3 {
         play.seconds(2).failed("hm", None).sleep();
     }
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     2.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: hm; streak 1), WaitStarted(backoff 1s)
     3.0 wake: IterationStarted(2 attempt 1) ! prompt
     5.0 failed: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed: hm; streak 2), WaitStarted(backoff 2s)
     7.0 wake: IterationStarted(3 attempt 1) ! prompt
     9.0 failed: TurnResulted(false), IterationFailed(3: the agent reported that its turn failed: hm; streak 3), RebootRequested(the conversation cannot go on: 3 iterations failed at once: the agent reported that its turn failed: hm), RebootStarted(the conversation cannot go on: 3 iterations failed at once: the agent reported that its turn failed: hm), ClosingStarted(within 10s) ! close
-    19.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    19.0 wake: AgentSignaled(terminate 5s) ! signal terminate
     ");
     let mut slow = Play::up(session());
     slow.named("one");
@@ -267,7 +267,7 @@ fn without_reboots_a_broken_conversation_stays_a_failure() {
     });
     play.named("one").hush();
     play.failed("Prompt is too long", Some(Problem::Poisoned));
-    insta::assert_snapshot!(play.told(), @"0.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Prompt is too long; streak 1), WaitStarted(backoff 1s)");
+    insta::assert_snapshot!(play.log(), @"0.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Prompt is too long; streak 1), WaitStarted(backoff 1s)");
 }
 
 #[test]
@@ -276,19 +276,19 @@ fn what_no_loop_can_mend_ends_it_with_advice() {
     play.named("one").hush();
     let advice = "log in with `claude /login`".to_owned();
     play.failed("Not logged in", Some(Problem::Permanent { advice }));
-    insta::assert_snapshot!(play.told(), @"0.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Not logged in; streak 1), StopRequested(the agent reported that its turn failed: Not logged in; log in with `claude /login`), Error(the agent reported that its turn failed: Not logged in; log in with `claude /login`) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 failed: TurnResulted(false), IterationFailed(1: the agent reported that its turn failed: Not logged in; streak 1), StopRequested(the agent reported that its turn failed: Not logged in; log in with `claude /login`), Error(the agent reported that its turn failed: Not logged in; log in with `claude /login`) ! finish");
 }
 
 #[test]
 fn an_agent_that_closes_its_output_and_lives_on_is_ended() {
     let mut play = Play::up(session());
     play.named("one").hush();
-    play.event("stream ended", tachikoma_core::AgentEvent::StreamEnded);
+    play.event("stream ended", tachikoma_core::AgentInput::StreamEnded);
     play.sleep().sleep().killed(15);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 stream ended: StreamEnded
-    30.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    40.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    30.0 wake: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
+    40.0 wake: AgentSignaled(terminate 5s) ! signal terminate
     40.0 killed 15: IterationFailed(1: the agent closed its output and did not end; streak 1), WaitStarted(backoff 1s)
     ");
 }

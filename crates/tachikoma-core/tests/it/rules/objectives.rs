@@ -5,7 +5,7 @@ use tachikoma_core::{Answers, ObjectivesSeen, Outcome};
 use super::completion::with_objectives;
 use crate::play::Play;
 
-/// A loop that began with these objectives, and whose first agent is up.
+/// A loop that began with these objectives, with its first agent running.
 fn begun(markdown: &str) -> Play {
     let mut play = Play::new(with_objectives());
     play.start().objectives(markdown).launched();
@@ -28,7 +28,7 @@ fn all_objectives_ticked_is_a_claim_and_an_open_one_refuses_every_other() {
         .objectives("- [x] a\n- [ ] b\n- [ ] c\n- [ ] d\n- [ ] e\n");
     play.sleep().launched().exited(0);
     play.objectives("- [x] a\n- [x] b\n- [x] c\n- [x] d\n- [x] e\n");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), CheckStarted(asking within 10s) ! ask
     0.0 answered: ConditionsAnswered(0 of 5), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
@@ -63,7 +63,7 @@ fn what_was_ticked_before_the_loop_is_no_claim_and_neither_is_a_failed_attempt()
 fn boxes_that_are_taken_away_are_not_done() {
     let mut play = begun("- [ ] a\n- [ ] b\n- [ ] c\n");
     play.hush().exited(0).objectives("- [x] all\n");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 10s) ! ask
     0.0 answered: ConditionsAnswered(1 of 1), Warned(the objectives had 3 check boxes, and have 1), ClaimRefused(the objectives, all of which are ticked: the objectives had 3 check boxes, and have 1: what is taken away is not done), ProgressMeasured(1: 10), WaitStarted(delay 5s)
     ");
@@ -80,7 +80,7 @@ fn what_the_objectives_were_is_asked_once_and_again_where_a_runner_died_over_it(
     let mut play = Play::new(with_objectives());
     play.start().crash().objectives("- [ ] a\n").launched();
     play.crash().launched().exited(0).objectives("- [x] a\n");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), CheckStarted(asking within 10s) ! ask
     0.0 start: Started(after crash), CheckStarted(asking within 10s) ! ask
     0.0 answered: ConditionsAnswered(0 of 1), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
@@ -100,7 +100,7 @@ fn objectives_that_vanish_are_warned_of_once_and_refuse_claims() {
     play.sleep().launched().claimed().answers(gone());
     play.sleep().launched().exited(0).objectives("no boxes\n");
     play.sleep().launched().claimed().objectives("no boxes\n");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), CheckStarted(asking within 10s) ! ask
     0.0 answered: ConditionsAnswered(read plan.md: no such file), Warned(the objectives are not known, and no claim of completion is believed until they are: read plan.md: no such file), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)

@@ -37,7 +37,7 @@ fn it_is_asked_before_the_first_iteration_and_after_each() {
     let mut play = Play::new(attended());
     play.start().answer(Choice::Continue).launched().exited(0);
     play.seconds(1).answer(Choice::Continue).sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), Asked(1: iteration 1 is about to begin? continue, reboot, edit, pause, stop within 600s)
     0.0 answer continue: Answered(1 continue by Operator), SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on
     0.0 launched: AgentLaunched(77)
@@ -51,14 +51,14 @@ fn it_is_asked_before_the_first_iteration_and_after_each() {
 fn nobody_there_is_a_pause_and_never_a_yes() {
     let mut play = Play::new(attended());
     play.start().sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), Asked(1: iteration 1 is about to begin? continue, reboot, edit, pause, stop within 600s)
     600.0 wake: Answered(1 pause by Default), Paused(-)
     ");
     assert_eq!(play.state.public(), LoopState::Paused);
     play.hush()
         .command("resume", tachikoma_core::LoopCommand::Resume);
-    insta::assert_snapshot!(play.told(), @"600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on");
+    insta::assert_snapshot!(play.log(), @"600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on");
     let mut endless = Play::new(Policy {
         question_timeout: Duration::ZERO,
         ..attended()
@@ -78,7 +78,7 @@ fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
     play.command("resume", tachikoma_core::LoopCommand::Resume);
     play.pause(Urgency::Graceful);
     play.command("resume", tachikoma_core::LoopCommand::Resume);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested ! ok: pauses after iteration 1
     0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
     0.0 resume: Resumed, Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: goes on
@@ -95,18 +95,18 @@ fn it_is_asked_about_the_last_iteration_too_unless_the_operator_stopped_it() {
     play.start().answer(Choice::Continue).launched().hush();
     play.exited(0).crash().answer(Choice::Edit);
     play.answer(Choice::Pause).resume();
-    let mut all = play.told();
+    let mut all = play.log();
     let mut stopped = Play::new(attended());
     stopped.start().answer(Choice::Continue).launched().hush();
     stopped.stop(Urgency::Graceful).exited(0);
-    all += &stopped.told();
+    all += &stopped.log();
     insta::assert_snapshot!(all, @"
     0.0 exited 0: IterationCompleted(1 succeeded), Asked(2: iteration 1 is over; `continue` ends the loop: the limit of 1 iteration is reached? continue, pause, stop within 600s)
     0.0 start: Started(after crash)
     0.0 answer edit: - ! refused in running: `edit` is no answer to question 2; these are: continue, pause, stop
     0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
     0.0 resume: Resumed, Completed(the limit of 1 iteration is reached) ! finish ! ok: goes on
-    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
     0.0 exited 0: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
     ");
 }
@@ -120,7 +120,7 @@ fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
         .answer(Choice::Rollback);
     let prompt = None;
     let choice = Choice::Edit;
-    play.wish(
+    play.request(
         "answer edit",
         OperatorRequest::Answer {
             id: None,
@@ -128,7 +128,7 @@ fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
             prompt,
         },
     );
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 answer continue: - ! refused in running: question 7 is not open any more; question 1 is
     0.0 answer yes: - ! refused in running: `yes` is no answer to question 1; these are: continue, reboot, edit, pause, stop
     0.0 answer rollback: - ! refused in running: `rollback` is no answer to question 1; these are: continue, reboot, edit, pause, stop
@@ -137,7 +137,7 @@ fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
     assert!(play.state.question().is_some());
     play.answer_to(Some(1), Choice::Continue);
     play.hush().answer(Choice::Continue);
-    insta::assert_snapshot!(play.told(), @"0.0 answer continue: - ! refused in running: nothing is asked");
+    insta::assert_snapshot!(play.log(), @"0.0 answer continue: - ! refused in running: nothing is asked");
 }
 
 #[test]
@@ -147,9 +147,9 @@ fn a_question_outlives_its_runner_with_its_number_and_its_time() {
     let before = play.state.question().cloned();
     play.hush().crash();
     assert_eq!(play.state.question().cloned(), before);
-    insta::assert_snapshot!(play.told(), @"100.0 start: Started(after crash)");
+    insta::assert_snapshot!(play.log(), @"100.0 start: Started(after crash)");
     play.seconds(1000).hush().crash();
-    insta::assert_snapshot!(play.told(), @"1100.0 start: Started(after crash), Answered(1 pause by Default), Paused(-)");
+    insta::assert_snapshot!(play.log(), @"1100.0 start: Started(after crash), Answered(1 pause by Default), Paused(-)");
 }
 
 fn hold(id: u32, writing: bool) -> OperatorRequest {
@@ -164,17 +164,17 @@ fn a_question_that_was_held_has_the_time_of_its_kind_again() {
     });
     reboot.start().launched().measured(900).resulted(true);
     reboot.exited(0).hush();
-    reboot.seconds(60).wish("hold", hold(1, true));
-    reboot.seconds(60).wish("let go", hold(1, false)).sleep();
-    let mut all = reboot.told();
+    reboot.seconds(60).request("hold", hold(1, true));
+    reboot.seconds(60).request("let go", hold(1, false)).sleep();
+    let mut all = reboot.log();
     let mut endless = Play::new(Policy {
         question_timeout: Duration::ZERO,
         ..attended()
     });
     endless.start().hush();
-    endless.wish("hold", hold(1, true));
-    endless.wish("let go", hold(1, false)).crash();
-    all += &endless.told();
+    endless.request("hold", hold(1, true));
+    endless.request("let go", hold(1, false)).crash();
+    all += &endless.log();
     insta::assert_snapshot!(all, @"
     60.0 hold: Held(1 until it is written) ! ok: the question waits
     120.0 let go: Held(1 for its whole time) ! ok: the question waits
@@ -189,16 +189,17 @@ fn a_question_that_was_held_has_the_time_of_its_kind_again() {
 fn a_question_whose_answer_is_being_written_waits_for_it() {
     let mut play = Play::new(attended());
     play.start().hush();
-    play.wish("hold", hold(7, true)).wish("hold", hold(1, true));
-    play.wish("hold", hold(1, true));
+    play.request("hold", hold(7, true))
+        .request("hold", hold(1, true));
+    play.request("hold", hold(1, true));
     let shown = |play: &Play| Status::of(&play.state, true).waiting.unwrap().until;
     assert_eq!(next_deadline(&play.policy, &play.state), None);
     assert_eq!(shown(&play), None);
-    play.seconds(3600).wish("let go", hold(1, false));
+    play.seconds(3600).request("let go", hold(1, false));
     assert_eq!(shown(&play), next_deadline(&play.policy, &play.state));
-    play.seconds(590).wish("hold", hold(1, true)).crash();
+    play.seconds(590).request("hold", hold(1, true)).crash();
     play.sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 hold: - ! refused in running: question 7 is not open any more
     0.0 hold: Held(1 until it is written) ! ok: the question waits
     0.0 hold: - ! ok: the question waits
@@ -218,15 +219,15 @@ fn commands_act_while_a_question_is_open() {
         play
     };
     let mut all = String::new();
-    all += &open().pause(Urgency::Graceful).told();
-    all += &open().stop(Urgency::Graceful).told();
+    all += &open().pause(Urgency::Graceful).log();
+    all += &open().stop(Urgency::Graceful).log();
     all += &open()
         .command("skip", tachikoma_core::LoopCommand::SkipIteration)
-        .told();
-    all += &open().reboot().told();
+        .log();
+    all += &open().reboot().log();
     all += &open()
-        .wish("attend off", OperatorRequest::Attend { on: false })
-        .told();
+        .request("attend off", OperatorRequest::Attend { on: false })
+        .log();
     insta::assert_snapshot!(all, @"
     0.0 pause: Paused(delay 5s) ! ok: paused
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
@@ -257,15 +258,15 @@ fn a_work_tree_that_is_being_brought_back_is_waited_for() {
         let iteration = 1;
         let result = Ok("it is back".to_owned());
         play.input("back", Input::RolledBack { iteration, result })
-            .told()
+            .log()
     };
     let mut all = String::new();
     all += &back(rolling().stop(Urgency::Graceful).stop(Urgency::Now));
     all += &back(rolling().pause(Urgency::Now));
     all += &back(rolling().reboot());
     all += &back(rolling().crash());
-    all += &rolling().seconds(10_000).crash().told();
-    all += &rolling().sleep().told();
+    all += &rolling().seconds(10_000).crash().log();
+    all += &rolling().sleep().log();
     let kill = Urgency::Kill;
     all += &rolling()
         .input(
@@ -275,7 +276,7 @@ fn a_work_tree_that_is_being_brought_back_is_waited_for() {
                 urgency: kill,
             },
         )
-        .told();
+        .log();
     insta::assert_snapshot!(all, @"
     0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
     0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
@@ -299,7 +300,7 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     yes.start();
     redline(&mut yes);
     yes.answer(Choice::Yes);
-    insta::assert_snapshot!(yes.told(), @"
+    insta::assert_snapshot!(yes.log(), @"
     0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%)
@@ -320,7 +321,7 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     }
     no.hush();
     redline(&mut no);
-    insta::assert_snapshot!(no.told(), @"
+    insta::assert_snapshot!(no.log(), @"
     0.0 launched: AgentLaunched(77)
     0.0 measured 900: -
     0.0 resulted true: TurnResulted(true)
@@ -331,7 +332,7 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     nobody.start();
     redline(&mut nobody);
     nobody.hush().sleep();
-    insta::assert_snapshot!(nobody.told(), @"600.0 wake: Answered(1 pause by Default), Paused(-)");
+    insta::assert_snapshot!(nobody.log(), @"600.0 wake: Answered(1 pause by Default), Paused(-)");
 }
 
 #[test]
@@ -350,7 +351,7 @@ fn the_question_about_a_reboot_has_the_figures_of_now() {
         .resulted(true)
         .exited(0);
     play.answer(Choice::Yes);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 launched: AgentLaunched(77)
     0.0 measured 930: ContextMeasured(93%)
     0.0 resulted true: TurnResulted(true)
@@ -366,8 +367,8 @@ fn with_a_full_context_there_is_no_no() {
     play.measured(990).exited(0).answer(Choice::No);
     play.command("skip", tachikoma_core::LoopCommand::SkipIteration);
     play.reboot();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 measured 990: ContextMeasured(99%), RebootRequested(context at 99%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    0.0 measured 990: ContextMeasured(99%), RebootRequested(context at 99%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 exited 0: IterationCompleted(1 handed over, needs reboot), Asked(1: a fresh session is due: context at 99%? yes, pause, stop within 600s)
     0.0 answer no: - ! refused in running: `no` is no answer to question 1; these are: yes, pause, stop
     0.0 skip: - ! refused in running: the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`
@@ -398,7 +399,7 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
         "nothing before the attempt begins"
     );
     play.sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 tell: Told(1: look at b) ! ok: the agent is told with its next tool call, or with the next prompt
     0.0 tool: ToolStarted(t), PassedOn(1) ! tell look at b
     0.0 tell: Told(2: and at c), PassedOn(2) ! tell and at c ! ok: the agent is told while its tool runs

@@ -1,6 +1,6 @@
 //! Words of the agent that end the loop.
 
-use tachikoma_core::{AgentEvent, Exit, Policy, TurnEnd};
+use tachikoma_core::{AgentInput, Exit, Policy, TurnEnd};
 
 use super::stream;
 use crate::play::{Play, exited};
@@ -12,8 +12,8 @@ fn patterns() -> Policy {
     }
 }
 
-fn blocked(success: bool) -> AgentEvent {
-    AgentEvent::TurnEnded(TurnEnd {
+fn blocked(success: bool) -> AgentInput {
+    AgentInput::TurnEnded(TurnEnd {
         success,
         stop_pattern: Some("^BLOCKED".to_owned()),
         ..TurnEnd::default()
@@ -25,7 +25,7 @@ fn words_end_the_loop_behind_their_iteration_and_not_for_ever() {
     let mut play = Play::up(patterns());
     play.hush().event("blocked", blocked(true)).exited(0);
     play.start().launched().resulted(true).exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 blocked: TurnResulted(true), StopPatternMatched(^BLOCKED)
     0.0 exited 0: IterationCompleted(1 succeeded), StopConditionTriggered(stop_on_patterns), Stopped(the agent's words match the pattern `^BLOCKED` (stop_on_patterns)) ! finish
     0.0 start: Started(after condition), IterationStarted(2 attempt 1) ! launch
@@ -41,10 +41,10 @@ fn an_agent_without_results_is_heard_when_it_ends() {
         stop_patterns: 1,
         ..Policy::default()
     });
-    let AgentEvent::Exited { leftovers, .. } = exited(Exit::Code(0), false) else {
+    let AgentInput::Exited { leftovers, .. } = exited(Exit::Code(0), false) else {
         panic!("it exited")
     };
-    let event = AgentEvent::Exited {
+    let event = AgentInput::Exited {
         exit: Exit::Code(3),
         claimed: false,
         stop_pattern: Some("^BLOCKED".to_owned()),
@@ -53,5 +53,5 @@ fn an_agent_without_results_is_heard_when_it_ends() {
         problem: None,
     };
     play.hush().event("exited", event);
-    insta::assert_snapshot!(play.told(), @"0.0 exited: StopPatternMatched(^BLOCKED), IterationFailed(1: the agent ended with exit 3; streak 1), StopConditionTriggered(stop_on_patterns), Stopped(the agent's words match the pattern `^BLOCKED` (stop_on_patterns)) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 exited: StopPatternMatched(^BLOCKED), IterationFailed(1: the agent ended with exit 3; streak 1), StopConditionTriggered(stop_on_patterns), Stopped(the agent's words match the pattern `^BLOCKED` (stop_on_patterns)) ! finish");
 }

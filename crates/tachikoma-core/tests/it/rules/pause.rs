@@ -9,7 +9,7 @@ fn a_pause_lets_the_iteration_end_and_a_resumption_waits_out_the_delay() {
     let mut play = Play::up(Policy::default());
     play.hush().pause(Urgency::Graceful).exited(0).seconds(2);
     play.pause(Urgency::Graceful).resume().sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested ! ok: pauses after iteration 1
     0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
     2.0 pause: - ! ok: already paused
@@ -23,7 +23,7 @@ fn a_resumption_after_the_delay_goes_on_at_once() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().pause(Urgency::Graceful);
     play.seconds(60).wake().resume();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 pause: Paused(delay 5s) ! ok: paused
     60.0 wake: -
     60.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
@@ -34,8 +34,8 @@ fn a_resumption_after_the_delay_goes_on_at_once() {
 fn an_immediate_pause_interrupts_the_iteration() {
     let mut play = Play::up(Policy::default());
     play.hush().pause(Urgency::Now).killed(2).resume();
-    insta::assert_snapshot!(play.told(), @"
-    0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: pauses; iteration 1 is interrupted
+    insta::assert_snapshot!(play.log(), @"
+    0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: pauses; iteration 1 is interrupted
     0.0 killed 2: IterationCompleted(1 interrupted), Paused(-)
     0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
     ");
@@ -46,7 +46,7 @@ fn an_immediate_pause_interrupts_the_iteration() {
 fn a_pause_that_has_not_begun_can_be_withdrawn() {
     let mut play = Play::up(Policy::default());
     play.hush().pause(Urgency::Graceful).resume().exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested ! ok: pauses after iteration 1
     0.0 resume: PauseWithdrawn ! ok: goes on; the pause that was asked for is withdrawn
     0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
@@ -77,7 +77,7 @@ fn a_pause_waits_for_the_reboot() {
     let mut play = Play::up(Policy::default());
     play.exited(0).reboot().hush();
     play.pause(Urgency::Graceful);
-    insta::assert_snapshot!(play.told(), @"0.0 pause: Paused(delay 5s) ! ok: paused");
+    insta::assert_snapshot!(play.log(), @"0.0 pause: Paused(delay 5s) ! ok: paused");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_paused_loop_has_no_deadline_and_stays_paused_over_a_crash() {
     play.exited(0).pause(Urgency::Graceful).hush();
     assert_eq!(next_deadline(&play.policy, &play.state), None, "no polling");
     play.seconds(9).crash().wake().resume();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     9.0 start: Started(after crash)
     9.0 wake: -
     9.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
@@ -98,9 +98,9 @@ fn a_resumption_of_what_is_not_paused_says_what_to_do() {
     let mut play = Play::new(Policy::default());
     play.resume().start().hush().resume();
     play.stop(Urgency::Kill).killed(9).resume();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resume: - ! refused in running: the loop is not paused
-    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(kill 15s) ! signal kill ! ok: stops; iteration 1 is interrupted
+    0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(kill 15s) ! signal kill ! ok: stops; iteration 1 is interrupted
     0.0 killed 9: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
     0.0 resume: - ! refused in stopped: the loop is not live; `tachikoma run` goes on with it
     ");
@@ -110,8 +110,8 @@ fn a_resumption_of_what_is_not_paused_says_what_to_do() {
 fn a_skip_interrupts_the_iteration_and_goes_on() {
     let mut play = Play::up(Policy::default());
     play.hush().skip().killed(2);
-    insta::assert_snapshot!(play.told(), @"
-    0.0 skip: EndingRequested(skip within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
+    insta::assert_snapshot!(play.log(), @"
+    0.0 skip: EndingRequested(skip within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: skips iteration 1
     0.0 killed 2: IterationCompleted(1 skipped), IterationStarted(2 attempt 1) ! launch
     ");
     assert_eq!(play.state.stats.skipped, 1);
@@ -123,7 +123,7 @@ fn a_skip_ends_a_wait_and_is_refused_in_a_pause_and_a_reboot() {
     play.exited(1).hush().skip();
     play.exited(0).pause(Urgency::Graceful).skip();
     play.reboot().skip();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 skip: IterationStarted(2 attempt 1) ! launch ! ok: skips the wait
     0.0 exited 0: IterationCompleted(2 succeeded), WaitStarted(delay 5s)
     0.0 pause: Paused(delay 5s) ! ok: paused

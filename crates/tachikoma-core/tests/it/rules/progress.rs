@@ -5,7 +5,7 @@ use std::time::Duration;
 use tachikoma_core::policy::completion::GateRule;
 use tachikoma_core::policy::{AgentTraits, AutocommitRules};
 use tachikoma_core::{
-    AutocommitResult, Evidence, Input, Outcome, Policy, Problem, TestsReport, standing_in_the_way,
+    AutocommitResult, Evidence, Input, Outcome, Policy, Problem, TestsReport, completion_feedback,
 };
 
 use crate::play::{Play, gate};
@@ -40,7 +40,7 @@ fn iterate(play: &mut Play, changed: u32) {
     }
 }
 
-/// One whose agent lives from iteration to iteration, and says when the model's service takes nothing more for a while.
+/// A policy for an agent with one process for all iterations, which reports usage limits.
 fn in_a_session() -> Play {
     up(Policy {
         agent: AgentTraits {
@@ -69,7 +69,7 @@ fn a_loop_that_does_not_come_forward_ends_and_says_so() {
         iterate(&mut play, changed);
     }
     play.hush().exited(0).kept(0, 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     15.0 exited 0: IterationCompleted(4 succeeded), AutocommitStarted(iteration within 60s) ! survey
     15.0 kept: ProgressMeasured(4: 0), StopConditionTriggered(max_no_progress_iterations), Stopped(3 iterations in a row without progress (max_no_progress_iterations = 3)) ! finish
     ");
@@ -78,7 +78,7 @@ fn a_loop_that_does_not_come_forward_ends_and_says_so() {
         play.state.outcome(),
         Some(Outcome::Condition { .. })
     ));
-    // Whoever runs it again wants it to go on.
+    // An operator who runs it again wants it to go on.
     play.start();
     assert_eq!((play.state.iteration, streak(&play)), (5, 0));
 }
@@ -152,7 +152,7 @@ fn a_commit_of_what_was_left_is_no_progress_of_the_iteration_that_it_follows() {
     });
     play.skip().killed(2).kept(2, 0).launched();
     play.hush().exited(0).kept(0, 2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(2 succeeded), AutocommitStarted(iteration within no limit) ! commit iteration 2, succeeded, session 1, context unknown
     0.0 kept: AutocommitFinished(0 changed, 2 as 0000002, 0 left), ProgressMeasured(2: 0), WaitStarted(delay 5s)
     ");
@@ -177,7 +177,7 @@ fn what_a_limited_attempt_did_is_its_iterations_progress() {
     let mut play = in_a_session();
     limited(&mut play, 3);
     play.hush().resulted(true).kept(0, 0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     30.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), AutocommitStarted(iteration within 60s) ! survey
     30.0 kept: ProgressMeasured(1: 1), IterationStarted(2 attempt 1) ! prompt
     ");
@@ -305,7 +305,7 @@ fn tests_that_pass_and_objectives_that_are_ticked_are_progress_without_a_look() 
         "the next iteration begins with nothing"
     );
     assert_eq!(known.tests.as_ref().unwrap().failing, ["parse"]);
-    let told = standing_in_the_way(&play.state);
+    let told = completion_feedback(&play.state);
     assert!(
         told.contains("## Failing tests (1 of 4, after iteration 2)\n\n- parse\n"),
         "{told}"

@@ -1,4 +1,4 @@
-//! Reboots of an agent whose process lives for one turn: when a session is replaced.
+//! Reboots of an agent with one process per turn: when a session is replaced.
 
 use tachikoma_core::policy::RebootRules;
 use tachikoma_core::{LoopEvent, Policy, Record, SessionNo, Urgency};
@@ -17,9 +17,9 @@ fn rules(rules: RebootRules) -> Policy {
 fn the_redline_is_reached_at_the_threshold() {
     let mut play = Play::up(stream());
     play.hush().measured(849).measured(850).killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 measured 849: ContextMeasured(84.9%)
-    0.0 measured 850: ContextMeasured(85%), RebootRequested(context at 85%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 measured 850: ContextMeasured(85%), RebootRequested(context at 85%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 85%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }
@@ -29,17 +29,17 @@ fn a_reboot_waits_for_the_tool_call_in_flight_unless_it_is_immediate() {
     let mut play = Play::up(stream());
     play.tool("a").hush().measured(900).measured(910);
     play.seconds(2).tool_ended("a");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 30s)
     0.0 measured 910: ContextMeasured(91%)
-    2.0 tool ended: ToolEnded(a), RungClimbed(interrupt 10s) ! signal interrupt
+    2.0 tool ended: ToolEnded(a), AgentSignaled(interrupt 10s) ! signal interrupt
     ");
     let mut play = Play::up(rules(RebootRules {
         immediate: true,
         ..RebootRules::default()
     }));
     play.tool("a").hush().measured(900);
-    insta::assert_snapshot!(play.told(), @"0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt");
+    insta::assert_snapshot!(play.log(), @"0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt");
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn an_iteration_that_was_handed_over_counts_toward_the_limit_but_not_as_failure(
         ..stream()
     });
     play.hush().measured(900).killed(2);
-    insta::assert_snapshot!(play.told(), @"
-    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 killed 2: IterationCompleted(1 handed over, needs reboot), Completed(the limit of 1 iteration is reached) ! finish
     ");
     assert_eq!(play.state.stats.handed_over, 1);
@@ -62,7 +62,7 @@ fn a_reboot_of_a_paused_loop_keeps_it_paused() {
     let mut play = Play::up(Policy::default());
     play.exited(0).pause(Urgency::Graceful).hush();
     play.reboot();
-    insta::assert_snapshot!(play.told(), @"0.0 reboot: PauseRequested, RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(delay 5s) ! ok: reboots and stays paused");
+    insta::assert_snapshot!(play.log(), @"0.0 reboot: PauseRequested, RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(delay 5s) ! ok: reboots and stays paused");
 }
 
 #[test]
@@ -73,9 +73,9 @@ fn a_forced_reboot_hands_the_iteration_over_and_passes_enabled() {
         ..RebootRules::default()
     }));
     play.hush().measured(990).reboot().killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 measured 990: ContextMeasured(99%)
-    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: reboots; iteration 1 is handed over
+    0.0 reboot: RebootRequested(asked for by the operator), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: reboots; iteration 1 is handed over
     0.0 killed 2: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch
     ");
 }
@@ -88,8 +88,8 @@ fn reboots_that_are_used_up_end_in_an_error_with_advice() {
     }));
     play.measured(900).killed(2).launched().hush();
     play.measured(900).killed(2);
-    insta::assert_snapshot!(play.told(), @"
-    0.0 measured 900: ContextMeasured(90%), RebootVerified(its first reading is 90.0 %, which is not below the redline of 85.0 %), StopRequested(a reboot is needed (context at 90%), but all 1 are used up (max_restarts = 1); make the task smaller, or raise max_restarts), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    0.0 measured 900: ContextMeasured(90%), RebootVerified(its first reading is 90.0 %, which is not below the redline of 85.0 %), StopRequested(a reboot is needed (context at 90%), but all 1 are used up (max_restarts = 1); make the task smaller, or raise max_restarts), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 killed 2: IterationCompleted(2 interrupted), Error(a reboot is needed (context at 90%), but all 1 are used up (max_restarts = 1); make the task smaller, or raise max_restarts) ! finish
     ");
 }
@@ -103,7 +103,7 @@ fn a_count_of_iterations_is_asked_between_iterations_and_never_cuts_one() {
     play.hush().resulted(true).exited(0);
     play.sleep().launched().measured(500);
     play.resulted(true).exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted true: TurnResulted(true)
     0.0 exited 0: IterationCompleted(1 succeeded), RebootRequested(1 iteration in this session), RebootStarted(1 iteration in this session), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
@@ -119,14 +119,14 @@ fn a_session_that_is_due_for_a_reboot_gets_it_before_the_next_run_prompts_it() {
     let mut play = Play::up(stream());
     play.measured(900).stop(Urgency::Now).killed(2).hush();
     play.start();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after operator), RebootStarted(context at 90%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after operator), RebootStarted(context at 90%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch");
     let mut play = Play::up(rules(RebootRules {
         after_iterations: Some(1),
         ..RebootRules::default()
     }));
     play.resulted(true).exited(0).stop(Urgency::Now).hush();
     play.start();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after operator), IterationStarted(2 attempt 1) ! launch");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after operator), IterationStarted(2 attempt 1) ! launch");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! An agent whose process outlives its turns: prompts, steering, and reboots stage by stage.
+//! An agent with one process for all turns: prompts, steering, and reboots stage by stage.
 
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{AgentEvent, HookPoint, Policy, RebootResult, SessionNo, Urgency};
+use tachikoma_core::{AgentInput, HookPoint, Policy, RebootResult, SessionNo, Urgency};
 
 use crate::play::Play;
 
@@ -46,7 +46,7 @@ fn a_turn_ends_with_its_result_and_the_next_prompt_goes_to_the_same_process() {
         .resulted(false)
         .exited(3);
     play.sleep().launched().named("one");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 named: SessionNamed(one)
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), IterationStarted(2 attempt 1) ! prompt
     0.0 resulted false: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed; streak 1), WaitStarted(backoff 1s)
@@ -64,7 +64,7 @@ fn a_process_that_ends_between_two_turns_is_replaced_in_the_same_conversation() 
         ..session()
     });
     play.named("one").resulted(true).hush().exited(0).sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: AgentExited(exit 0)
     5.0 wake: IterationStarted(2 attempt 1) ! launch in one
     ");
@@ -76,21 +76,21 @@ fn the_agent_is_advised_once_and_the_redline_waits_for_the_tool_boundary() {
     play.named("one").hush();
     play.answering(699).answering(700).measured(720).tool("a");
     play.answering(860).seconds(1).tool_ended("a").measured(861);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 answering 699: ContextMeasured(69.9%)
     0.0 answering 700: ContextMeasured(70%)
     0.0 measured 720: ContextMeasured(72%)
     0.0 tool: ToolStarted(a), WrapUpAdvised(72%) ! advise 72%
     0.0 answering 860: ContextMeasured(86%), RebootRequested(context at 86%), EndingRequested(hand over within 30s)
     1.0 tool ended: ToolEnded(a)
-    1.0 measured 861: ContextMeasured(86.1%), RungClimbed(interrupt 5s) ! signal interrupt
+    1.0 measured 861: ContextMeasured(86.1%), AgentSignaled(interrupt 5s) ! signal interrupt
     ");
     play.hush()
         .resulted(false)
         .said("b is left")
         .exited(0)
         .opened();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     1.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     1.0 said: TurnResulted(true), HandOffWritten(b is left), ClosingStarted(within 10s) ! close
     1.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
@@ -103,7 +103,7 @@ fn the_agent_is_advised_once_and_the_redline_waits_for_the_tool_boundary() {
 fn a_turn_that_ends_by_itself_before_the_boundary_is_no_hand_over() {
     let mut play = Play::up(session());
     play.named("one").answering(860).hush().resulted(true);
-    insta::assert_snapshot!(play.told(), @"0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off");
+    insta::assert_snapshot!(play.log(), @"0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn no_hand_off_is_asked_for_in_a_full_window_in_an_immediate_reboot_or_without_p
         let mut play = Play::up(policy);
         play.named("one").measured(tokens).hush().resulted(false);
         insta::allow_duplicates! {
-            insta::assert_snapshot!(play.told().replace("100%", "86%"), @"0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), ClosingStarted(within 10s) ! close");
+            insta::assert_snapshot!(play.log().replace("100%", "86%"), @"0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), ClosingStarted(within 10s) ! close");
         }
     }
 }
@@ -138,7 +138,7 @@ fn a_hand_off_that_does_not_come_is_done_without() {
         .hush()
         .sleep()
         .exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
     120.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     ");
@@ -148,7 +148,7 @@ fn a_hand_off_that_does_not_come_is_done_without() {
         .resulted(false)
         .hush()
         .resulted(false);
-    insta::assert_snapshot!(play.told(), @"0.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! close");
+    insta::assert_snapshot!(play.log(), @"0.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! close");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn the_first_reading_of_the_fresh_session_proves_the_reboot() {
         .named("two")
         .measured(100)
         .measured(120);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 named: SessionNamed(two)
     0.0 measured 100: ContextMeasured(10%), RebootVerified(10%)
     0.0 measured 120: ContextMeasured(12%)
@@ -189,14 +189,14 @@ fn two_reboots_in_a_row_that_change_nothing_end_the_loop_with_advice() {
         .named("three")
         .measured(880)
         .resulted(false);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 named: SessionNamed(three)
-    0.0 measured 880: ContextMeasured(88%), RebootVerified(its first reading is 88.0 %, which is not below the redline of 85.0 %), StopRequested(2 reboots in a row changed nothing (its first reading is 88.0 %, which is not below the redline of 85.0 %): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    0.0 measured 880: ContextMeasured(88%), RebootVerified(its first reading is 88.0 %, which is not below the redline of 85.0 %), StopRequested(2 reboots in a row changed nothing (its first reading is 88.0 %, which is not below the redline of 85.0 %): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(3 interrupted), Error(2 reboots in a row changed nothing (its first reading is 88.0 %, which is not below the redline of 85.0 %): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes) ! finish
     ");
     let mut play = up_to_the_opening(session());
     play.opened().hush().named("one");
-    insta::assert_snapshot!(play.told(), @"0.0 named: SessionNamed(one), RebootVerified(the agent went on in the same conversation)");
+    insta::assert_snapshot!(play.log(), @"0.0 named: SessionNamed(one), RebootVerified(the agent went on in the same conversation)");
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn a_reboot_that_comes_too_soon_is_pending_and_its_hand_off_is_asked_for_at_once
     play.opened().named("two").measured(100).hush();
     play.seconds(100).measured(860).resulted(true);
     play.seconds(200).measured(870).resulted(false);
-    insta::assert_snapshot!(play.told(), @"
-    100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted true: TurnResulted(true), IterationCompleted(2 succeeded, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     300.0 measured 870: ContextMeasured(87%)
     300.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! close
@@ -220,8 +220,8 @@ fn a_context_at_the_hard_limit_hands_off_and_waits_for_its_reboot() {
     play.opened().named("two").measured(100).hush();
     play.seconds(100).measured(960).resulted(false).skip();
     play.sleep();
-    insta::assert_snapshot!(play.told(), @"
-    100.0 measured 960: ContextMeasured(96%), RebootRequested(context at 96%, not before 200s), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    100.0 measured 960: ContextMeasured(96%), RebootRequested(context at 96%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(context at 96%), HandOffRequested(within 120s) ! ask for the hand-off
     100.0 skip: - ! refused in rebooting: the loop is rebooting, no iteration runs
     220.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), RebootRequested(context at 96%, not before 80s), WaitStarted(reboot_window 80s) ! signal interrupt
@@ -237,7 +237,7 @@ fn the_operator_passes_the_rate_limit() {
         .measured(860)
         .hush();
     play.reboot().resulted(false);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots; iteration 2 is handed over
     0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(asked for by the operator), HandOffRequested(within 120s) ! ask for the hand-off
     ");
@@ -247,7 +247,7 @@ fn the_operator_passes_the_rate_limit() {
 fn a_session_that_cannot_be_opened_leaves_the_old_conversation_and_cools_down() {
     let mut play = up_to_the_opening(session());
     play.hush().not_opened().launched().measured(860);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 not opened: AgentExited(an unknown exit), RebootFailed(the fresh session cannot be opened: no such program), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
     0.0 launched: AgentLaunched(77)
     0.0 measured 860: -
@@ -259,7 +259,7 @@ fn a_session_that_cannot_be_opened_leaves_the_old_conversation_and_cools_down() 
 fn a_session_that_does_not_answer_is_killed_before_the_old_one_goes_on() {
     let mut play = up_to_the_opening(session());
     play.launched().hush().sleep().killed(9);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     60.0 wake: ClosingStarted(within 15s) ! signal kill
     60.0 killed 9: AgentExited(signal 9), RebootFailed(the fresh session did not answer in time), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
     ");
@@ -276,7 +276,7 @@ fn reboots_that_fail_again_and_again_end_the_loop() {
         play.not_opened();
     }
     play.hush().not_opened();
-    insta::assert_snapshot!(play.told(), @"0.0 not opened: AgentExited(an unknown exit), RebootFailed(the fresh session cannot be opened: no such program), StopRequested(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program), Error(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 not opened: AgentExited(an unknown exit), RebootFailed(the fresh session cannot be opened: no such program), StopRequested(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program), Error(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program) ! finish");
 }
 
 #[test]
@@ -287,9 +287,9 @@ fn an_old_process_that_does_not_go_climbs_the_ladder() {
         .resulted(false)
         .said("b is left");
     play.hush().sleep().sleep().sleep();
-    insta::assert_snapshot!(play.told(), @"
-    10.0 wake: RungClimbed(terminate 5s) ! signal terminate
-    15.0 wake: RungClimbed(kill 15s) ! signal kill
+    insta::assert_snapshot!(play.log(), @"
+    10.0 wake: AgentSignaled(terminate 5s) ! signal terminate
+    15.0 wake: AgentSignaled(kill 15s) ! signal kill
     30.0 wake: Error(the agent (pid 77) cannot be killed: it is stuck in the kernel, or its parent `loop-guard` is stopped; look at both with `ps`, then run the loop again) ! finish
     ");
 }
@@ -306,7 +306,7 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
     play.named("one").measured(860).hush().resulted(false);
     play.hooks(HookPoint::BeforeReboot, None).exited(0).opened();
     play.hooks(HookPoint::AfterReboot, Some("exit 1"));
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 resulted false: TurnResulted(false), IterationCompleted(1 handed over, needs reboot), RebootStarted(context at 86%), HooksStarted(before_reboot) ! run before_reboot
     0.0 hooks: HooksRan(before_reboot, 1), ClosingStarted(within 10s) ! close
     0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
@@ -324,7 +324,7 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
     let mut play = Play::up(hooked);
     play.named("one").measured(860).resulted(false).hush();
     play.hooks(HookPoint::BeforeReboot, Some("exit 1"));
-    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(before_reboot, 1), RebootFailed(the hook `hook.sh` failed: exit 1), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! prompt");
+    insta::assert_snapshot!(play.log(), @"0.0 hooks: HooksRan(before_reboot, 1), RebootFailed(the hook `hook.sh` failed: exit 1), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! prompt");
 }
 
 #[test]
@@ -338,27 +338,27 @@ fn a_hook_that_says_so_stops_the_loop() {
     let mut play = Play::up(hooked.clone());
     play.named("one").measured(860).resulted(false).hush();
     play.hooks(HookPoint::BeforeReboot, Some("exit 125"));
-    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(before_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), RebootFailed(the hook `hook.sh` failed: exit 125), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 hooks: HooksRan(before_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), RebootFailed(the hook `hook.sh` failed: exit 125), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
     let mut play = Play::up(hooked);
     play.named("one").measured(860).resulted(false);
     play.hooks(HookPoint::BeforeReboot, None).exited(0).opened();
     play.hush();
     play.hooks(HookPoint::AfterReboot, Some("exit 125"));
-    insta::assert_snapshot!(play.told(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot counts all the same), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot counts all the same), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
 }
 
 #[test]
 fn a_stop_is_obeyed_at_once_in_every_stage_of_a_reboot() {
     let mut play = up_to_the_opening(session());
     play.hush().stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.told(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");
+    insta::assert_snapshot!(play.log(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");
 }
 
 #[test]
 fn a_crash_in_a_reboot_begins_it_again_and_a_fresh_runner_needs_no_hand_off() {
     let mut play = up_to_the_opening(session());
     play.hush().crash().opened();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), RebootStarted(context at 86%), SessionOpening(2) ! open 2
     0.0 launched: AgentLaunched(77)
     0.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
@@ -370,13 +370,13 @@ fn a_crash_in_a_reboot_begins_it_again_and_a_fresh_runner_needs_no_hand_off() {
 fn a_later_runner_goes_on_in_the_conversation_unless_it_may_not() {
     let mut play = Play::up(session());
     play.named("one").hush().crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch in one");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch in one");
     let mut play = Play::up(Policy {
         persist_sessions: false,
         ..session()
     });
     play.named("one").hush().crash();
-    insta::assert_snapshot!(play.told(), @"0.0 start: Started(after crash), SessionEnded(1), SessionStarted(2), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch");
+    insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), SessionEnded(1), SessionStarted(2), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch");
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn every_iteration_may_have_a_session_of_its_own_and_that_is_no_reboot() {
         ..Policy::default()
     });
     play.named("one").resulted(true).hush().exited(0);
-    insta::assert_snapshot!(play.told(), @"0.0 exited 0: IterationCompleted(1 succeeded), SessionEnded(1), SessionStarted(2), IterationStarted(2 attempt 1) ! launch");
+    insta::assert_snapshot!(play.log(), @"0.0 exited 0: IterationCompleted(1 succeeded), SessionEnded(1), SessionStarted(2), IterationStarted(2 attempt 1) ! launch");
     assert_eq!(play.state.stats.reboots, 0);
 }
 
@@ -409,7 +409,7 @@ fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
         })
     });
     play.named("one").hush().reading(10, 200_000);
-    insta::assert_snapshot!(play.told(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 lies above the point at which the agent takes no prompt any more (87.0 % of 200000 tokens): sessions are replaced there; choose a smaller value)");
+    insta::assert_snapshot!(play.log(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 lies above the point at which the agent takes no prompt any more (87.0 % of 200000 tokens): sessions are replaced there; choose a smaller value)");
 }
 
 #[test]
@@ -417,7 +417,7 @@ fn a_call_that_our_own_interrupt_ended_has_not_failed() {
     let failed = |play: &mut Play, id: &str| {
         let error = Some("no".to_owned());
         let id = id.to_owned();
-        play.event("tool ended", AgentEvent::ToolEnded { id, error });
+        play.event("tool ended", AgentInput::ToolEnded { id, error });
     };
     let mut play = Play::up(session());
     play.tool("a");
@@ -441,7 +441,7 @@ fn a_process_that_is_gone_before_it_hears_its_prompt_is_replaced_and_no_failure(
     // Once it has said something, or is a fresh one, its end is a failure.
     play.exited(1).sleep().launched().resulted(true);
     play.output().exited(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: AgentExited(exit 0), IterationStarted(2 attempt 2) ! launch in one
     0.0 launched: AgentLaunched(77)
     0.0 exited 1: IterationFailed(2: the agent ended with exit 1 and without a final result; streak 1), WaitStarted(backoff 1s)
@@ -471,7 +471,7 @@ fn a_reboot_by_hand_ends_the_wait_for_one() {
     play.opened().named("two").measured(100).seconds(100);
     play.measured(960).resulted(false).said("done").hush();
     play.reboot().exited(0).opened();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     100.0 reboot: RebootStarted(asked for by the operator), ClosingStarted(within 10s) ! close ! ok: reboots
     100.0 exited 0: AgentExited(exit 0), SessionOpening(3) ! open 3
     100.0 launched: AgentLaunched(77)
@@ -484,7 +484,7 @@ fn a_hand_off_that_becomes_work_goes_on_past_the_hard_limit() {
     let mut play = Play::up(session());
     play.named("one").measured(860).resulted(false).hush();
     play.measured(900).measured(960).exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 measured 900: ContextMeasured(90%)
     0.0 measured 960: ContextMeasured(96%)
     0.0 exited 0: AgentExited(exit 0), SessionOpening(1) ! open 1

@@ -31,7 +31,7 @@ fn a_refusal_is_a_reboot_whatever_the_last_reading_was_and_no_failure() {
     let mut play = Play::up(policy());
     play.named("one").measured(500).tool("a").tool_ended("a");
     play.hush().spent(Spent::Full).exited(0).opened();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 spent: TurnResulted(full), IterationCompleted(1 handed over, needs reboot), RebootRequested(the agent takes no more into its context), RebootStarted(the agent takes no more into its context), ClosingStarted(within 10s) ! close
     0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     0.0 launched: AgentLaunched(77)
@@ -46,7 +46,7 @@ fn a_first_prompt_that_is_refused_again_and_again_ends_the_loop() {
     play.exited(0).opened().named("two").hush();
     play.spent(Spent::Full).exited(0).opened().named("three");
     play.spent(Spent::Full);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 spent: TurnResulted(full), RebootVerified(the agent takes not even its first prompt, which is too long), IterationCompleted(2 handed over, needs reboot), RebootRequested(the agent takes no more into its context), RebootStarted(the agent takes no more into its context), ClosingStarted(within 10s) ! close
     0.0 exited 0: AgentExited(exit 0), SessionOpening(3) ! open 3
     0.0 launched: AgentLaunched(77)
@@ -65,7 +65,7 @@ fn a_refusal_waits_for_the_rate_limit_instead_of_prompting_again() {
     play.named("one").measured(860).resulted(true).said("half");
     play.exited(0).opened().named("two").measured(100);
     play.hush().spent(Spent::Full).sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 spent: TurnResulted(full), IterationCompleted(2 handed over, needs reboot), RebootRequested(the agent takes no more into its context, not before 300s), WaitStarted(reboot_window 300s)
     300.0 wake: RebootStarted(the agent takes no more into its context), ClosingStarted(within 10s) ! close
     ");
@@ -81,7 +81,7 @@ fn with_reboots_off_a_refusal_is_a_failure() {
         ..policy()
     });
     play.named("one").hush().spent(Spent::Full);
-    insta::assert_snapshot!(play.told(), @"0.0 spent: TurnResulted(full), IterationFailed(1: the agent reported that its turn failed; streak 1), WaitStarted(backoff 1s)");
+    insta::assert_snapshot!(play.log(), @"0.0 spent: TurnResulted(full), IterationFailed(1: the agent reported that its turn failed; streak 1), WaitStarted(backoff 1s)");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_conversation_that_the_agent_does_not_know_any_more_is_begun_anew() {
     play.named("one").resulted(true).crash().launched().hush();
     play.spent(Spent::Lost).exited(1).sleep().launched();
     play.named("two");
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 spent: TurnResulted(lost), IterationFailed(2: the agent reported that its turn failed; streak 1), WaitStarted(backoff 1s)
     0.0 exited 1: AgentExited(exit 1)
     1.0 wake: SessionEnded(1), SessionStarted(2), IterationStarted(3 attempt 1) ! launch

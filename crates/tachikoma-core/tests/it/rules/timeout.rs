@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::Timeouts;
-use tachikoma_core::{AgentEvent, Input, Policy, State, Urgency, next_deadline};
+use tachikoma_core::{AgentInput, Input, Policy, State, Urgency, next_deadline};
 
 use super::stream;
 use crate::play::Play;
@@ -18,8 +18,8 @@ fn patience(state: &State, policy: &Policy) -> Option<Duration> {
 fn a_launch_that_is_not_answered_is_killed() {
     let mut play = Play::new(Policy::default());
     play.start().hush().sleep().killed(9);
-    insta::assert_snapshot!(play.told(), @"
-    30.0 wake: EndingRequested(time-out within 0s), RungClimbed(kill 15s) ! signal kill
+    insta::assert_snapshot!(play.log(), @"
+    30.0 wake: EndingRequested(time-out within 0s), AgentSignaled(kill 15s) ! signal kill
     30.0 killed 9: IterationFailed(1: the launch was not answered in time; streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -28,9 +28,9 @@ fn a_launch_that_is_not_answered_is_killed() {
 fn a_stream_that_says_nothing_at_all_times_out_after_first_output_timeout() {
     let mut play = Play::up(stream());
     play.hush().sleep().looked(0).killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     120.0 wake: SilenceChecked(within 20s) ! look
-    120.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    120.0 looked: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     120.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all; streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -41,11 +41,11 @@ fn a_stream_that_falls_silent_times_out_after_silence_timeout_but_never_earlier(
     play.seconds(1).output().hush();
     play.seconds(29).output().seconds(30).output();
     play.sleep().looked(0).killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     30.0 output: -
     60.0 output: OutputSeen
     690.0 wake: SilenceChecked(within 20s) ! look
-    690.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    690.0 looked: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     690.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 630 s ago); streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -59,12 +59,12 @@ fn complaint_10_an_agent_that_is_busy_has_time_until_tool_timeout() {
     play.sleep().seconds(2).looked(100);
     play.sleep().seconds(2).looked(1_000);
     play.sleep().killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     630.0 wake: SilenceChecked(within 20s) ! look
     632.0 looked: AgentBusy(100 ms of CPU time in 1000 ms)
     1232.0 wake: SilenceChecked(within 20s) ! look
     1234.0 looked: AgentBusy(1000 ms of CPU time in 1000 ms)
-    1530.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    1530.0 wake: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     1530.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 1530 s ago; busy 296 s ago: 1000 ms of CPU time in 1000 ms); streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -74,11 +74,11 @@ fn an_agent_that_is_busy_before_its_first_word_has_time_too() {
     let mut play = Play::up(stream());
     play.hush().sleep().looked(1_000).sleep().looked(99);
     play.killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     120.0 wake: SilenceChecked(within 20s) ! look
     120.0 looked: AgentBusy(1000 ms of CPU time in 1000 ms)
     240.0 wake: SilenceChecked(within 20s) ! look
-    240.0 looked: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    240.0 looked: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     240.0 killed 2: IterationFailed(1: first_output_timeout ran out: the agent said nothing at all (last seen: busy 120 s ago: 1000 ms of CPU time in 1000 ms); streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -88,13 +88,13 @@ fn a_word_of_the_agent_ends_the_look_at_it() {
     let mut play = Play::up(stream());
     play.output().sleep().hush();
     play.output().looked(0).looked(1_000);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     630.0 output: OutputSeen
     630.0 looked: -
     630.0 looked: -
     ");
     play.hush().sleep().tool("a").looked(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     1260.0 wake: SilenceChecked(within 20s) ! look
     1260.0 tool: ToolStarted(a)
     1260.0 looked: -
@@ -105,16 +105,16 @@ fn a_word_of_the_agent_ends_the_look_at_it() {
 fn a_look_that_is_not_answered_or_shows_nothing_saves_nobody() {
     let mut play = Play::up(stream());
     play.hush().sleep().sleep();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     120.0 wake: SilenceChecked(within 20s) ! look
-    140.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    140.0 wake: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     ");
     let mut play = Play::up(stream());
-    let unseen = AgentEvent::ProcessesSampled { activity: None };
+    let unseen = AgentInput::ProcessesSampled { activity: None };
     play.hush().sleep().event("not seen", unseen);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     120.0 wake: SilenceChecked(within 20s) ! look
-    120.0 not seen: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    120.0 not seen: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     ");
 }
 
@@ -123,14 +123,14 @@ fn nobody_is_looked_at_who_is_on_the_way_out_or_done() {
     let mut play = Play::up(stream());
     play.output().sleep().hush();
     play.stop(Urgency::Graceful).looked(0).looked(1_000);
-    insta::assert_snapshot!(play.told(), @"
-    630.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), RungClimbed(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
+    insta::assert_snapshot!(play.log(), @"
+    630.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
     630.0 looked: -
     630.0 looked: -
     ");
     let mut play = Play::up(stream());
     play.output().sleep().resulted(true).hush().looked(0);
-    insta::assert_snapshot!(play.told(), @"630.0 looked: -");
+    insta::assert_snapshot!(play.log(), @"630.0 looked: -");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn silence_is_not_counted_while_a_tool_runs() {
         Some(Duration::from_secs(600)),
         "the session ends before the silence does"
     );
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     3000.0 wake: -
     3000.0 tool ended: ToolEnded(a)
     ");
@@ -178,8 +178,8 @@ fn the_oldest_tool_call_is_the_one_that_times_out() {
         .hush()
         .sleep()
         .killed(2);
-    insta::assert_snapshot!(play.told(), @"
-    100.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    100.0 wake: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     100.0 killed 2: IterationFailed(1: tool_timeout ran out: a tool call did not end (last seen: tool Bash: make test for 100 s); streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -189,8 +189,8 @@ fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
     let mut play = Play::up(stream());
     play.tool("a").hush().sleep();
     play.tool_ended("a").output().measured(20).killed(2);
-    insta::assert_snapshot!(play.told(), @"
-    3600.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    insta::assert_snapshot!(play.log(), @"
+    3600.0 wake: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     3600.0 tool ended: ToolEnded(a)
     3600.0 output: -
     3600.0 measured 20: ContextMeasured(2%)
@@ -199,7 +199,7 @@ fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
     let mut play = Play::up(stream());
     play.output().sleep().looked(0).hush();
     play.seconds(3).output().measured(20).killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     633.0 output: -
     633.0 measured 20: ContextMeasured(2%)
     633.0 killed 2: IterationFailed(1: silence_timeout ran out: the agent fell silent (last seen: output, 633 s ago); streak 1), WaitStarted(backoff 1s)
@@ -211,9 +211,9 @@ fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
 fn an_agent_that_lingers_after_its_result_keeps_its_success() {
     let mut play = Play::up(stream());
     play.resulted(true).hush().sleep().sleep().killed(15);
-    insta::assert_snapshot!(play.told(), @"
-    30.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
-    40.0 wake: RungClimbed(terminate 5s) ! signal terminate
+    insta::assert_snapshot!(play.log(), @"
+    30.0 wake: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
+    40.0 wake: AgentSignaled(terminate 5s) ! signal terminate
     40.0 killed 15: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
     ");
 }
@@ -222,9 +222,9 @@ fn an_agent_that_lingers_after_its_result_keeps_its_success() {
 fn a_command_agent_has_the_session_timeout_only() {
     let mut play = Play::up(Policy::default());
     play.hush().output().sleep().killed(2);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 output: -
-    3600.0 wake: EndingRequested(time-out within 0s), RungClimbed(interrupt 10s) ! signal interrupt
+    3600.0 wake: EndingRequested(time-out within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     3600.0 killed 2: IterationFailed(1: session_timeout ran out; streak 1), WaitStarted(backoff 1s)
     ");
 }
@@ -259,7 +259,7 @@ fn zero_means_no_limit() {
     play.exited(0).reboot().launched();
     assert_eq!(waits(&play), None, "renew");
     play.hush().seconds(9999).wake().opened();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     9999.0 wake: -
     9999.0 launched: AgentLaunched(77)
     9999.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
@@ -308,7 +308,7 @@ fn time_in_which_everything_stood_still_counts_against_no_timeout() {
         .wake();
     assert_eq!(patience(&play.state, &play.policy), Some(before));
     play.tool_ended("a").resulted(true).exited(0);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     5000.0 stood still: Suspended(5000000 ms)
     5000.0 wake: -
     5000.0 tool ended: ToolEnded(a)
@@ -325,7 +325,7 @@ fn a_wait_ends_when_it_was_said_to_end_although_everything_stood_still() {
     let duration = Duration::from_secs(60);
     play.input("stood still", Input::Suspended { duration })
         .wake();
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     60.0 stood still: -
     60.0 wake: IterationStarted(2 attempt 1) ! launch
     ");

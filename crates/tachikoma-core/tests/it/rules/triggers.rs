@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tachikoma_core::policy::{AgentTraits, RebootRules};
-use tachikoma_core::{AgentEvent, Context, Launch, LoopEvent, Policy, RebootReason, TurnEnd};
+use tachikoma_core::{AgentInput, Context, Launch, LoopEvent, Policy, RebootReason, TurnEnd};
 
 use crate::play::Play;
 
@@ -39,7 +39,7 @@ fn matched(play: &mut Play, pattern: &str) {
         pattern: Some(pattern.to_owned()),
         ..TurnEnd::default()
     };
-    play.event("resulted", AgentEvent::TurnEnded(end));
+    play.event("resulted", AgentInput::TurnEnded(end));
 }
 
 /// So many calls in one turn, of which so many fail.
@@ -50,14 +50,14 @@ fn calls(play: &mut Play, count: u32, failing: u32) {
         let name = "Bash".to_owned();
         play.event(
             "tool",
-            AgentEvent::ToolStarted {
+            AgentInput::ToolStarted {
                 id: id.clone(),
                 name,
                 summary,
             },
         );
         let error = (number < failing).then(|| "exit 1".to_owned());
-        play.event("tool ended", AgentEvent::ToolEnded { id, error });
+        play.event("tool ended", AgentInput::ToolEnded { id, error });
     }
     play.resulted(true);
 }
@@ -121,7 +121,7 @@ fn denied_calls_are_counted_explained_and_not_degradation() {
     for _ in 0..2 {
         play.hush();
         for id in ["a", "b"] {
-            let denied = AgentEvent::ToolDenied {
+            let denied = AgentInput::ToolDenied {
                 tool: "Bash".to_owned(),
                 id: id.to_owned(),
             };
@@ -131,7 +131,7 @@ fn denied_calls_are_counted_explained_and_not_degradation() {
     }
     assert_eq!(reasons(&play), []);
     assert_eq!(play.state.denials.len(), 1);
-    insta::assert_snapshot!(play.told(), @r#"
+    insta::assert_snapshot!(play.log(), @r#"
     0.0 tool: ToolStarted(a)
     0.0 denied: ToolDenied(Bash make test, time 3, allowed by agents.claude.allow = ["make test"])
     0.0 tool ended: -
@@ -147,12 +147,12 @@ fn denied_calls_beyond_the_first_32_different_ones_are_only_counted() {
     let mut play = Play::new(rules(RebootRules::default()));
     play.start().launched();
     for call in (0..34).chain([3, 33]) {
-        let started = AgentEvent::ToolStarted {
+        let started = AgentInput::ToolStarted {
             id: "t".to_owned(),
             name: "Bash".to_owned(),
             summary: format!("make {call}"),
         };
-        let denied = AgentEvent::ToolDenied {
+        let denied = AgentInput::ToolDenied {
             tool: "Bash".to_owned(),
             id: "t".to_owned(),
         };
@@ -232,7 +232,7 @@ fn measured_in_a_million(play: &mut Play, readings: &[u64]) {
         let answering = false;
         play.event(
             "measured",
-            AgentEvent::ContextMeasured { context, answering },
+            AgentInput::ContextMeasured { context, answering },
         );
     }
 }
@@ -242,10 +242,10 @@ fn a_session_is_replaced_at_the_redline_in_tokens() {
     let mut play = Play::up(rules(RebootRules::default()));
     play.hush();
     measured_in_a_million(&mut play, &[30_000, 199_999, 200_000]);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 measured: ContextMeasured(3%)
     0.0 measured: ContextMeasured(19.9999%)
-    0.0 measured: ContextMeasured(20%), RebootRequested(context at 200000 tokens (20%)), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    0.0 measured: ContextMeasured(20%), RebootRequested(context at 200000 tokens (20%)), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     ");
 }
 
@@ -254,10 +254,10 @@ fn a_session_that_begins_near_the_redline_in_tokens_is_not_rebooted_in_circles()
     let mut play = Play::up(rules(RebootRules::default()));
     play.hush();
     measured_in_a_million(&mut play, &[180_000, 260_000, 849_999, 850_000]);
-    insta::assert_snapshot!(play.told(), @"
+    insta::assert_snapshot!(play.log(), @"
     0.0 measured: ContextMeasured(18%), Warned(session 1 begins with 180000 tokens of context, near reboot.context_redline_tokens = 200000: that redline does not apply to this session, the one at 85.0 % does; raise it, or shorten the prompt, the hand-off (reboot.handoff_max_bytes) or what the agent loads by itself)
     0.0 measured: ContextMeasured(26%)
     0.0 measured: ContextMeasured(84.9999%)
-    0.0 measured: ContextMeasured(85%), RebootRequested(context at 85%), EndingRequested(hand over within 0s), RungClimbed(interrupt 5s) ! signal interrupt
+    0.0 measured: ContextMeasured(85%), RebootRequested(context at 85%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     ");
 }

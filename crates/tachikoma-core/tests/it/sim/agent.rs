@@ -6,11 +6,11 @@ use std::time::Duration;
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::policy::completion::{CompletionRules, GateRule};
 use tachikoma_core::policy::{
-    AgentTraits, AutocommitRules, Backoff, Graces, RebootRules, Timeouts,
+    AgentTraits, AutocommitRules, Backoff, RebootRules, StopTimeouts, Timeouts,
 };
 use tachikoma_core::{
-    Activity, AgentEvent, Context, Exit, Generation, HookKind, HookPoint, Leftover, Policy,
-    Problem, QuotaWindow, Rung, Spent, Timestamp, TurnEnd,
+    Activity, AgentInput, Context, Exit, Generation, HookKind, HookPoint, Leftover, Policy,
+    Problem, QuotaWindow, Spent, StopSignal, Timestamp, TurnEnd,
 };
 
 use super::dice::Dice;
@@ -21,7 +21,7 @@ const WINDOW_TOKENS: u64 = 200_000;
 pub struct Agent {
     pub generation: Generation,
     /// The gentlest signal that ends it; none = stuck in the kernel.
-    pub obeys: Option<Rung>,
+    pub obeys: Option<StopSignal>,
     /// Whether its process may still touch the work tree.
     pub alive: bool,
 }
@@ -43,7 +43,7 @@ enum Character {
 }
 
 /// Writes what an agent that is up will say to its next prompt.
-pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, AgentEvent)> {
+pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, AgentInput)> {
     let mut lines = Vec::new();
     if dice.one_in(12) {
         return lines;
@@ -61,10 +61,10 @@ pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, AgentEvent)> {
 }
 
 /// Writes what an agent will say that is asked for its hand-off.
-pub fn hand_off(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
+pub fn hand_off(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     let after = dice.pick(&[5, 5, 5, 5, 20_000, 200_000]);
     let text = "half of it".to_owned();
-    let said = (1, AgentEvent::HandOffText { text });
+    let said = (1, AgentInput::HandOffText { text });
     match dice.below(12) {
         0 => Vec::new(),
         1 => vec![(after, exited(dice, Exit::Code(1)))],
@@ -77,7 +77,7 @@ pub fn hand_off(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
 }
 
 /// Writes what is seen of an agent that is looked at, if anything is.
-pub fn look(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
+pub fn look(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     let after = dice.pick(&[0, 2_000, 2_000, 30_000]);
     let activity = (!dice.one_in(8)).then(|| Activity {
         over_ms: 2_000,
@@ -86,42 +86,42 @@ pub fn look(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
     });
     match dice.below(8) {
         0 => Vec::new(),
-        _ => vec![(after, AgentEvent::ProcessesSampled { activity })],
+        _ => vec![(after, AgentInput::ProcessesSampled { activity })],
     }
 }
 
 /// Writes how a fresh session opens.
-pub fn opening(dice: &mut Dice) -> Vec<(i64, AgentEvent)> {
+pub fn opening(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     let after = dice.pick(&[0, 200, 5_000, 100_000]);
-    let up = (0, AgentEvent::Launched { pid: 77 });
+    let up = (0, AgentInput::Launched { pid: 77 });
     match dice.below(8) {
         0 => {
             let reason = "no such program".to_owned();
-            vec![(after, AgentEvent::NotLaunched { reason })]
+            vec![(after, AgentInput::NotLaunched { reason })]
         }
         1 => vec![up, (after, exited(dice, Exit::Code(1)))],
         2 => vec![up],
-        _ => vec![up, (after, AgentEvent::Opened)],
+        _ => vec![up, (after, AgentInput::Opened)],
     }
 }
 
-/// Writes what an agent says, in milliseconds after its launch, if nobody signals it.
+/// Writes what an agent says without a signal, in milliseconds after its launch.
 pub fn script(
     dice: &mut Dice,
     stream: bool,
     persistent: bool,
     fill: &mut u64,
-) -> Vec<(i64, AgentEvent)> {
+) -> Vec<(i64, AgentInput)> {
     let mut lines = launch(dice, stream, fill);
     let named = dice.below(4);
     if stream && let Some(up) = lines.iter().position(|(_, event)| is_launched(event)) {
         let at = lines[up].0;
         let agent_id = format!("conversation-{named}");
-        lines.insert(up + 1, (at, AgentEvent::SessionNamed { agent_id }));
+        lines.insert(up + 1, (at, AgentInput::SessionNamed { agent_id }));
     }
     if persistent {
         // It waits for the next prompt instead of going.
-        let resulted = |(_, event): &(i64, AgentEvent)| matches!(event, AgentEvent::TurnEnded(_));
+        let resulted = |(_, event): &(i64, AgentInput)| matches!(event, AgentInput::TurnEnded(_));
         if let Some(at) = lines.iter().position(resulted) {
             lines.truncate(at + 1);
         }
@@ -129,11 +129,11 @@ pub fn script(
     lines
 }
 
-fn is_launched(event: &AgentEvent) -> bool {
-    matches!(event, AgentEvent::Launched { .. })
+fn is_launched(event: &AgentInput) -> bool {
+    matches!(event, AgentInput::Launched { .. })
 }
 
-fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentEvent)> {
+fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentInput)> {
     use Character as C;
     let character = dice.pick(&[
         C::Works,
@@ -151,7 +151,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentEvent
         C::LosesGuard,
     ]);
     let up = dice.pick(&[0, 1, 40, 2_000]);
-    let mut lines = vec![(up, AgentEvent::Launched { pid: 77 })];
+    let mut lines = vec![(up, AgentInput::Launched { pid: 77 })];
     let pace = dice.pick(&[1, 500, 30_000]);
     match character {
         C::Works => {
@@ -173,7 +173,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentEvent
         C::Hangs => chatter(dice, &mut lines, 2, pace, fill),
         C::HangsInTool => {
             let since = last(&lines) + pace;
-            lines.push((since, AgentEvent::Output));
+            lines.push((since, AgentInput::Output));
             lines.push((since, tool(dice)));
         }
         C::Lingers => {
@@ -182,10 +182,10 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentEvent
             let end = resulted(dice, success);
             lines.push((last(&lines) + 5, end));
         }
-        C::LosesGuard => lines.push((last(&lines) + pace, AgentEvent::GuardLost)),
+        C::LosesGuard => lines.push((last(&lines) + pace, AgentInput::GuardLost)),
         C::CannotBeLaunched => {
             let reason = "no such program".to_owned();
-            lines = vec![(up, AgentEvent::NotLaunched { reason })];
+            lines = vec![(up, AgentInput::NotLaunched { reason })];
         }
         C::NeverAnswers => lines.clear(),
         // The exit overtakes the news of the launch, which then is late, or never comes.
@@ -193,7 +193,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentEvent
             lines.clear();
             lines.push((up, exited(dice, Exit::Code(1))));
             if dice.one_in(2) {
-                lines.push((up, AgentEvent::Launched { pid: 77 }));
+                lines.push((up, AgentInput::Launched { pid: 77 }));
             }
         }
     }
@@ -201,42 +201,42 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentEvent
 }
 
 /// Which signal ends the agent.
-pub fn obedience(dice: &mut Dice) -> Option<Rung> {
-    let rung = dice.pick(&[
-        Rung::Interrupt,
-        Rung::Interrupt,
-        Rung::Terminate,
-        Rung::Kill,
+pub fn obedience(dice: &mut Dice) -> Option<StopSignal> {
+    let signal = dice.pick(&[
+        StopSignal::Interrupt,
+        StopSignal::Interrupt,
+        StopSignal::Terminate,
+        StopSignal::Kill,
     ]);
-    (!dice.one_in(12)).then_some(rung)
+    (!dice.one_in(12)).then_some(signal)
 }
 
 /// What an agent says when a signal ends it.
-pub fn last_words(dice: &mut Dice, rung: Rung) -> Vec<AgentEvent> {
-    let signal = match rung {
-        Rung::Interrupt => 2,
-        Rung::Terminate => 15,
-        Rung::Kill => 9,
+pub fn last_words(dice: &mut Dice, signal: StopSignal) -> Vec<AgentInput> {
+    let number = match signal {
+        StopSignal::Interrupt => 2,
+        StopSignal::Terminate => 15,
+        StopSignal::Kill => 9,
     };
     let mut words = Vec::new();
-    if rung == Rung::Interrupt && dice.one_in(6) {
+    if signal == StopSignal::Interrupt && dice.one_in(6) {
         let success = dice.one_in(2);
         words.push(resulted(dice, success));
     }
     words.push(match dice.below(8) {
-        0 => AgentEvent::NotLaunched {
+        0 => AgentInput::NotLaunched {
             reason: "killed before it was up".to_owned(),
         },
         1 => exited(dice, Exit::Code(0)),
         2 => exited(dice, Exit::Unknown),
-        _ => exited(dice, Exit::Signal(signal)),
+        _ => exited(dice, Exit::Signal(number)),
     });
     words
 }
 
 fn chatter(
     dice: &mut Dice,
-    lines: &mut Vec<(i64, AgentEvent)>,
+    lines: &mut Vec<(i64, AgentInput)>,
     most: u64,
     pace: i64,
     fill: &mut u64,
@@ -244,11 +244,11 @@ fn chatter(
     for _ in 0..=dice.below(most) {
         let time = last(lines) + dice.between(0, pace);
         let event = match dice.below(5) {
-            0 | 1 => AgentEvent::Output,
+            0 | 1 => AgentInput::Output,
             2 => {
                 let step = dice.pick(&[40_000, 40_000, 150_000]);
                 *fill += dice.below(step);
-                AgentEvent::ContextMeasured {
+                AgentInput::ContextMeasured {
                     context: Context {
                         tokens: *fill,
                         window: WINDOW_TOKENS,
@@ -258,23 +258,23 @@ fn chatter(
                 }
             }
             3 => tool(dice),
-            _ if dice.one_in(2) => AgentEvent::CallEnded {
+            _ if dice.one_in(2) => AgentInput::CallEnded {
                 tokens: dice.below(30_000),
             },
-            _ if dice.one_in(10) => AgentEvent::StreamEnded,
-            _ if dice.one_in(8) => AgentEvent::Quota(QuotaWindow {
+            _ if dice.one_in(10) => AgentInput::StreamEnded,
+            _ if dice.one_in(8) => AgentInput::Quota(QuotaWindow {
                 window: dice.pick(&["five_hour", "seven_day"]).to_owned(),
                 percent: dice.pick(&[0.5, 79.9, 80.0, 100.0]),
                 resets_at: dice.pick(&[None, Some(Timestamp::from_millis(1_700_000_100_000))]),
             }),
-            _ if dice.one_in(8) => AgentEvent::ToolDenied {
+            _ if dice.one_in(8) => AgentInput::ToolDenied {
                 tool: "Bash".to_owned(),
                 id: format!("t{}", dice.below(3)),
             },
-            _ if dice.one_in(6) => AgentEvent::FileTouched {
+            _ if dice.one_in(6) => AgentInput::FileTouched {
                 path: format!("src/{}.rs", dice.below(5)),
             },
-            _ => AgentEvent::ToolEnded {
+            _ => AgentInput::ToolEnded {
                 id: format!("t{}", dice.below(3)),
                 error: dice.one_in(4).then(|| "exit 1".to_owned()),
             },
@@ -283,8 +283,8 @@ fn chatter(
     }
 }
 
-fn tool(dice: &mut Dice) -> AgentEvent {
-    AgentEvent::ToolStarted {
+fn tool(dice: &mut Dice) -> AgentInput {
+    AgentInput::ToolStarted {
         id: format!("t{}", dice.below(3)),
         name: "Bash".to_owned(),
         summary: format!("step {}", dice.below(4)),
@@ -310,8 +310,8 @@ fn problem(dice: &mut Dice, of: u64) -> Option<Problem> {
     })
 }
 
-fn resulted(dice: &mut Dice, success: bool) -> AgentEvent {
-    AgentEvent::TurnEnded(TurnEnd {
+fn resulted(dice: &mut Dice, success: bool) -> AgentInput {
+    AgentInput::TurnEnded(TurnEnd {
         success,
         reason: (!success).then(|| "overloaded".to_owned()),
         problem: if success { None } else { problem(dice, 3) },
@@ -326,7 +326,7 @@ fn resulted(dice: &mut Dice, success: bool) -> AgentEvent {
     })
 }
 
-fn result(dice: &mut Dice, lines: &mut Vec<(i64, AgentEvent)>, stream: bool, success: bool) {
+fn result(dice: &mut Dice, lines: &mut Vec<(i64, AgentInput)>, stream: bool, success: bool) {
     // A stream that ends without a result is a failure of its own.
     if stream && !dice.one_in(8) {
         let end = resulted(dice, success);
@@ -340,7 +340,7 @@ fn result(dice: &mut Dice, lines: &mut Vec<(i64, AgentEvent)>, stream: bool, suc
     lines.push((last(lines) + dice.between(0, 9), exited(dice, exit)));
 }
 
-fn exited(dice: &mut Dice, exit: Exit) -> AgentEvent {
+fn exited(dice: &mut Dice, exit: Exit) -> AgentInput {
     let leftovers = if dice.one_in(8) {
         vec![Leftover {
             pid: 99,
@@ -351,7 +351,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> AgentEvent {
     } else {
         Vec::new()
     };
-    AgentEvent::Exited {
+    AgentInput::Exited {
         exit,
         claimed: dice.one_in(12),
         stop_pattern: dice.one_in(30).then(|| "stuck".to_owned()),
@@ -361,7 +361,7 @@ fn exited(dice: &mut Dice, exit: Exit) -> AgentEvent {
     }
 }
 
-fn last(lines: &[(i64, AgentEvent)]) -> i64 {
+fn last(lines: &[(i64, AgentInput)]) -> i64 {
     lines.last().map_or(0, |(time, _)| *time)
 }
 
@@ -451,10 +451,10 @@ pub fn policy(dice: &mut Dice) -> Policy {
             graceful: dice.pick(&[usual.timeouts.graceful, seconds(1), Duration::ZERO]),
             renew: dice.pick(&[usual.timeouts.renew, seconds(1), Duration::ZERO]),
         },
-        ladder: Graces {
-            interrupt: dice.pick(&[usual.ladder.interrupt, seconds(1), Duration::ZERO]),
-            terminate: dice.pick(&[usual.ladder.terminate, Duration::ZERO]),
-            reap: dice.pick(&[usual.ladder.reap, seconds(1)]),
+        stop_timeouts: StopTimeouts {
+            interrupt: dice.pick(&[usual.stop_timeouts.interrupt, seconds(1), Duration::ZERO]),
+            terminate: dice.pick(&[usual.stop_timeouts.terminate, Duration::ZERO]),
+            reap: dice.pick(&[usual.stop_timeouts.reap, seconds(1)]),
         },
         backoff: dice.pick(&[
             usual.backoff,

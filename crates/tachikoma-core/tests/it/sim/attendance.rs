@@ -51,7 +51,7 @@ impl Attendance {
                 self.put = false;
             }
             LoopEvent::Operator(event) => self.operator(event),
-            // Whoever goes on behind a pause has agreed only if there was something to agree to.
+            // Resuming from a pause is a yes only if a question was asked.
             LoopEvent::Resumed => self.agreed |= self.put,
             LoopEvent::AgentExited { .. } => self.agent_gone = true,
             LoopEvent::IterationStarted { attempt, .. } => {
@@ -114,11 +114,11 @@ impl Attendance {
                 assert_eq!(self.open, Some(*id), "only what is open is held");
             }
             OperatorEvent::Attended { on } => self.attended = Some(*on),
-            OperatorEvent::Told { number, .. } => {
+            OperatorEvent::MessageQueued { number, .. } => {
                 assert_eq!(*number, self.unheard + 1, "words are counted");
                 self.unheard = *number;
             }
-            OperatorEvent::PassedOn { through } => {
+            OperatorEvent::MessagesDelivered { through } => {
                 assert!(*through <= self.unheard, "only what was told is passed on");
             }
             OperatorEvent::RolledBack { .. } => self.rolling = false,

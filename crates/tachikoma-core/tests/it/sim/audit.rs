@@ -148,7 +148,7 @@ impl Audit {
                 ..
             } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
-                // Or one whose agent was gone before it heard its prompt.
+                // Or an attempt with an agent that exited before it got its prompt.
                 let open = self.open.take().is_some() || self.cut;
                 assert!(open, "only an open attempt is cut");
                 self.cut = true;
@@ -287,7 +287,7 @@ impl Audit {
                 outcome,
                 ..
             }) => {
-                // Whoever is stopped in a pause, and dies on the way, goes on when it is run again.
+                // A loop that is stopped in a pause, and dies on the way, goes on when it is run again.
                 self.paused &= outcome.is_none();
                 self.autocommit_started(policy, *purpose, *commit, outcome.as_ref());
             }
@@ -323,7 +323,7 @@ impl Audit {
                 *streak = if failed { *streak + 1 } else { 0 };
                 self.proof.gates = results.clone();
             }
-            // Whoever is asked behind it may stop the loop, or take the claim back.
+            // An operator who is asked after it may stop the loop or withdraw the claim.
             LoopEvent::Operator(OperatorEvent::Asked(_)) => self.done = false,
             LoopEvent::CheckGivenUp { .. } => {
                 self.proof.gates.clear();
@@ -340,7 +340,7 @@ impl Audit {
     }
 
     /// Returns whether the loop may have changed something since it was last looked at.
-    pub fn owes_a_look(&self) -> bool {
+    pub fn needs_survey(&self) -> bool {
         self.unseen || self.open.is_some()
     }
 
@@ -377,7 +377,7 @@ impl Audit {
             && rules
                 .after_iterations
                 .is_some_and(|most| self.session_iterations >= most);
-        // A prompt that was not heard is given again, and is no further iteration.
+        // A lost prompt is given again, and does not count as another iteration.
         assert!(
             !due || self.cut || self.may_not_reboot(policy) || self.attendance.said_no,
             "a session has no more iterations than it may, unless its reboot failed or has to wait"
@@ -422,7 +422,7 @@ impl Audit {
         self.unseen = false;
         self.keeping = Some(outcome.cloned());
         self.tried_at_the_end |= purpose == AutocommitPurpose::End;
-        // The wish to stop dies with its runner, and who runs the loop again wants it to go on.
+        // The request to stop dies with its runner, and who runs the loop again wants it to go on.
         self.paused &= purpose != AutocommitPurpose::End;
     }
 

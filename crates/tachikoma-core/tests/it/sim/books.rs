@@ -13,7 +13,7 @@ pub struct Books {
     /// Of the turns before this one.
     cost: u64,
     tokens: u64,
-    /// Of this turn, as far as it is told.
+    /// Of this turn, as far as it is reported.
     turn_cost: u64,
     turn_tokens: u64,
     begun_at: Option<u64>,
@@ -123,7 +123,7 @@ impl Books {
                 self.turn_tokens += tokens;
                 true
             }
-            LoopEvent::CostTold {
+            LoopEvent::CostReported {
                 conversation_microusd: total,
             } => {
                 let known = self.conversation.min(*total);
@@ -133,13 +133,13 @@ impl Books {
                 self.conversation = *total;
                 true
             }
-            LoopEvent::QuotaTold(quota) => {
+            LoopEvent::QuotaReported(quota) => {
                 let told = (quota.percent, quota.resets_at);
                 self.quota.insert(quota.window.clone(), told);
                 self.subscribed = true;
                 false
             }
-            // Whoever was owed an end has it, or is taken up anew.
+            // Each start has its end, or the loop was started again.
             LoopEvent::StopRequested { .. } | LoopEvent::Stopped { .. } => {
                 self.owed = false;
                 false

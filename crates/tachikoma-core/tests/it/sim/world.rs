@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tachikoma_core::{
-    AgentEvent, Effect, Epoch, Generation, HookKind, HookPoint, Incident, Input, Launch,
+    AgentInput, Effect, Epoch, Generation, HookKind, HookPoint, Incident, Input, Launch,
     LoopCommand, LoopEvent, LoopId, Phase, Policy, RebootStage, Record, Repair, Runner, State,
     Ticket, Timestamp, Urgency, Work, apply, next_deadline, step,
 };
@@ -180,11 +180,11 @@ impl World {
                 let agent = self.state.agent;
                 agent.is_none_or(|agent| agent.generation != *generation)
             }
-            Input::HooksRan { point, .. } if point.kind() == HookKind::Framing => {
+            Input::HooksRan { point, .. } if point.kind() == HookKind::Blocking => {
                 let hooking = self.state.hooking();
                 hooking.is_none_or(|hooking| hooking.point != *point)
             }
-            Input::HooksRan { point, .. } if point.kind() == HookKind::Beside => {
+            Input::HooksRan { point, .. } if point.kind() == HookKind::Background => {
                 matches!(self.state.phase, Phase::Idle | Phase::Ended { .. })
             }
             Input::HooksRan { point, .. } => !self.state.rebooting().is_some_and(
@@ -207,10 +207,10 @@ impl World {
     }
 
     /// Notes the end of an agent, and that its last words may be heard twice.
-    fn buried(&mut self, generation: Generation, event: &AgentEvent) {
+    fn buried(&mut self, generation: Generation, event: &AgentInput) {
         let over = matches!(
             event,
-            AgentEvent::Exited { .. } | AgentEvent::NotLaunched { .. } | AgentEvent::GuardLost
+            AgentInput::Exited { .. } | AgentInput::NotLaunched { .. } | AgentInput::GuardLost
         );
         if !over {
             return;
@@ -246,13 +246,13 @@ impl World {
         }
     }
 
-    /// A runner takes up the loop, after whatever an earlier one left behind is gone.
+    /// A runner starts the loop, after all processes of an earlier one have ended.
     fn start(&mut self, coverage: &mut Coverage) {
         for agent in &mut self.agents {
             agent.alive = false;
         }
         assert!(
-            self.state.owes_a_look() || !self.audit.owes_a_look(),
+            self.state.needs_survey() || !self.audit.needs_survey(),
             "what the loop did last is not taken for somebody else's"
         );
         self.obey_by = None;
@@ -261,7 +261,7 @@ impl World {
         self.feed(coverage, input);
     }
 
-    /// The operator, or whoever signals the runner, does something.
+    /// The operator acts, or the runner gets a signal.
     fn operate(&mut self, coverage: &mut Coverage) {
         if self.dice.one_in(12) {
             let trouble = self.trouble();
@@ -307,10 +307,10 @@ impl World {
     /// Works out by when a stop that is given now has to be obeyed.
     fn expect_end(&mut self, urgency: Urgency) {
         let limits = &self.policy.timeouts;
-        let graces = &self.policy.ladder;
+        let graces = &self.policy.stop_timeouts;
         // An agent that is interrupted for a reboot has its grace already.
         let interrupt = graces.interrupt.max(self.policy.reboot.graceful_delay);
-        let ladder = interrupt + graces.terminate + graces.reap;
+        let escalation = interrupt + graces.terminate + graces.reap;
         let Some(kept) = self.keep_bound(urgency) else {
             return;
         };
@@ -322,15 +322,15 @@ impl World {
         };
         let bound = match work.launched {
             _ if urgency == Urgency::Kill => graces.reap,
-            Some(_) if urgency == Urgency::Graceful => limits.graceful + ladder,
-            Some(_) => ladder,
+            Some(_) if urgency == Urgency::Graceful => limits.graceful + escalation,
+            Some(_) => escalation,
             None if limits.launch == Duration::ZERO => return,
-            None => limits.launch + ladder,
+            None => limits.launch + escalation,
         };
         self.obey_within(bound + kept + self.hooks_bound(urgency));
     }
 
-    /// Works out how long a stop may be held up by hooks: behind the iteration, and at the end.
+    /// Computes how long hooks may delay a stop: after the iteration and at the end.
     fn hooks_bound(&self, urgency: Urgency) -> Duration {
         const URGENT: Duration = Duration::from_secs(5);
         let frames = [HookPoint::IterationEnd, HookPoint::LoopEnd];
@@ -350,7 +350,7 @@ impl World {
             None => Some(Duration::ZERO),
             Some(_) if urgency >= Urgency::Now => Some(URGENT),
             Some(rules) if rules.timeout.is_zero() => None,
-            // Behind the iteration, and at the end.
+            // After the iteration, and at the end.
             Some(rules) => Some((rules.timeout + LOOK) * 2),
         }
     }
@@ -423,9 +423,10 @@ impl World {
                 segment: 2,
                 state: Box::new(self.state.clone()),
                 after_loss: false,
-                life: Epoch::new(uuid::Uuid::from_u128(2)),
+                epoch: Epoch::new(uuid::Uuid::from_u128(2)),
             },
             input: None,
+            reasons: Vec::new(),
         };
         apply(&mut self.state, &record);
         self.remember(coverage, record);

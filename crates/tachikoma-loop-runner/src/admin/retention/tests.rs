@@ -1,6 +1,6 @@
 //! Old loops go, and nothing else does.
 
-use crate::store::vault::Vault;
+use crate::store::encryption::Encryption;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -25,7 +25,13 @@ impl Place {
         for number in 1..=count {
             let now = Timestamp::from_millis(i64::from(number) * 1000);
             // Names that would sort the other way round.
-            Journal::create(&place.journal(number), id(number), now, &Vault::plain()).unwrap();
+            Journal::create(
+                &place.journal(number),
+                id(number),
+                now,
+                &Encryption::plain(),
+            )
+            .unwrap();
             fs::create_dir_all(place.transcripts(number)).unwrap();
             fs::write(place.transcripts(number).join("000001.1.log"), "x").unwrap();
         }
@@ -55,7 +61,7 @@ impl Place {
             &self.sessions(),
             &self.backups(),
             id(current),
-            &Vault::plain(),
+            &Encryption::plain(),
             &GO_ON,
         )
         .unwrap();
@@ -102,7 +108,7 @@ fn the_last_ten_are_kept_and_the_current_one_always() {
 }
 
 #[test]
-fn all_forms_of_our_files_go() {
+fn purge_deletes_all_forms_of_our_files() {
     let place = Place::new(11);
     for name in ["journal-0002.jsonl.zst", "journal-0003.jsonl", REMAINS] {
         fs::write(place.journal(1).join(name), "x").unwrap();
@@ -151,7 +157,7 @@ fn a_loop_with_anything_in_it_that_is_not_ours_stays_whole() {
 }
 
 #[test]
-fn what_is_no_loop_of_ours_is_neither_counted_nor_touched() {
+fn foreign_directories_are_not_counted_as_loops() {
     let place = Place::new(11);
     let ralph = place.dir.path().join(".ralph");
     let outside = Place::new(1);
@@ -196,7 +202,7 @@ fn links_in_the_place_of_our_directories_lead_nowhere() {
             &elsewhere.sessions(),
             Path::new(""),
             id(12),
-            &Vault::plain(),
+            &Encryption::plain(),
             &GO_ON,
         )
         .expect_err(link);
@@ -221,7 +227,7 @@ fn half_a_loop_goes_first() {
 }
 
 #[test]
-fn nothing_goes_when_it_is_called_off() {
+fn a_declined_purge_deletes_nothing() {
     let place = Place::new(12);
     let called_off = AtomicBool::new(true);
     let (sessions, backups) = (place.sessions(), place.backups());
@@ -230,7 +236,7 @@ fn nothing_goes_when_it_is_called_off() {
         &sessions,
         &backups,
         id(12),
-        &Vault::plain(),
+        &Encryption::plain(),
         &called_off,
     )
     .unwrap();
@@ -241,7 +247,13 @@ fn nothing_goes_when_it_is_called_off() {
 fn hand_offs_go_with_their_loop_unless_something_else_is_among_them() {
     let place = Place::new(13);
     for number in [1, 2, 3] {
-        checkpoints::keep(&place.journal(number), SessionNo(2), "x", &Vault::plain()).unwrap();
+        checkpoints::keep(
+            &place.journal(number),
+            SessionNo(2),
+            "x",
+            &Encryption::plain(),
+        )
+        .unwrap();
     }
     let theirs = checkpoints::dir(&place.journal(2)).join("notes.txt");
     fs::write(&theirs, "x").unwrap();

@@ -1,5 +1,4 @@
-//! A journal, read line by line from its first segment to its last, with the state that its records add up to at hand: what
-//! a segment or a snapshot says of the state must be just that.
+//! Checks a journal line by line. The records are applied to a state, and segments and snapshots must have the same state.
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +6,23 @@ use tachikoma_core::{LoopEvent, LoopId, Record, Seq, State, apply};
 
 use super::{Checked, Kind, NO_RECORD, Verdict};
 use crate::store::checked_line::Remainder;
+use crate::store::encryption::Encryption;
 use crate::store::snapshot::Snapshot;
-use crate::store::vault::Vault;
 use crate::store::{checked_line, compressed, journal, migrate};
 use tachikoma_core::error_chain as chain;
 
-/// What is said of a last line that is not whole.
+/// The remark for an incomplete last line.
 const TORN: &str =
-    "its last line is not whole: never published, and cut off and kept by the next run";
+    "its last line is incomplete: it was never used, and the next run moves it to the quarantine";
 
-/// What is said of a last line without its end.
-const UNENDED: &str = "its last line lacks its end, and gets it from the next run";
+/// The remark for a last line without a newline.
+const UNENDED: &str = "its last line has no newline, which the next run adds";
 
-/// A journal as far as it was read.
+/// The journal up to the last line that was read.
 pub(super) struct Fold<'a> {
     loop_id: LoopId,
-    vault: &'a Vault,
-    /// What all records so far add up to; unknown behind damage, until the next segment says it anew.
+    encryption: &'a Encryption,
+    /// The state after all records so far; `None` after damage, until the next segment starts with its state.
     state: Option<State>,
     /// The last record that was read.
     pub last: Option<Seq>,
@@ -44,9 +43,9 @@ struct Compared {
 struct Findings {
     first: Option<Seq>,
     last: Option<Seq>,
-    /// The first line that is wrong, and what with it.
+    /// The first damaged line, and the problem.
     wrong: Option<(usize, String)>,
-    /// How many more are.
+    /// How many more lines are damaged.
     more: usize,
     remarks: Vec<String>,
 }
@@ -62,10 +61,10 @@ impl Findings {
 }
 
 impl<'a> Fold<'a> {
-    pub(super) fn new(loop_id: LoopId, vault: &'a Vault) -> Self {
+    pub(super) fn new(loop_id: LoopId, encryption: &'a Encryption) -> Self {
         Self {
             loop_id,
-            vault,
+            encryption,
             state: None,
             last: None,
             begun: false,
@@ -73,7 +72,7 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// Remembers a snapshot, to be compared when its record has come.
+    /// Adds a snapshot, which is compared when its last record was read.
     pub(super) fn compare(&mut self, path: &Path, snapshot: Snapshot) {
         self.snapshots.push(Compared {
             path: path.to_owned(),
@@ -116,7 +115,7 @@ impl<'a> Fold<'a> {
         Checked::new(Verdict::Wrong, Kind::Journal, path, what)
     }
 
-    /// Says what came of the snapshots.
+    /// Returns the results for the snapshots.
     pub(super) fn finish(self) -> Vec<Checked> {
         let last = self.last;
         let verdict = |compared: Compared| {
@@ -125,11 +124,11 @@ impl<'a> Fold<'a> {
                 if last.is_none_or(|last| seq > last) {
                     let ends = last.unwrap_or_default();
                     let what =
-                        format!("it stands at record {seq}, and the journal ends at record {ends}");
+                        format!("it is at record {seq}, and the journal ends at record {ends}");
                     return Checked::new(Verdict::Wrong, Kind::Snapshot, &compared.path, what);
                 }
                 let what = format!(
-                    "it stands at record {seq}; records before that are damaged, so that it is not compared"
+                    "it is at record {seq}; earlier records are damaged, so it cannot be compared"
                 );
                 Checked::new(Verdict::Note, Kind::Snapshot, &compared.path, what)
             })
@@ -144,7 +143,7 @@ impl<'a> Fold<'a> {
         is_last: bool,
         findings: &mut Findings,
     ) -> Result<(), String> {
-        let opened = compressed::open_lines(path, self.vault).map_err(|error| {
+        let opened = compressed::open_lines(path, self.encryption).map_err(|error| {
             self.state = None;
             self.begun = true;
             format!("it cannot be opened: {error}")
@@ -156,7 +155,7 @@ impl<'a> Fold<'a> {
         for line in first_line.. {
             text.clear();
             let read = journal::read_line(&mut reader, &mut text).unwrap_or_else(|error| {
-                findings.wrong(line, format!("it cannot be read on ({error})"));
+                findings.wrong(line, format!("it cannot be read further ({error})"));
                 self.state = None;
                 0
             });
@@ -164,7 +163,7 @@ impl<'a> Fold<'a> {
                 text.pop();
             } else if !is_last || closed {
                 if read > 0 || line == first_line {
-                    findings.wrong(line, "it is closed, and does not end with a whole record");
+                    findings.wrong(line, "it is closed, and its last record is incomplete");
                 }
                 return Ok(());
             } else {
@@ -186,7 +185,7 @@ impl<'a> Fold<'a> {
                     self.state = None;
                     return Err(chain(&error));
                 }
-                // One that does not say is damaged, and that is found out next.
+                // A record without a version is damaged, which is found below.
                 format = journal::format_of(&text).unwrap_or(format);
             }
             let decoded = std::str::from_utf8(&text)
@@ -214,7 +213,7 @@ impl<'a> Fold<'a> {
     ) -> Result<(), String> {
         self.last = self.last.max(Some(record.seq));
         if record.loop_id != self.loop_id {
-            return Err(format!("it is of another loop ({})", record.loop_id));
+            return Err(format!("it belongs to another loop ({})", record.loop_id));
         }
         if let LoopEvent::SegmentOpened {
             segment,
@@ -224,7 +223,7 @@ impl<'a> Fold<'a> {
         } = &record.event
         {
             let fits = self.opens(number, *segment, full, *after_loss, remarks);
-            // Whatever came before it, what follows is measured by what it says.
+            // The following records are checked against the state in this one.
             self.state = Some((**full).clone());
             self.meet_snapshots();
             fits?;
@@ -232,7 +231,7 @@ impl<'a> Fold<'a> {
             return Err("the segment does not begin with the full state".to_owned());
         }
         let Some(state) = &mut self.state else {
-            // Behind damage nobody knows what ought to come.
+            // After damage the expected record is unknown.
             return Ok(());
         };
         if record.seq != state.seq.next() {
@@ -242,7 +241,7 @@ impl<'a> Fold<'a> {
             ));
         }
         if record.time < state.time {
-            return Err(format!("its time lies before that of record {}", state.seq));
+            return Err(format!("its time is before that of record {}", state.seq));
         }
         apply(state, record);
         self.meet_snapshots();
@@ -264,7 +263,7 @@ impl<'a> Fold<'a> {
         let known = match &self.state {
             Some(known) => known.clone(),
             None if !self.begun => State::new(self.loop_id),
-            // Damage before it was told already.
+            // The damage before it was reported already.
             None => return Ok(()),
         };
         if *full == known {
@@ -274,7 +273,7 @@ impl<'a> Fold<'a> {
             let (from, to) = (known.seq.next(), full.seq);
             if from <= to {
                 remarks.push(format!(
-                    "records {from} to {to} are lost, as it says itself"
+                    "records {from} to {to} are lost, as the segment says"
                 ));
             }
             return Ok(());
@@ -286,7 +285,7 @@ impl<'a> Fold<'a> {
                 full.seq
             ));
         }
-        Err("its state is not what the records before it add up to".to_owned())
+        Err("its state differs from that of the records before it".to_owned())
     }
 
     fn meet_snapshots(&mut self) {
@@ -301,12 +300,12 @@ impl<'a> Fold<'a> {
             let (verdict, what) = if compared.snapshot.state == *state {
                 (
                     Verdict::Good,
-                    format!("it is what the records up to {seq} add up to"),
+                    format!("it equals the state at record {seq}"),
                 )
             } else {
                 (
                     Verdict::Wrong,
-                    format!("it is not what the records up to {seq} add up to"),
+                    format!("it differs from the state at record {seq}"),
                 )
             };
             compared.verdict = Some(Checked::new(verdict, Kind::Snapshot, &compared.path, what));

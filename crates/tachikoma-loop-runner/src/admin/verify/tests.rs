@@ -1,6 +1,6 @@
 //! A working directory with loops in it, whole and damaged in every way that there is.
 
-use crate::store::vault::Vault;
+use crate::store::encryption::Encryption;
 use std::fs;
 use std::io::Read as _;
 use std::sync::atomic::AtomicBool;
@@ -37,10 +37,10 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         let working_dir = dir.path().join("w");
         let premises = Premises {
-            vault: Vault::plain(),
+            encryption: Encryption::plain(),
             snapshot: working_dir.join(".ralph/state.json"),
             backups: Backups {
-                vault: Vault::plain(),
+                encryption: Encryption::plain(),
                 dir: working_dir.join(".ralph/backups"),
                 max: 10,
                 packing: Packing::Plain,
@@ -58,7 +58,7 @@ impl Place {
         let path = layout::loop_dir(&premises.working_dir, loop_id);
         let now = Timestamp::from_millis(1_000);
         let (mut journal, mut state) =
-            Journal::create(&path, loop_id, now, &Vault::plain()).unwrap();
+            Journal::create(&path, loop_id, now, &Encryption::plain()).unwrap();
         for segment in 1..=3 {
             write(&mut journal, &mut state, "some words");
             write(&mut journal, &mut state, "more words");
@@ -68,7 +68,7 @@ impl Place {
                         &premises.snapshot,
                         Packing::Plain,
                         Durability::Synced,
-                        &Vault::plain(),
+                        &Encryption::plain(),
                     )
                     .unwrap();
             }
@@ -79,7 +79,7 @@ impl Place {
         let called_off = AtomicBool::new(false);
         compressed::replace(
             &path.join("journal-0001.jsonl"),
-            &Vault::plain(),
+            &Encryption::plain(),
             &called_off,
         )
         .unwrap();
@@ -88,7 +88,7 @@ impl Place {
         fs::write(transcripts.join("000001.1.log"), "words of the agent\n").unwrap();
         compressed::replace(
             &transcripts.join("000001.1.log"),
-            &Vault::plain(),
+            &Encryption::plain(),
             &called_off,
         )
         .unwrap();
@@ -132,12 +132,12 @@ impl Place {
 }
 
 #[test]
-fn what_is_whole_is_good_and_nothing_is_changed() {
+fn valid_files_are_good_and_unchanged() {
     let place = Place::new();
     let expected = "Good journal-0001.jsonl.zst: records 1 to 3\n\
                     Good journal-0002.jsonl: records 4 to 6\n\
                     Good journal-0003.jsonl: records 7 to 9\n\
-                    Good state.json: it is what the records up to 6 add up to\n\
+                    Good state.json: it equals the state at record 6\n\
                     Good loop_00000000-0000-0000-0000-000000000001: 2 files\n";
     assert_eq!(place.told(), expected);
     assert_eq!(place.told(), expected);
@@ -146,7 +146,9 @@ fn what_is_whole_is_good_and_nothing_is_changed() {
 /// What a file holds, if it can be read.
 fn plain(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut content = compressed::open(path, &Vault::plain()).unwrap().content;
+    let mut content = compressed::open(path, &Encryption::plain())
+        .unwrap()
+        .content;
     content.read_to_end(&mut bytes).ok().map(|_| bytes)
 }
 
@@ -190,9 +192,9 @@ fn verify_finds_flipped_bytes_in_every_kind_of_file() {
 }
 
 #[test]
-fn a_snapshot_must_be_what_its_records_add_up_to() {
+fn a_snapshot_that_differs_from_its_records_is_damaged() {
     let place = Place::new();
-    let found = snapshot::read(&place.premises.snapshot, &Vault::plain())
+    let found = snapshot::read(&place.premises.snapshot, &Encryption::plain())
         .unwrap()
         .unwrap();
     let mut lie = found.clone();
@@ -201,11 +203,11 @@ fn a_snapshot_must_be_what_its_records_add_up_to() {
         &place.premises.snapshot,
         Packing::Plain,
         Durability::Lazy,
-        &Vault::plain(),
+        &Encryption::plain(),
     )
     .unwrap();
     let name = "state.json".to_owned();
-    let what = "it is not what the records up to 6 add up to".to_owned();
+    let what = "it differs from the state at record 6".to_owned();
     assert_eq!(place.wrong(), [(name.clone(), what)]);
     let mut ahead = found;
     ahead.seq.0 = 10;
@@ -214,21 +216,21 @@ fn a_snapshot_must_be_what_its_records_add_up_to() {
             &place.premises.snapshot,
             Packing::Plain,
             Durability::Lazy,
-            &Vault::plain(),
+            &Encryption::plain(),
         )
         .unwrap();
-    let what = "it stands at record 10, and the journal ends at record 9".to_owned();
+    let what = "it is at record 10, and the journal ends at record 9".to_owned();
     assert_eq!(place.wrong(), [(name, what)]);
 }
 
 #[test]
 fn a_segment_must_begin_with_what_its_records_add_up_to() {
     let place = Place::new();
-    let (mut journal, mut state) = open_journal(&place.path(""), &Vault::plain()).unwrap();
+    let (mut journal, mut state) = open_journal(&place.path(""), &Encryption::plain()).unwrap();
     state.iteration = 7;
     let now = state.time;
     journal.next_segment(&mut state, now).unwrap();
-    let what = "damaged at line 1: its state is not what the records before it add up to";
+    let what = "damaged at line 1: its state differs from that of the records before it";
     assert_eq!(
         place.wrong(),
         [("journal-0004.jsonl".to_owned(), what.to_owned())]
@@ -250,15 +252,15 @@ fn missing_segments_are_found_and_losses_that_were_written_down_are_not_damage()
     assert_eq!(place.wrong(), [missing("journal-0003.jsonl", 4, 6)]);
 
     let place = Place::new();
-    let (mut journal, mut state) = open_journal(&place.path(""), &Vault::plain()).unwrap();
+    let (mut journal, mut state) = open_journal(&place.path(""), &Encryption::plain()).unwrap();
     fs::write(place.path("journal-0003.jsonl"), "").unwrap();
-    let wound = journal.wound().unwrap();
+    let wound = journal.damage().unwrap();
     let now = state.time;
-    journal.heal(wound, &mut state, now).unwrap();
+    journal.repair(wound, &mut state, now).unwrap();
     assert_eq!(place.wrong(), []);
     let told = place.told();
     assert!(
-        told.contains("records 10 to 10; records 7 to 9 are lost, as it says itself"),
+        told.contains("records 10 to 10; records 7 to 9 are lost, as the segment says"),
         "{told}"
     );
     assert!(
@@ -268,7 +270,7 @@ fn missing_segments_are_found_and_losses_that_were_written_down_are_not_damage()
 }
 
 #[test]
-fn a_last_line_that_is_not_whole_is_no_damage_and_a_closed_segment_has_none() {
+fn an_incomplete_last_line_is_damage_only_in_a_closed_segment() {
     let place = Place::new();
     let torn = |name: &str| {
         let path = place.path(name);
@@ -278,7 +280,7 @@ fn a_last_line_that_is_not_whole_is_no_damage_and_a_closed_segment_has_none() {
     };
     torn("journal-0003.jsonl");
     assert_eq!(place.wrong(), []);
-    assert!(place.told().contains("its last line is not whole"));
+    assert!(place.told().contains("its last line is incomplete"));
     torn("journal-0002.jsonl");
     assert_eq!(place.wrong()[0].0, "journal-0002.jsonl");
 }
@@ -291,14 +293,20 @@ fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
         snapshot,
         ..
     } = &place.premises;
-    archive(working_dir, place.state.loop_id, snapshot, &Vault::plain()).unwrap();
+    archive(
+        working_dir,
+        place.state.loop_id,
+        snapshot,
+        &Encryption::plain(),
+    )
+    .unwrap();
     assert!(!snapshot.exists());
     assert_eq!(
-        loops::current(working_dir, snapshot, &Vault::plain()).unwrap(),
+        loops::current(working_dir, snapshot, &Encryption::plain()).unwrap(),
         None
     );
     let told = place.told();
-    let kept = "Good archived.json: it is what the records up to 6 add up to";
+    let kept = "Good archived.json: it equals the state at record 6";
     assert!(told.contains(kept), "{told}");
     let path = place.path(ARCHIVED);
     let text = fs::read_to_string(&path).unwrap();
@@ -309,7 +317,7 @@ fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
 
 /// Damage is looked at again while a runner lives, and is damage all the same when it stays.
 #[test]
-fn what_looks_damaged_for_a_moment_is_not_reported_while_a_runner_lives() {
+fn temporary_damage_of_a_running_loop_is_not_reported() {
     let place = Place::new();
     let path = place.path("journal-0002.jsonl");
     let good = fs::read(&path).unwrap();

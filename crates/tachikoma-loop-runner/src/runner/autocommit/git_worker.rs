@@ -140,12 +140,12 @@ impl GitWorker {
 
     /// Cancels the snapshot before an iteration, because the agent is about to change the work tree.
     pub fn cancel_snapshot(&self) {
-        self.snapshot.call_off();
+        self.snapshot.cancel();
     }
 
     /// Cancels the survey at the start, and with it snapshots and commits.
     pub fn cancel_opening(&self) {
-        self.opening.call_off();
+        self.opening.cancel();
     }
 
     /// Orders a survey and, if `commit` is given, a commit. Returns whether a reply will come.
@@ -163,7 +163,7 @@ impl GitWorker {
 
     /// Cancels the commit. The survey continues, because it tells the changes of the loop from those of others.
     pub fn cancel_commit(&self) {
-        self.commit.call_off();
+        self.commit.cancel();
     }
 
     /// Orders a rollback. Returns whether a reply will come.
@@ -177,7 +177,7 @@ impl GitWorker {
 
     /// Cancels a rollback. The worker undoes the changes that the rollback has made so far.
     pub fn cancel_rollback(&self) {
-        self.rollback.call_off();
+        self.rollback.cancel();
     }
 
     /// Waits for the next reply. Cancel-safe.
@@ -199,7 +199,7 @@ impl GitWorker {
             &self.commit,
             &self.rollback,
         ] {
-            cancel.call_off();
+            cancel.cancel();
         }
     }
 
@@ -217,7 +217,7 @@ impl GitWorker {
         tokio::pin!(over);
         let mut ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut over).await;
         if ended.is_err() {
-            cancel.call_off();
+            cancel.cancel();
             ended = tokio::time::timeout(CANCEL_TIMEOUT, over).await;
         }
         if let (Ok(()), Some(thread)) = (ended, self.thread.take()) {

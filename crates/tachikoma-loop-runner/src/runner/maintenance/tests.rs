@@ -13,7 +13,7 @@ fn backup(dir: &std::path::Path) -> MaintenanceTask {
             dir: dir.to_owned(),
             max: 0,
             packing: Packing::Plain,
-            vault: Vault::plain(),
+            encryption: Encryption::plain(),
         },
         moment: Box::new(Moment {
             snapshot: Box::new(Snapshot::of(&state, dir, now)),

@@ -24,7 +24,7 @@ pub(super) fn transcript(context: Context<'_>, turn: &TurnOrder) -> Transcript {
     let directory = context.config.transcripts_dir(context.state.loop_id);
     let bytes_max = context.config.settings.session.transcript_max_bytes;
     Transcript::new(directory, turn.iteration.into(), turn.attempt, bytes_max)
-        .kept_in(&context.config.vault)
+        .kept_in(&context.config.encryption)
 }
 
 /// Creates the directory of transcripts, but never the working directory.
@@ -102,7 +102,7 @@ pub(super) fn turn_variables(
 pub(super) fn budget_left_microusd(context: Context<'_>) -> Option<u64> {
     let budget = context.policy.budgets.cost_microusd;
     let state = context.state;
-    let turn = state.ledger.turn.cost_microusd;
+    let turn = state.accounting.turn.cost_microusd;
     let others = state.stats.cost_microusd.saturating_sub(turn);
     (budget > 0).then(|| budget.saturating_sub(others))
 }
@@ -115,7 +115,7 @@ pub(super) fn close_transcript(
     queue: &mut InputQueue,
 ) {
     if let Some(path) = transcript.path {
-        maintenance.compress_transcript(path, &context.config.vault);
+        maintenance.compress_transcript(path, &context.config.encryption);
     }
     if let Some(error) = transcript.error {
         queue.warn(format!(

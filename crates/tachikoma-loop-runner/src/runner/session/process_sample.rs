@@ -1,6 +1,6 @@
 //! A sample of what the agent's processes do while it writes nothing.
 
-use tachikoma_core::{Activity, AgentEvent, Generation, Input};
+use tachikoma_core::{Activity, AgentInput, Generation, Input};
 use tokio::sync::oneshot;
 
 use crate::process::{Guard, look};
@@ -42,7 +42,7 @@ impl ProcessSample {
         match (&mut self.activity).await {
             Ok(activity) => Input::Agent {
                 generation: self.generation,
-                event: AgentEvent::ProcessesSampled { activity },
+                event: AgentInput::ProcessesSampled { activity },
             },
             Err(_) => Input::Broken {
                 reason: self.task.broken().await,

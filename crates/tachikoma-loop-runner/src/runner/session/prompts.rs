@@ -3,9 +3,9 @@
 
 use std::io::BufRead;
 
-use tachikoma_agents::{Claim, Decoder, Observation, claim, line};
+use tachikoma_agents::{AgentEvent, Claim, Decoder, claim, line};
 use tachikoma_core::{
-    LastSeen, SessionNo, WorkTree, checkpoint, handoff_due, prompt_preamble, standing_in_the_way,
+    LastSeen, SessionNo, WorkTree, checkpoint, completion_feedback, handoff_due, prompt_preamble,
 };
 
 use crate::prompt;
@@ -57,7 +57,7 @@ impl Prompts {
             format!("# What you said about completion\n\nYour last answer names the completion promise, and is not taken for a claim: {doubt}. If the whole work is complete, say so on a line of its own.\n\n---\n\n")
         });
         let before = rejected.unwrap_or_default() + &prompt_preamble(context.state);
-        let before = before + &standing_in_the_way(context.state);
+        let before = before + &completion_feedback(context.state);
         let prompt = before + &self.handoff(context, queue).await + &text;
         self.last.clone_from(&prompt);
         Ok(prompt)
@@ -92,15 +92,15 @@ impl Prompts {
             return built.text.clone();
         }
         let dir = context.loop_dir();
-        let vault = &context.config.vault;
+        let encryption = &context.config.encryption;
         // An earlier runner may have built it. A file that cannot be read is built again.
-        let text = match checkpoints::read(&dir, session, vault) {
+        let text = match checkpoints::read(&dir, session, encryption) {
             Ok(Some(text)) => text,
             Ok(None) | Err(_) => {
                 let text = build_handoff(context).await;
-                if let Err(error) = checkpoints::keep(&dir, session, &text, vault) {
+                if let Err(error) = checkpoints::keep(&dir, session, &text, encryption) {
                     queue.warn(format!(
-                        "the hand-off to session {session} is given, but not kept: {}",
+                        "the hand-off for session {session} was given to the agent but not saved: {}",
                         chain(&error)
                     ));
                 }
@@ -121,11 +121,10 @@ fn user_text(context: Context<'_>) -> Result<String, String> {
     match &state.operator.prompt {
         None => prompt::read(&state.launch.prompt, &context.config.working_dir)
             .map_err(|error| chain(&error)),
-        Some(edited) => {
-            prompts::read(&context.loop_dir(), edited, &context.config.vault).map_err(|error| {
+        Some(edited) => prompts::read(&context.loop_dir(), edited, &context.config.encryption)
+            .map_err(|error| {
                 format!("the prompt that the operator wrote for this iteration is lost: {error}")
-            })
-        }
+            }),
     }
 }
 
@@ -147,14 +146,14 @@ async fn build_handoff(context: Context<'_>) -> String {
 /// Returns the last output of the session before this one, which wrote no hand-off, from its latest transcript.
 async fn last_output(context: Context<'_>) -> LastSeen {
     let directory = context.config.transcripts_dir(context.state.loop_id);
-    let (vault, decoder) = (context.config.vault.clone(), context.agent.decoder());
+    let (encryption, decoder) = (context.config.encryption.clone(), context.agent.decoder());
     let line_bytes_max = context.agent.line_max_bytes();
     let read = tokio::task::spawn_blocking(move || {
         let listed = transcripts::list(&directory).unwrap_or_default();
         // The latest one may be that of the new session, which is empty.
         let latest = listed.iter().rev().take(TRANSCRIPTS_MAX);
         let mut seen = latest.filter_map(|transcript| {
-            let opened = compressed::open(&transcript.path, &vault).ok()?;
+            let opened = compressed::open(&transcript.path, &encryption).ok()?;
             let last = last_seen(opened.content, decoder.clone(), line_bytes_max);
             (last != LastSeen::default()).then_some(last)
         });
@@ -168,10 +167,10 @@ fn last_seen(content: impl BufRead, mut decoder: Decoder, line_bytes_max: usize)
     let mut last = LastSeen::default();
     let mut lines = line::LineSplitter::new(line_bytes_max);
     let mut read_line = |line: line::Line<'_>| {
-        for observation in decoder.observe(&line.text) {
-            match observation {
-                Observation::Said(text) => last.said(&text),
-                Observation::ToolStarted { name, about, .. } => last.called(&name, &about),
+        for event in decoder.decode(&line.text) {
+            match event {
+                AgentEvent::Said(text) => last.said(&text),
+                AgentEvent::ToolStarted { name, about, .. } => last.called(&name, &about),
                 _ => {}
             }
         }

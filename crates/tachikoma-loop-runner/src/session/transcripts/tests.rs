@@ -1,7 +1,7 @@
 //! Transcripts in a directory that others may use too.
 
 use super::*;
-use crate::store::vault::Vault;
+use crate::store::encryption::Encryption;
 
 static NOT_CALLED_OFF: AtomicBool = AtomicBool::new(false);
 
@@ -102,7 +102,7 @@ fn closed_ones_are_compressed_and_small_or_unclosed_ones_are_not() {
     let length = usize::try_from(COMPRESSED_BYTES_MIN).unwrap();
     fs::write(place.path().join("000003.1.log"), &large[..length - 1]).unwrap();
     fs::write(place.path().join("000004.1.log"), &large[..length]).unwrap();
-    compress_closed(place.path(), &Vault::plain(), &NOT_CALLED_OFF).unwrap();
+    compress_closed(place.path(), &Encryption::plain(), &NOT_CALLED_OFF).unwrap();
     assert_eq!(
         names(place.path()),
         [
@@ -118,7 +118,7 @@ fn closed_ones_are_compressed_and_small_or_unclosed_ones_are_not() {
     );
     let mut found = String::new();
     let path = place.path().join("000001.1.log");
-    let mut opened = compressed::open(&path, &Vault::plain()).unwrap();
+    let mut opened = compressed::open(&path, &Encryption::plain()).unwrap();
     io::Read::read_to_string(&mut opened.content, &mut found).unwrap();
     assert_eq!(
         found, large,

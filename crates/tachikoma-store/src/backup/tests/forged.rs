@@ -1,4 +1,4 @@
-//! Files in the place of backups that somebody made on purpose: an agent can write there too.
+//! Forged backups: an agent can write to the directory of backups, too.
 
 use std::io::{Read as _, Write as _};
 
@@ -20,7 +20,7 @@ fn parts(path: &Path) -> Vec<Part> {
     entries.collect()
 }
 
-/// Puts one together, whatever is in it.
+/// Builds an archive with any content.
 fn put_together(path: &Path, parts: &[Part]) {
     let mut file = fs::File::create(path).unwrap();
     for (kind, name, bytes) in parts {
@@ -48,7 +48,9 @@ fn change_list(parts: &mut [Part], change: impl FnOnce(&mut Manifest)) {
 
 #[track_caller]
 fn refused(path: &Path, says: &str) {
-    let error = read_through(path, &Vault::plain()).unwrap_err().to_string();
+    let error = read_through(path, &Encryption::plain())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains(says), "{error}");
 }
 
@@ -70,10 +72,10 @@ fn a_name_is_checked_before_anything_is_made_of_it() {
             name.clone_into(&mut manifest.files[last - 1].name);
         });
         put_together(&path, &parts);
-        let error = read_into(&path, &out, &Vault::plain())
+        let error = read_into(&path, &out, &Encryption::plain())
             .unwrap_err()
             .to_string();
-        assert!(error.contains("is no part of a backup"), "{error}");
+        assert!(error.contains("does not belong into a backup"), "{error}");
         assert!(
             fs::read_dir(&out).unwrap().next().is_none(),
             "nothing is made"
@@ -111,10 +113,10 @@ fn what_is_no_plain_entry_is_refused() {
             put_together(&path, &parts);
             let kind = char::from(kind);
             assert!(
-                read_through(&path, &Vault::plain()).is_err(),
+                read_through(&path, &Encryption::plain()).is_err(),
                 "{kind} at {at}"
             );
-            let told = manifest_of(&path, &Vault::plain());
+            let told = manifest_of(&path, &Encryption::plain());
             assert_eq!(told.is_ok(), at > 0, "{kind}");
         }
     }
@@ -133,7 +135,7 @@ fn nothing_is_larger_than_ours_can_be() {
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() + (1 << 16))
         .unwrap();
-    read_through(&path, &Vault::plain()).unwrap();
+    read_through(&path, &Encryption::plain()).unwrap();
     file.set_len(1 << 40).unwrap();
-    refused(&path, "something stands behind its end");
+    refused(&path, "there is data after its end");
 }

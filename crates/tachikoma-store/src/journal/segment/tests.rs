@@ -1,6 +1,6 @@
-//! Journals whose closed segments are compressed, and every state in which a crash may leave them.
+//! Journals with compressed segments, and every state in which a crash may leave them.
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use std::fs;
 
 use tachikoma_core::{LoopId, Seq, State, Timestamp};
@@ -18,7 +18,7 @@ fn three(place: &Path) -> (Journal, State) {
         &place.join(".ralph/loops/a"),
         LoopId::from_u128(1),
         now,
-        &Vault::plain(),
+        &Encryption::plain(),
     );
     let (mut journal, mut state) = made.unwrap();
     for _ in 0..2 {
@@ -45,15 +45,15 @@ const COMPRESSED: [&str; 3] = [
 /// The journal is whole: its state, its records, its age.
 #[track_caller]
 fn check_whole(dir: &Path, state: &State) {
-    assert_eq!(read_state(dir, &Vault::plain()).unwrap(), *state);
+    assert_eq!(read_state(dir, &Encryption::plain()).unwrap(), *state);
     let mut seqs = Vec::new();
-    read_records(dir, &Vault::plain(), Seq(0), |record| {
+    read_records(dir, &Encryption::plain(), Seq(0), |record| {
         seqs.push(record.seq.0);
     })
     .unwrap();
     assert_eq!(seqs, (1..=state.seq.0).collect::<Vec<_>>());
     assert_eq!(
-        begun(dir, &Vault::plain()).unwrap(),
+        begun(dir, &Encryption::plain()).unwrap(),
         Some(Timestamp::from_millis(5))
     );
 }
@@ -67,13 +67,13 @@ fn records_are_read_from_the_segment_on_that_they_begin_in() {
     fs::write(dir.join(COMPRESSED[0]), "torn").unwrap();
     for (after, expected) in [(1, &[2, 3][..]), (2, &[3]), (3, &[]), (7, &[])] {
         let mut seqs = Vec::new();
-        read_records(&dir, &Vault::plain(), Seq(after), |record| {
+        read_records(&dir, &Encryption::plain(), Seq(after), |record| {
             seqs.push(record.seq.0);
         })
         .unwrap();
         assert_eq!(seqs, expected, "after {after}");
     }
-    read_records(&dir, &Vault::plain(), Seq(0), drop).expect_err("the first one is damaged");
+    read_records(&dir, &Encryption::plain(), Seq(0), drop).expect_err("the first one is damaged");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn closed_segments_are_compressed_and_the_journal_goes_on() {
     check_whole(&dir, &state);
     closed.compress(&GO_ON).unwrap();
     drop(journal);
-    let (mut journal, replayed) = open_journal(&dir, &Vault::plain()).unwrap();
+    let (mut journal, replayed) = open_journal(&dir, &Encryption::plain()).unwrap();
     assert_eq!(replayed, state);
     let now = Timestamp::from_millis(9);
     journal.next_segment(&mut state, now).unwrap();
@@ -117,7 +117,7 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
         crash(&dir, &bytes, temp);
         check_whole(&dir, &state);
         drop(journal);
-        let (journal, _) = open_journal(&dir, &Vault::plain()).unwrap();
+        let (journal, _) = open_journal(&dir, &Encryption::plain()).unwrap();
         journal.closed().compress(&GO_ON).unwrap();
         assert_eq!(names(&dir), COMPRESSED, "and nothing is left behind");
         check_whole(&dir, &state);
@@ -146,7 +146,7 @@ fn damage_is_named() {
     let path = dir.join(COMPRESSED[0]);
     let whole = fs::read(&path).unwrap();
     let refused = || {
-        let error = read_state(&dir, &Vault::plain()).unwrap_err();
+        let error = read_state(&dir, &Encryption::plain()).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         let text = error.to_string();
         text.replace(dir.to_str().unwrap(), "a")
@@ -154,7 +154,12 @@ fn damage_is_named() {
     let whole_frame = |content: &str| {
         fs::remove_file(&path).unwrap();
         fs::write(dir.join("journal-0001.jsonl"), content).unwrap();
-        compressed::replace(&dir.join("journal-0001.jsonl"), &Vault::plain(), &GO_ON).unwrap();
+        compressed::replace(
+            &dir.join("journal-0001.jsonl"),
+            &Encryption::plain(),
+            &GO_ON,
+        )
+        .unwrap();
     };
     let named = "journal a/journal-0001.jsonl.zst is damaged at line";
     for length in [0, 3, whole.len() / 2, whole.len() - 1] {
@@ -165,7 +170,7 @@ fn damage_is_named() {
             "{text}"
         );
         assert!(
-            begun(&dir, &Vault::plain()).unwrap().is_some(),
+            begun(&dir, &Encryption::plain()).unwrap().is_some(),
             "it is old, and still there"
         );
     }
@@ -182,7 +187,8 @@ fn damage_is_named() {
         "journal a/journal-0002.jsonl.zst is damaged at line 1: \
          it is closed, and the segment that followed it is missing"
     );
-    open_journal(&dir, &Vault::plain()).expect_err("nothing is ever appended to a compressed file");
+    open_journal(&dir, &Encryption::plain())
+        .expect_err("nothing is ever appended to a compressed file");
 }
 
 #[test]

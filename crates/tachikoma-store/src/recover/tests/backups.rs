@@ -1,6 +1,6 @@
-//! Backups as a base: what they make up for, and which ones are not of the loop's own life.
+//! Backups as a base: what they make up for, and which ones are not of the loop's own epoch.
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
@@ -9,7 +9,7 @@ use crate::snapshot::Packing;
 
 fn backups(place: &Place) -> Backups {
     Backups {
-        vault: Vault::plain(),
+        encryption: Encryption::plain(),
         dir: place.dir.path().join("backups"),
         max: 0,
         packing: Packing::Plain,
@@ -102,7 +102,7 @@ fn damage_behind_a_backup_is_refused_and_one_ahead_of_the_journal_needs_consent(
     place.read(Loss::Refuse).unwrap_err();
     let found = place.read(Loss::Accept).unwrap();
     assert_eq!((&found.state, found.source), (&kept, Source::Backup));
-    assert!(found.troubles.iter().any(|told| told.contains("is lost")));
+    assert!(found.troubles.iter().any(|told| told.contains("are lost")));
     place.open(Loss::Accept);
 }
 
@@ -113,14 +113,21 @@ fn a_backup_of_another_life_is_not_taken() {
     std::fs::remove_file(place.snapshot()).unwrap();
     let cut = std::fs::read(place.journal()).unwrap();
     let before = place.state.clone();
-    go_on(&mut place, "a life that was given up");
+    go_on(&mut place, "a epoch that was given up");
     let of_another = back_up(&place);
     // As a restoration leaves it: the segment ends where it did, and the next one begins.
     std::fs::write(place.journal(), cut).unwrap();
     let mut state = before;
     let now = state.time;
-    let mut journal =
-        Journal::begin_restored(&place.dir(), 2, &mut state, now, false, &Vault::plain()).unwrap();
+    let mut journal = Journal::begin_restored(
+        &place.dir(),
+        2,
+        &mut state,
+        now,
+        false,
+        &Encryption::plain(),
+    )
+    .unwrap();
     let decided = step(
         &Policy::default(),
         &mut state,
@@ -153,14 +160,14 @@ fn a_backup_of_another_life_is_not_taken() {
     place.read(Loss::Refuse).unwrap_err();
 }
 
-/// Where the journal is damaged a backup has none, and stands at the damage all the same.
+/// A backup of a loop with a damaged journal has no journal, and ends at the damage.
 #[test]
 fn a_backup_without_a_journal_makes_up_for_damage() {
     let place = Place::new();
     place.save(&place.state);
     place.damage(4);
     let taken = back_up(&place);
-    let told = backup::manifest_of(&taken, &Vault::plain()).unwrap();
+    let told = backup::manifest_of(&taken, &Encryption::plain()).unwrap();
     assert_eq!(told.segment, None);
     std::fs::remove_file(place.snapshot()).unwrap();
     let found = place.read(Loss::Refuse).unwrap();

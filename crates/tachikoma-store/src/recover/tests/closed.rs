@@ -1,6 +1,6 @@
 //! Journals with a closed segment: it is never written again, and what followed it is never taken for nothing.
 
-use crate::vault::Vault;
+use crate::encryption::Encryption;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
@@ -54,7 +54,7 @@ fn a_closed_segment_that_nothing_follows_is_refused_and_stays_as_it_is() {
         assert_eq!(std::fs::read(closed(&place)).unwrap(), before);
         assert!(second(&place).exists());
         assert_eq!(
-            journal::read_state(&place.dir(), &Vault::plain()).unwrap(),
+            journal::read_state(&place.dir(), &Encryption::plain()).unwrap(),
             state
         );
     }
@@ -76,7 +76,7 @@ fn a_snapshot_of_what_followed_a_closed_segment_is_gone_on_from() {
     place.open(Loss::Refuse);
     assert_eq!(std::fs::read(closed(&place)).unwrap(), before);
     assert_eq!(
-        journal::read_state(&place.dir(), &Vault::plain())
+        journal::read_state(&place.dir(), &Encryption::plain())
             .unwrap()
             .seq
             .0,
@@ -89,7 +89,7 @@ fn a_snapshot_of_what_followed_a_closed_segment_is_gone_on_from() {
 fn a_compressed_segment_is_not_opened_to_be_written() {
     let (place, ..) = two_segments();
     let before = std::fs::read(closed(&place)).unwrap();
-    Journal::at(&place.dir(), closed(&place), 1, 0, &Vault::plain()).unwrap_err();
+    Journal::at(&place.dir(), closed(&place), 1, 0, &Encryption::plain()).unwrap_err();
     assert_eq!(std::fs::read(closed(&place)).unwrap(), before);
 }
 
@@ -139,7 +139,7 @@ fn the_beginning_of_a_closed_segment_is_gone_on_from() {
     // A whole frame with a damaged record.
     let mut text = String::new();
     std::io::Read::read_to_string(
-        &mut compressed::open(&closed(&place), &Vault::plain())
+        &mut compressed::open(&closed(&place), &Encryption::plain())
             .unwrap()
             .content,
         &mut text,
@@ -149,7 +149,7 @@ fn the_beginning_of_a_closed_segment_is_gone_on_from() {
     lines[5] = lines[5].replace("loop_", "lo0p_");
     std::fs::remove_file(closed(&place)).unwrap();
     std::fs::write(place.journal(), lines.concat()).unwrap();
-    compressed::replace(&place.journal(), &Vault::plain(), &GO_ON).unwrap();
+    compressed::replace(&place.journal(), &Encryption::plain(), &GO_ON).unwrap();
 
     place.read(Loss::Refuse).unwrap_err();
     let state = place.open(Loss::Accept);
@@ -160,7 +160,7 @@ fn the_beginning_of_a_closed_segment_is_gone_on_from() {
         lines[..5].concat()
     );
     assert_eq!(
-        journal::read_state(&place.dir(), &Vault::plain()).unwrap(),
+        journal::read_state(&place.dir(), &Encryption::plain()).unwrap(),
         state
     );
 }

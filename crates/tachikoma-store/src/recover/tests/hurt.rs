@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::archive::archive;
+use crate::encryption::Encryption;
 use crate::layout;
 use crate::layout::ARCHIVED;
-use crate::vault::Vault;
 
 /// Requires an error, a trouble, or the state as it was.
 #[track_caller]
@@ -46,7 +46,7 @@ fn a_last_record_without_its_line_end_is_a_record() {
     let whole = std::fs::read(place.journal()).unwrap();
     std::fs::write(place.journal(), &whole[..whole.len() - 1]).unwrap();
     assert_eq!(
-        journal::read_state(&place.dir(), &Vault::plain()).unwrap(),
+        journal::read_state(&place.dir(), &Encryption::plain()).unwrap(),
         place.state
     );
     assert_eq!(place.read(Loss::Refuse).unwrap().troubles, [""; 0]);
@@ -68,7 +68,7 @@ fn a_changed_last_line_end_is_damage_and_hides_no_record() {
             matches!(&found, Err(StoreError::Damaged { line, .. }) if *line == lines),
             "{byte}: {found:?}"
         );
-        journal::read_records(&place.dir(), &Vault::plain(), Seq(0), drop).unwrap_err();
+        journal::read_records(&place.dir(), &Encryption::plain(), Seq(0), drop).unwrap_err();
     }
     // The snapshot has it: it costs nothing, and is kept.
     place.save(&place.state);
@@ -139,7 +139,7 @@ fn a_record_of_another_loop_is_damage() {
     let other = Place::new();
     let read = read(
         &other.dir(),
-        &Copies::only(&place.dir.path().join("none"), &Vault::plain()),
+        &Copies::only(&place.dir.path().join("none"), &Encryption::plain()),
         LoopId::from_u128(2),
         Loss::Refuse,
     );
@@ -222,7 +222,7 @@ fn the_snapshot_of_another_loop_archives_that_loop() {
         place.dir.path(),
         place.state.loop_id,
         &place.snapshot(),
-        &Vault::plain(),
+        &Encryption::plain(),
     )
     .unwrap();
     let kept = ("state.json.1".to_owned(), bytes);

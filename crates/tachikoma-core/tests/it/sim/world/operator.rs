@@ -25,13 +25,13 @@ impl World {
             hash: "1f".to_owned(),
             bytes: 7,
         });
-        self.wish(coverage, OperatorRequest::Answer { id, choice, prompt });
+        self.request(coverage, OperatorRequest::Answer { id, choice, prompt });
     }
 
     /// Does something else than to answer.
     pub(super) fn request_something(&mut self, coverage: &mut Coverage) {
         let open = self.state.question().map(|question| question.id);
-        let wish = match self.dice.below(9) {
+        let request = match self.dice.below(9) {
             0 => OperatorRequest::Attend { on: true },
             1 => OperatorRequest::Attend { on: false },
             2 => OperatorRequest::Reload {
@@ -51,13 +51,13 @@ impl World {
                 text: "look at b first".to_owned(),
             },
         };
-        self.wish(coverage, wish);
+        self.request(coverage, request);
     }
 
-    fn wish(&mut self, coverage: &mut Coverage, wish: OperatorRequest) {
+    fn request(&mut self, coverage: &mut Coverage, request: OperatorRequest) {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.feed(coverage, Input::OperatorRequest { ticket, wish });
+        self.feed(coverage, Input::OperatorRequest { ticket, request });
     }
 
     /// The work tree is brought back, or cannot be, and at times it takes too long.

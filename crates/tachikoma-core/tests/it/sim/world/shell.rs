@@ -1,10 +1,10 @@
-//! The simulated shell: journals what the core decides, does what it wishes, and dies over it at times.
+//! The simulated shell: journals what the core decides, carries out its effects, and dies over it at times.
 
 use std::time::Duration;
 
 use tachikoma_core::{
-    AgentEvent, Effect, Exit, Generation, Input, LoopEvent, Phase, RebootStage, Record, Rung, Step,
-    Ticket, TurnEnd, apply, next_deadline, step,
+    AgentInput, Effect, Exit, Generation, Input, LoopEvent, Phase, RebootStage, Record, Step,
+    StopSignal, Ticket, TurnEnd, apply, next_deadline, step,
 };
 
 use super::super::Coverage;
@@ -13,7 +13,7 @@ use super::{World, at};
 use crate::words;
 
 impl World {
-    /// Gives the core one input and does what it wishes, unless the shell dies over it. Returns whether nothing
+    /// Gives the core one input and carries out its effects, unless the shell dies over it. Returns whether nothing
     /// came of it, if the shell lived.
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
@@ -128,7 +128,7 @@ impl World {
                     Some(_) => limits.session,
                 };
                 let ending = work.ending.is_some() && work.launched.is_some();
-                limit > Duration::ZERO || ending || work.ladder.is_some()
+                limit > Duration::ZERO || ending || work.escalation.is_some()
             }
             Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
         };
@@ -184,10 +184,10 @@ impl World {
             Effect::CancelAutocommit => self.cancel_autocommit(),
             Effect::CheckConditions { number } => self.ask(*number),
             Effect::RunGates { number, names } => self.gates(*number, names),
-            Effect::Signal { generation, rung } => self.signal(*generation, *rung),
+            Effect::Signal { generation, signal } => self.signal(*generation, *signal),
             Effect::Finish => {
                 self.obey_by = None;
-                // Whatever is left of the agent is ended with the run.
+                // Remaining processes of the agent are ended with the run.
                 for agent in &mut self.agents {
                     agent.alive = false;
                 }
@@ -230,7 +230,7 @@ impl World {
         assert!(up, "only an agent that is up is spoken to");
     }
 
-    fn say(&mut self, generation: Generation, lines: Vec<(i64, AgentEvent)>) {
+    fn say(&mut self, generation: Generation, lines: Vec<(i64, AgentInput)>) {
         for (after, event) in lines {
             self.schedule(self.now + after, Input::Agent { generation, event });
         }
@@ -245,7 +245,7 @@ impl World {
         }
         if !self.dice.one_in(10) {
             let after = self.dice.pick(&[0, 0, 3, 2_000]);
-            let event = AgentEvent::Cost {
+            let event = AgentInput::Cost {
                 conversation_microusd: self.cost,
             };
             self.schedule(self.now + after, Input::Agent { generation, event });
@@ -261,7 +261,7 @@ impl World {
         self.silence(generation);
         let lines = vec![(
             self.dice.between(0, 300),
-            AgentEvent::Exited {
+            AgentInput::Exited {
                 exit: Exit::Code(0),
                 claimed: false,
                 stop_pattern: None,
@@ -273,7 +273,7 @@ impl World {
         self.say(generation, lines);
     }
 
-    /// What an agent was about to say is not said any more.
+    /// The agent says nothing more.
     fn silence(&mut self, generation: Generation) {
         self.queue.retain(|_, input| match input {
             Input::Agent { generation: g, .. } => *g != generation,
@@ -281,26 +281,26 @@ impl World {
         });
     }
 
-    fn signal(&mut self, generation: Generation, rung: Rung) {
+    fn signal(&mut self, generation: Generation, signal: StopSignal) {
         let Some(agent) = self.agents.iter().find(|a| a.generation == generation) else {
             panic!("only what was launched is signalled");
         };
         assert!(agent.alive, "the dead are left alone");
-        if agent.obeys.is_none_or(|gentlest| rung < gentlest) {
+        if agent.obeys.is_none_or(|gentlest| signal < gentlest) {
             return;
         }
         self.silence(generation);
         let end = self.now + self.dice.between(0, 300);
-        if rung == Rung::Interrupt && self.policy.agent.persistent && !self.dice.one_in(5) {
+        if signal == StopSignal::Interrupt && self.policy.agent.persistent && !self.dice.one_in(5) {
             // The turn ends, the process stays.
             let success = self.dice.one_in(6);
-            let event = AgentEvent::TurnEnded(TurnEnd {
+            let event = AgentInput::TurnEnded(TurnEnd {
                 success,
                 ..TurnEnd::default()
             });
             return self.schedule(end, Input::Agent { generation, event });
         }
-        for event in agent::last_words(&mut self.dice, rung) {
+        for event in agent::last_words(&mut self.dice, signal) {
             self.schedule(end, Input::Agent { generation, event });
         }
     }
@@ -311,7 +311,7 @@ impl World {
     }
 }
 
-/// What holds for the wishes of every step.
+/// What holds for the effects of every step.
 fn check_effects(step: &Step, ticket: Option<Ticket>) {
     let mut replies = Vec::new();
     let mut finishes = 0;

@@ -14,7 +14,7 @@ use crate::git::rollback_backup::RollbackBackup;
 use crate::git::snapshots::{self, Moment};
 use crate::git::worktree_tree::Rules;
 use crate::git::{
-    self, CancelToken, ChangeOwner, CommitError, Found, GitError, Opened, PlainDirectory,
+    self, CancelToken, ChangeOwner, CommitError, GitError, Lookup, Opened, PlainDirectory,
     PlainDirectoryError, RepoPath, Repository, TrackerOptions, WorkTracker, relative_to,
 };
 use tachikoma_core::error_chain as chain;
@@ -135,9 +135,9 @@ impl GitThread {
                     if let WorkTree::Tracked(tree) = &mut tree {
                         // A missing reference is found through the one before it, and a leftover one does no harm.
                         let _ = if keep {
-                            git::settle_refs(&mut tree.tracker, &cancel)
+                            git::write_pending_refs(&mut tree.tracker, &cancel)
                         } else {
-                            git::forget_refs(&mut tree.tracker)
+                            git::delete_refs(&mut tree.tracker)
                         };
                     }
                 }
@@ -364,7 +364,8 @@ impl GitThread {
             Ok(()) => text(error),
             Err(why) => why,
         };
-        git::settle_refs(&mut tree.tracker, &planning).map_err(|error| or_canceled(&error))?;
+        git::write_pending_refs(&mut tree.tracker, &planning)
+            .map_err(|error| or_canceled(&error))?;
         // Changes that others made since the last survey do not belong to the loop. After a runner died during a rollback, they cannot be
         // told from its own changes.
         let owner = if again {
@@ -381,15 +382,15 @@ impl GitThread {
         );
         unless_canceled()?;
         let repository = match found {
-            Found::Repository(repository) => repository,
-            Found::NoRepository => return Err("it is in no repository".to_owned().into()),
-            Found::Unusable { reason } => return Err(reason.into()),
+            Lookup::Repository(repository) => repository,
+            Lookup::NoRepository => return Err("it is in no repository".to_owned().into()),
+            Lookup::Unusable { reason } => return Err(reason.into()),
         };
         let git = repository.git.clone();
         let taken = snapshots::list(&git, options.loop_id, &planning)
             .map_err(|error| or_canceled(&error))?;
         let snapshot = snapshots::resolve(&taken, Moment::Iteration(iteration))
-            .ok_or_else(|| format!("no snapshot before iteration {iteration} is kept"))?;
+            .ok_or_else(|| format!("there is no snapshot before iteration {iteration}"))?;
         let rules = Rules {
             protected: options.protected.clone(),
             max_file_bytes: options.max_file_bytes,
@@ -422,15 +423,16 @@ impl GitThread {
         performed.map_err(|error| match error {
             PerformError::NotBegun(_) => RollbackFailure::Unchanged(text(&error)),
             PerformError::Undone(_) => RollbackFailure::Unchanged(or_canceled(&error)),
-            PerformError::Half { .. } => {
-                RollbackFailure::Partial(format!("{}; what it was is kept as {name}", text(&error)))
-            }
+            PerformError::Half { .. } => RollbackFailure::Partial(format!(
+                "{}; the earlier content is saved as {name}",
+                text(&error)
+            )),
         })?;
         // The files are restored even if this survey fails. The next survey covers them then.
         let survey = CancelToken::new().within(SURVEY_TIMEOUT);
         if let Err(error) = self.survey(tree, ChangeOwner::Loop, &survey) {
             self.warn(vec![format!(
-                "the work tree was not looked at after it was rolled back: {}",
+                "the work tree was not surveyed after the rollback: {}",
                 text(&error)
             )]);
         }
@@ -463,7 +465,7 @@ fn accept_changes(
 /// Returns the text that tells the agent about a rollback.
 fn rolled_back_note(iteration: u32, name: &str) -> String {
     format!(
-        "The operator has brought the work tree back to what it was before iteration {iteration}. What it was is kept as {name}."
+        "The operator rolled the work tree back to its state before iteration {iteration}. The earlier content is saved as {name}."
     )
 }
 

@@ -1,0 +1,386 @@
+//! The vocabulary for what an agent does, common to all agents.
+
+use tachikoma_core::{Context, Timestamp};
+
+/// The context window that is assumed for an unknown model.
+pub const UNKNOWN_WINDOW_TOKENS: u64 = 200_000;
+
+/// An event in the output of an agent.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AgentEvent {
+    /// Text for the reader.
+    Said(String),
+    /// The fill of its context.
+    Measured(Reading),
+    /// A tool call began.
+    ToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool.
+        name: String,
+        /// The purpose of the call in one bounded line: a command, a path. Empty if it is unknown.
+        about: String,
+    },
+    /// A tool call ended.
+    ToolEnded {
+        /// The agent's own id of the call.
+        id: String,
+        /// Whether it failed.
+        failed: bool,
+        /// The end of its output, bounded.
+        tail: String,
+    },
+    /// The turn's final result.
+    Resulted(Box<TurnResult>),
+    /// The conversation is known, or changed.
+    SessionKnown(SessionInfo),
+    /// The conversation was emptied and continues under another id; the fill of its context is unknown.
+    SessionReset {
+        /// The new id, if it is reported.
+        session_id: Option<String>,
+    },
+    /// The agent reported the context window of a model.
+    WindowKnown {
+        /// The model.
+        model: String,
+        /// Tokens that fit into it.
+        window: u64,
+    },
+    /// The agent replaced its conversation by a summary. An estimated reading follows.
+    Compacted {
+        /// Whether the agent did so on its own.
+        automatic: bool,
+        /// Tokens before.
+        tokens_before: u64,
+    },
+    /// A tool call that writes a file succeeded.
+    FileTouched(String),
+    /// The agent's own to-do list changed.
+    PlanChanged(PlanChange),
+    /// A request to the model failed and is retried.
+    Retrying(Retry),
+    /// How much of the usage limit is used.
+    Allowance(Allowance),
+    /// A call of the model ended, of the agent or of a sub-agent, with its number of tokens.
+    CallEnded(u64),
+    /// The cost of the conversation so far in dollars: the answer to our request. `None` if the agent does not know it.
+    Cost(Option<f64>),
+    /// A conversation was resumed, with its usage so far.
+    TakenUp {
+        /// In dollars.
+        usd: f64,
+        /// Tokens, with cached ones.
+        tokens: u64,
+    },
+    /// The agent waits for its server; the reason.
+    AwaitingServer(String),
+    /// A tool call was not permitted.
+    PermissionDenied {
+        /// The tool.
+        tool: String,
+        /// The agent's own id of the call; empty if it is not reported.
+        id: String,
+    },
+    /// Number of background tasks: a result does not end the turn while there are some.
+    BackgroundTasks(usize),
+    /// Another model answers than the requested one.
+    ModelFellBack {
+        /// The requested model; empty if it is not reported.
+        from: String,
+        /// The model that answers; empty if it is not reported.
+        to: String,
+    },
+    /// The agent reports that a request failed. It may continue.
+    RequestFailed {
+        /// The agent's name for the kind of failure.
+        error: String,
+        /// Its message.
+        text: String,
+    },
+    /// The answer to our request.
+    ControlAnswered {
+        /// The id of the request.
+        request_id: String,
+        /// The answer or the error, unchanged.
+        answer: Result<String, String>,
+    },
+    /// The agent sends a request and waits for the answer.
+    ControlAsked {
+        /// The id of the request.
+        request_id: String,
+        /// The kind of the request.
+        subtype: String,
+        /// The whole request, unchanged.
+        request: String,
+    },
+    /// The connection is alive. This does not count as output.
+    Ping,
+    /// The start of a line that is not understood.
+    NotUnderstood(String),
+}
+
+/// The fill of a context.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Tokens in the context.
+    pub tokens: u64,
+    /// Tokens that fit into it, if known.
+    pub window: Option<u64>,
+    /// The model, if it is reported.
+    pub model: Option<String>,
+    /// Whether it is an estimate of the agent.
+    pub estimated: bool,
+    /// Whether the model is still answering.
+    pub answering: bool,
+}
+
+impl Reading {
+    /// Returns the reading with a window, which is assumed if it is unknown.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        Context {
+            tokens: self.tokens,
+            window: self.window.unwrap_or(UNKNOWN_WINDOW_TOKENS),
+            estimated: self.estimated,
+        }
+    }
+}
+
+/// A conversation, as the agent reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The agent's id of it.
+    pub session_id: String,
+    /// The requested model.
+    pub model: Option<String>,
+    /// The version of the agent.
+    pub version: Option<String>,
+    /// The agent's permission mode.
+    pub permission_mode: Option<String>,
+}
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TurnResult {
+    /// Whether it succeeded: the same as `outcome` being [`TurnOutcome::Ok`].
+    pub success: bool,
+    /// Its final text, or its error message.
+    pub text: String,
+    /// The kind of end.
+    pub outcome: TurnOutcome,
+    /// Why it failed, if it did.
+    pub failure: Option<FailureClass>,
+    /// When the usage limit is reset, if a timestamp was reported. Otherwise `text` may name
+    /// a time of day: [`crate::claude::resets_at`] reads it.
+    pub limit_resets_at: Option<Timestamp>,
+    /// The agent's reason for the end of the turn.
+    pub terminal_reason: Option<String>,
+    /// The agent's name for the error of the model's service.
+    pub api_error: Option<String>,
+    /// The HTTP status of the error.
+    pub api_error_status: Option<u64>,
+    /// Requests to the model in this turn, as the agent counts them; versions count differently.
+    pub num_turns: Option<u64>,
+    /// The cost of the turn in dollars. Never negative, always finite.
+    pub cost_usd: f64,
+    /// The cost of the conversation so far, with earlier processes.
+    pub session_cost_usd: f64,
+    /// Tokens of its calls, with cached ones and those of sub-agents; 0 if it is not reported.
+    pub tokens: u64,
+    /// Tool calls that were not permitted in this turn.
+    pub permission_denials: usize,
+    /// Prompts that came too late for this turn and get their own.
+    pub queued: u64,
+}
+
+impl TurnResult {
+    /// Returns a result without details.
+    #[must_use]
+    pub fn plain(success: bool, text: String) -> Self {
+        let outcome = if success {
+            TurnOutcome::Ok
+        } else {
+            TurnOutcome::ApiError
+        };
+        Self {
+            success,
+            text,
+            outcome,
+            failure: None,
+            limit_resets_at: None,
+            terminal_reason: None,
+            api_error: None,
+            api_error_status: None,
+            num_turns: None,
+            cost_usd: 0.0,
+            session_cost_usd: 0.0,
+            tokens: 0,
+            permission_denials: 0,
+            queued: 0,
+        }
+    }
+}
+
+/// The kind of end of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnOutcome {
+    /// It succeeded.
+    Ok,
+    /// The model's service or the agent returned an error.
+    ApiError,
+    /// The usage limit of a subscription was reached.
+    UsageLimit,
+    /// The agent's own limit of requests was reached.
+    MaxTurns,
+    /// The agent's own budget was spent.
+    MaxBudget,
+    /// It was interrupted, or failed for another reason.
+    DuringExecution,
+    /// It ended before any request to the model was sent.
+    NoRequest,
+}
+
+impl TurnOutcome {
+    /// Returns the word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ApiError => "api_error",
+            Self::UsageLimit => "usage_limit",
+            Self::MaxTurns => "error_max_turns",
+            Self::MaxBudget => "error_max_budget_usd",
+            Self::DuringExecution => "error_during_execution",
+            Self::NoRequest => "no_request",
+        }
+    }
+}
+
+/// Why a turn failed, by what can be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureClass {
+    /// The usage limit of a subscription: wait for its reset.
+    UsageLimit,
+    /// Too many requests, or the service is overloaded: wait.
+    Overloaded,
+    /// The service fails or is unreachable: wait.
+    Unreachable,
+    /// Log in, or correct the key.
+    Authentication,
+    /// Pay.
+    Billing,
+    /// The model does not exist, or not for this user.
+    Model,
+    /// The context is full: a new session is needed.
+    PromptTooLong,
+    /// The conversation does not exist: a new session is needed.
+    Lost,
+    /// The service rejects this conversation.
+    Refused,
+    /// The agent was interrupted.
+    Interrupted,
+    /// A limit that was set for the agent.
+    OwnLimit,
+    /// Anything else.
+    Other,
+}
+
+impl FailureClass {
+    /// Returns the word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::UsageLimit => "usage_limit",
+            Self::Overloaded => "overloaded",
+            Self::Unreachable => "unreachable",
+            Self::Authentication => "authentication",
+            Self::Billing => "billing",
+            Self::Model => "model",
+            Self::PromptTooLong => "prompt_too_long",
+            Self::Lost => "lost",
+            Self::Refused => "refused",
+            Self::Interrupted => "interrupted",
+            Self::OwnLimit => "own_limit",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A change of the agent's to-do list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanChange {
+    /// The whole list.
+    All(Vec<PlanItem>),
+    /// An item was added.
+    Added(PlanItem),
+    /// The status of an item changed.
+    Updated {
+        /// The agent's id of the item.
+        id: String,
+        /// The new status.
+        status: String,
+    },
+}
+
+/// An item of the agent's to-do list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanItem {
+    /// The text in one bounded line.
+    pub text: String,
+    /// `pending`, `in_progress`, `completed`, or another word of the agent.
+    pub status: String,
+}
+
+/// A request that is retried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// The number of the failed attempt, from 1.
+    pub attempt: u64,
+    /// The limit of attempts.
+    pub attempts_max: u64,
+    /// The delay before the next attempt in milliseconds.
+    pub delay_ms: u64,
+    /// The HTTP status; `None` if there was no answer.
+    pub status: Option<u64>,
+    /// The agent's name for the error.
+    pub error: String,
+}
+
+/// The state of the usage limit of a subscription.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allowance {
+    /// Whether requests are accepted.
+    pub status: AllowanceStatus,
+    /// The kind of limit, as the service names it.
+    pub kind: String,
+    /// When it is reset.
+    pub resets_at: Option<Timestamp>,
+    /// The used part, 0 to 1; finite.
+    pub utilization: Option<f64>,
+    /// All reported windows.
+    pub windows: Vec<Window>,
+}
+
+/// A time window of a usage limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Its name, as the service names it.
+    pub name: String,
+    /// The used part, in percent; finite, not negative.
+    pub percent: f64,
+    /// When it is reset.
+    pub resets_at: Option<Timestamp>,
+}
+
+/// Whether requests are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowanceStatus {
+    /// Yes.
+    Allowed,
+    /// Yes, but the limit is near.
+    Warning,
+    /// No.
+    Rejected,
+    /// The status is not known.
+    Unknown,
+}

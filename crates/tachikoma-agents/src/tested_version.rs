@@ -1,0 +1,76 @@
+//! Tested versions of agents, and advice about failures that a person has to fix.
+
+use crate::FailureClass;
+
+/// The tested versions of an agent, and its advice.
+pub(crate) struct TestedAgent {
+    /// The newest tested version. Recordings and checks with the real agent come from its series.
+    newest: (u32, u32, u32),
+    /// Advice if the agent is not logged in.
+    log_in: &'static str,
+    /// Advice if the model is not available.
+    choose_model: &'static str,
+}
+
+pub(crate) const CLAUDE: TestedAgent = TestedAgent {
+    newest: (2, 1, 325),
+    log_in: "log in by `claude` and `/login`, or set ANTHROPIC_API_KEY",
+    choose_model: "name another one by `model` in `[agents.claude]`",
+};
+
+pub(crate) const OPENCODE: TestedAgent = TestedAgent {
+    newest: (1, 18, 33),
+    log_in: "log in by `opencode auth login`, or mend the key in its configuration",
+    choose_model: "name another one by `model` in `[agents.opencode]`, as provider/model; `opencode models` lists them",
+};
+
+impl TestedAgent {
+    /// Returns whether a version was tested, or is an earlier one of the same series. Other text is not a version.
+    pub(crate) fn is_tried(&self, version: &str) -> bool {
+        let (major, minor, newest) = self.newest;
+        let mut numbers = version.trim().splitn(3, '.').map(str::parse::<u32>);
+        let mut next = || numbers.next().and_then(Result::ok);
+        (next(), next()) == (Some(major), Some(minor)) && next().is_some_and(|it| it <= newest)
+    }
+
+    /// Returns what to do about a failure that does not go away by itself.
+    pub(crate) fn hint(&self, class: FailureClass) -> Option<&'static str> {
+        match class {
+            FailureClass::Authentication => Some(self.log_in),
+            FailureClass::Billing => Some("look after the account that its key belongs to"),
+            FailureClass::Model => Some(self.choose_model),
+            FailureClass::UsageLimit
+            | FailureClass::Overloaded
+            | FailureClass::Unreachable
+            | FailureClass::PromptTooLong
+            | FailureClass::Lost
+            | FailureClass::Refused
+            | FailureClass::Interrupted
+            | FailureClass::OwnLimit
+            | FailureClass::Other => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_up_to_the_newest_tested_one_are_known() {
+        for known in ["2.1.325", "2.1.50", "2.1.0", " 2.1.9 "] {
+            assert!(CLAUDE.is_tried(known), "{known}");
+        }
+        for unknown in [
+            "2.1.326", "2.2.0", "3.0.0", "2.0.37", "1.0.84", "2.1", "2.1.x", "2.1.3-rc", "",
+        ] {
+            assert!(!CLAUDE.is_tried(unknown), "{unknown}");
+        }
+        for known in ["1.18.33", "1.18.0"] {
+            assert!(OPENCODE.is_tried(known), "{known}");
+        }
+        for unknown in ["1.18.34", "1.19.0", "2.0.0", "1.17.9", "dev", ""] {
+            assert!(!OPENCODE.is_tried(unknown), "{unknown}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Accounting of a loop: time, money, tokens and a subscription's windows, counted as the agent reports them.
+//!
+//! [`LoopStats`] always has the totals, including the turn under way, so that a crash loses nothing that was reported. When a turn
+//! ends, its own total counts if it is more than the reports during the turn.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::phase::Phase;
+use crate::stats::LoopStats;
+use crate::time::Timestamp;
+
+/// Windows of a subscription that are remembered; services have two or three.
+const WINDOWS_MAX: usize = 8;
+
+/// What was spent, beyond the sums of [`LoopStats`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Accounting {
+    /// How long runners ran the loop; pauses and standstills do not count.
+    pub ran_ms: u64,
+    /// The moment up to which that is counted.
+    pub counted_to: Option<Timestamp>,
+    /// Cost of the conversation in millionths of a dollar, from the agent's latest report.
+    pub conversation_microusd: u64,
+    /// Tokens of the conversation that are counted; none where its beginning was not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation_tokens: Option<u64>,
+    /// What the turn under way has used so far.
+    pub turn: TurnSpending,
+    /// The windows of the subscription, where the agent reports them.
+    pub quota: Vec<QuotaWindow>,
+}
+
+/// What one turn has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnSpending {
+    /// What the conversation had cost before it, in millionths of a dollar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_microusd: Option<u64>,
+    /// What it has cost, in millionths of a dollar.
+    pub cost_microusd: u64,
+    /// Tokens of its calls that are over.
+    pub tokens: u64,
+}
+
+/// What a conversation has used, all its turns together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConversationUse {
+    /// In millionths of a dollar.
+    pub microusd: u64,
+    /// Tokens, those from the cache included.
+    pub tokens: u64,
+}
+
+/// A window of a subscription.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QuotaWindow {
+    /// Its name, in the service's word.
+    pub window: String,
+    /// The used part, in percent.
+    pub percent: f64,
+    /// When it begins anew.
+    pub resets_at: Option<Timestamp>,
+}
+
+impl Accounting {
+    /// Returns how long runners have run the loop at a moment, in a phase that has held since the last record.
+    #[must_use]
+    pub fn ran_at(&self, phase: &Phase, now: Timestamp) -> Duration {
+        let counted = Duration::from_millis(self.ran_ms);
+        match self.counted_to {
+            Some(since) if runs(phase) => counted + now.since(since),
+            Some(_) | None => counted,
+        }
+    }
+
+    /// Returns the used part of the fullest window that has not begun anew by now, in percent.
+    #[must_use]
+    pub fn fullest(&self, now: Timestamp) -> Option<f64> {
+        let holds = |window: &&QuotaWindow| window.resets_at.is_none_or(|moment| moment > now);
+        let percents = self.quota.iter().filter(holds).map(|window| window.percent);
+        percents.reduce(f64::max)
+    }
+
+    /// Returns what is known of a window.
+    #[must_use]
+    pub fn window(&self, name: &str) -> Option<&QuotaWindow> {
+        self.quota.iter().find(|known| known.window == name)
+    }
+
+    /// Returns whether another window can be remembered.
+    pub(crate) fn knows_window(&self, name: &str) -> bool {
+        self.window(name).is_some() || self.quota.len() < WINDOWS_MAX
+    }
+
+    /// Time passed in a phase.
+    pub(crate) fn count(&mut self, phase: &Phase, time: Timestamp) {
+        let ran = self.ran_at(phase, time).as_millis();
+        self.ran_ms = u64::try_from(ran).unwrap_or(u64::MAX);
+        self.counted_to = Some(time);
+    }
+
+    /// A runner takes the loop up: the time without a runner does not count. A window without a known reset
+    /// is forgotten: it may have been reset meanwhile, and the agent reports it again.
+    pub(crate) fn runner_took_up(&mut self, time: Timestamp) {
+        self.counted_to = Some(time);
+        self.quota.retain(|window| window.resets_at.is_some());
+    }
+
+    /// A part of the time behind us was a standstill.
+    pub(crate) fn stood_still(&mut self, duration: Duration) {
+        self.counted_to = self.counted_to.map(|since| since.after(duration));
+    }
+
+    pub(crate) fn session_began(&mut self) {
+        self.conversation_microusd = 0;
+        self.conversation_tokens = Some(0);
+        self.turn = TurnSpending::default();
+    }
+
+    pub(crate) fn turn_began(&mut self) {
+        self.turn = TurnSpending::default();
+    }
+
+    pub(crate) fn call_ended(&mut self, stats: &mut LoopStats, tokens: u64) {
+        self.turn.tokens = self.turn.tokens.saturating_add(tokens);
+        self.count_tokens(stats, tokens);
+    }
+
+    fn count_tokens(&mut self, stats: &mut LoopStats, tokens: u64) {
+        stats.tokens = stats.tokens.saturating_add(tokens);
+        let known = self.conversation_tokens;
+        self.conversation_tokens = known.map(|known| known.saturating_add(tokens));
+    }
+
+    /// An agent resumed a conversation and reported its usage so far. The part that was not counted was used by attempts that were
+    /// cut.
+    pub(crate) fn conversation_resumed(&mut self, stats: &mut LoopStats, told: ConversationUse) {
+        let missed = told.microusd.saturating_sub(self.conversation_microusd);
+        stats.cost_microusd = stats.cost_microusd.saturating_add(missed);
+        self.conversation_microusd = told.microusd;
+        self.turn.before_microusd = Some(told.microusd);
+        let known = self.conversation_tokens.unwrap_or(told.tokens);
+        self.count_tokens(stats, told.tokens.saturating_sub(known));
+    }
+
+    /// The agent reported the cost of its conversation. A report before the first call of a turn is the start value of the turn:
+    /// an agent that was killed may have forgotten a part.
+    pub(crate) fn cost_reported(&mut self, stats: &mut LoopStats, conversation_microusd: u64) {
+        let early = self.turn.tokens == 0;
+        let known = self.conversation_microusd.min(conversation_microusd);
+        let first = if early { conversation_microusd } else { known };
+        let before = *self.turn.before_microusd.get_or_insert(first);
+        let so_far = conversation_microusd.saturating_sub(before);
+        let more = so_far.saturating_sub(self.turn.cost_microusd);
+        self.turn.cost_microusd += more;
+        stats.cost_microusd = stats.cost_microusd.saturating_add(more);
+        self.conversation_microusd = conversation_microusd;
+    }
+
+    /// A turn ended with its own totals. Earlier reports still count, because the totals may leave out what an agent that
+    /// was killed had begun, or what agents below it used.
+    pub(crate) fn turn_resulted(&mut self, stats: &mut LoopStats, cost_microusd: u64, tokens: u64) {
+        let TurnSpending {
+            before_microusd,
+            cost_microusd: counted_cost,
+            tokens: counted_tokens,
+        } = std::mem::take(&mut self.turn);
+        let more = cost_microusd.saturating_sub(counted_cost);
+        stats.cost_microusd = stats.cost_microusd.saturating_add(more);
+        let before = before_microusd.unwrap_or(self.conversation_microusd);
+        let now = before.saturating_add(cost_microusd);
+        self.conversation_microusd = self.conversation_microusd.max(now);
+        self.count_tokens(stats, tokens.saturating_sub(counted_tokens));
+    }
+
+    pub(crate) fn quota_reported(&mut self, told: QuotaWindow) {
+        if let Some(known) = self.quota.iter_mut().find(|w| w.window == told.window) {
+            *known = told;
+        } else if self.quota.len() < WINDOWS_MAX {
+            self.quota.push(told);
+        }
+    }
+}
+
+/// Returns dollars as millionths of them.
+#[must_use]
+pub fn microusd(usd: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to what fits"
+    )]
+    let microusd = (usd * 1e6).round().clamp(0.0, 1e15) as u64;
+    microusd
+}
+
+/// Returns whether time in a phase is time in which the loop runs.
+fn runs(phase: &Phase) -> bool {
+    match phase {
+        Phase::Waiting { wait } => wait.reason.is_work(),
+        Phase::Working { .. }
+        | Phase::Autocommitting { .. }
+        | Phase::Checking { .. }
+        | Phase::Hooking { .. }
+        | Phase::Rebooting { .. } => true,
+        Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(accounting: &mut Accounting, stats: &mut LoopStats, totals: &[u64]) -> u64 {
+        for total in totals {
+            accounting.cost_reported(stats, *total);
+        }
+        stats.cost_microusd
+    }
+
+    #[test]
+    fn a_turns_cost_counts_from_what_it_began_with_and_its_result_may_know_more() {
+        let (mut accounting, mut stats) = (Accounting::default(), LoopStats::default());
+        accounting.turn_began();
+        assert_eq!(
+            told(&mut accounting, &mut stats, &[700]),
+            0,
+            "the beginning"
+        );
+        accounting.call_ended(&mut stats, 10);
+        assert_eq!(told(&mut accounting, &mut stats, &[900, 900]), 200);
+        accounting.turn_resulted(&mut stats, 203, 12);
+        assert_eq!((stats.cost_microusd, stats.tokens), (203, 12));
+        accounting.turn_began();
+        accounting.call_ended(&mut stats, 10);
+        let late = told(&mut accounting, &mut stats, &[1000]);
+        assert_eq!(
+            late,
+            203 + 97,
+            "told first behind a call: from what was known"
+        );
+        accounting.turn_resulted(&mut stats, 50, 4);
+        assert_eq!(
+            (stats.cost_microusd, stats.tokens),
+            (300, 22),
+            "what is spent stays spent"
+        );
+        assert_eq!(accounting.conversation_microusd, 1000);
+    }
+
+    #[test]
+    fn an_agent_that_forgot_a_part_is_counted_from_what_it_remembers() {
+        let (mut accounting, mut stats) = (Accounting::default(), LoopStats::default());
+        accounting.turn_began();
+        accounting.call_ended(&mut stats, 10);
+        assert_eq!(told(&mut accounting, &mut stats, &[500]), 500);
+        // Killed, and taken up again.
+        accounting.turn_began();
+        assert_eq!(told(&mut accounting, &mut stats, &[100]), 500);
+        accounting.call_ended(&mut stats, 10);
+        assert_eq!(told(&mut accounting, &mut stats, &[300]), 700);
+        accounting.turn_resulted(&mut stats, 0, 0);
+        assert_eq!(
+            (stats.cost_microusd, stats.tokens),
+            (700, 20),
+            "work_tree_note"
+        );
+    }
+
+    #[test]
+    fn attempts_that_were_cut_are_counted_when_their_conversation_is_taken_up() {
+        let used = |microusd, tokens| ConversationUse { microusd, tokens };
+        let sums = |stats: &LoopStats| (stats.cost_microusd, stats.tokens);
+        let (mut accounting, mut stats) = (Accounting::default(), LoopStats::default());
+        accounting.session_began();
+        accounting.turn_began();
+        accounting.turn_resulted(&mut stats, 100, 10);
+        // A cut attempt: its calls were reported only if there is a budget.
+        accounting.turn_began();
+        accounting.call_ended(&mut stats, 4);
+        accounting.turn_began();
+        accounting.conversation_resumed(&mut stats, used(170, 17));
+        assert_eq!(sums(&stats), (170, 17));
+        accounting.turn_resulted(&mut stats, 30, 3);
+        assert_eq!(sums(&stats), (200, 20));
+        accounting.turn_began();
+        accounting.conversation_resumed(&mut stats, used(200, 20));
+        assert_eq!(sums(&stats), (200, 20), "nothing is counted twice");
+        let (mut old, mut stats) = (Accounting::default(), LoopStats::default());
+        old.conversation_resumed(&mut stats, used(0, 20));
+        assert_eq!(stats.tokens, 0, "its beginning was counted elsewhere");
+    }
+
+    #[test]
+    fn the_fullest_window_counts_until_it_begins_anew() {
+        let mut accounting = Accounting::default();
+        let at = Timestamp::from_millis;
+        let window = |name: &str, percent, resets: Option<i64>| QuotaWindow {
+            window: name.to_owned(),
+            percent,
+            resets_at: resets.map(at),
+        };
+        assert_eq!(accounting.fullest(at(0)), None);
+        accounting.quota_reported(window("five_hour", 90.0, Some(5_000)));
+        accounting.quota_reported(window("seven_day", 40.0, None));
+        assert_eq!(accounting.fullest(at(4_999)), Some(90.0));
+        assert_eq!(accounting.fullest(at(5_000)), Some(40.0));
+        accounting.quota_reported(window("five_hour", 3.0, Some(9_000)));
+        assert_eq!(accounting.fullest(at(5_000)), Some(40.0));
+        for n in 0..20 {
+            accounting.quota_reported(window(&n.to_string(), 99.0, None));
+        }
+        assert_eq!(accounting.quota.len(), WINDOWS_MAX);
+        accounting.runner_took_up(at(6_000));
+        let left = accounting.fullest(at(6_000));
+        assert_eq!(left, Some(3.0), "only the one whose end is known");
+    }
+}

@@ -1,0 +1,266 @@
+//! Handles the events of the agent in each phase.
+
+use super::Stepper;
+use super::reading::TOO_LONG;
+use crate::denials::{DENIALS_MAX, Denial, remedies};
+use crate::effect::Effect;
+use crate::event::LoopEvent;
+use crate::exit::{Exit, Leftover};
+use crate::input::{AgentInput, TurnEnd};
+use crate::outcome::{Failure, Problem, Spent};
+use crate::phase::{Phase, Work};
+use crate::policy::timeout;
+
+/// Tool calls in flight that are kept in mind; an agent that never ends its calls must not fill the memory.
+const TOOLS_MAX: usize = 256;
+use crate::turn_report::TurnReport;
+
+impl Stepper<'_> {
+    pub(super) fn event(&mut self, event: AgentInput) {
+        match &self.state.phase {
+            Phase::Working { work } => {
+                let work = (**work).clone();
+                self.agent_input_at_work(&work, event);
+            }
+            Phase::Rebooting { reboot } => {
+                let reboot = reboot.clone();
+                self.agent_input_in_reboot(reboot, event);
+            }
+            Phase::Idle
+            | Phase::Waiting { .. }
+            | Phase::Autocommitting { .. }
+            | Phase::Checking { .. }
+            | Phase::Hooking { .. }
+            | Phase::Paused { .. }
+            | Phase::Ended { .. } => {
+                self.agent_input_between_turns(event);
+            }
+        }
+    }
+
+    fn agent_input_at_work(&mut self, work: &Work, event: AgentInput) {
+        match event {
+            AgentInput::Launched { pid } => {
+                if work.launched.is_none() {
+                    self.record(LoopEvent::AgentLaunched { pid });
+                    self.interrupt_at_boundary();
+                }
+            }
+            AgentInput::NotLaunched { reason } => {
+                let failure = Failure::NotLaunched { reason };
+                self.process_ended(work, Exit::Unknown, false, Some(failure));
+            }
+            // Only a reboot opens a session without a prompt, or listens to words.
+            AgentInput::Opened | AgentInput::HandOffText { .. } => {}
+            AgentInput::SessionNamed { agent_id } => self.named(agent_id),
+            AgentInput::Output => self.output(work),
+            AgentInput::ContextMeasured { context, answering } => self.measured(context, answering),
+            AgentInput::ToolStarted { id, name, summary } => {
+                if work.tools.len() < TOOLS_MAX {
+                    self.record(LoopEvent::ToolStarted { id, name, summary });
+                    if self.state.stop.is_none() {
+                        self.advise();
+                        self.deliver_messages();
+                    }
+                }
+            }
+            AgentInput::ToolEnded { id, error } => {
+                if work.tools.contains_key(&id) {
+                    self.record(LoopEvent::ToolEnded { id, error });
+                    self.interrupt_at_boundary();
+                }
+            }
+            AgentInput::ToolDenied { tool, id } => {
+                self.denied(work, tool, id);
+                self.interrupt_at_boundary();
+            }
+            AgentInput::FileTouched { path } => {
+                if !self.state.session.knows_file(&path) {
+                    self.record(LoopEvent::FileTouched { path });
+                }
+            }
+            AgentInput::CallEnded { tokens } => self.call_ended(tokens),
+            AgentInput::Cost {
+                conversation_microusd,
+            } => self.cost_reported(conversation_microusd),
+            AgentInput::ConversationResumed(told) => self.conversation_resumed(told),
+            AgentInput::Quota(quota) => self.quota_reported(quota),
+            AgentInput::ProcessesSampled { activity } => self.processes_sampled(work, activity),
+            AgentInput::TurnEnded(end) => self.resulted(work, end),
+            AgentInput::Exited {
+                exit,
+                claimed,
+                stop_pattern,
+                leftovers,
+                last_words,
+                problem,
+            } => {
+                if work.reused && !work.spoke && work.result.is_none() && work.ending.is_none() {
+                    // It was gone before it heard the prompt.
+                    self.agent_exited(exit, leftovers);
+                    return self.launch_again();
+                }
+                self.leftovers(leftovers);
+                self.pattern_matched(stop_pattern);
+                let failure = self.failure(work, exit, last_words, problem);
+                self.process_ended(work, exit, claimed, failure);
+            }
+            AgentInput::StreamEnded => {
+                if self.policy.agent.event_stream && work.stream_ended.is_none() {
+                    self.record(LoopEvent::StreamEnded);
+                }
+            }
+            AgentInput::GuardLost => {
+                let succeeded = work.result.as_ref().is_some_and(|result| result.success);
+                let failure = (!succeeded).then_some(Failure::GuardLost);
+                self.process_ended(work, Exit::Unknown, false, failure);
+            }
+        }
+    }
+
+    /// Records a denied call with how often it was denied and what would permit it.
+    fn denied(&mut self, work: &Work, name: String, id: String) {
+        let tool = work.tools.get(&id);
+        let summary = tool.map_or_else(String::new, |tool| tool.summary.clone());
+        let mut known = self.state.denials.iter();
+        let known = known.find(|denial| denial.name == name && denial.summary == summary);
+        let is_other = known.is_none() && self.state.denials.len() >= DENIALS_MAX;
+        let mut denial = Denial {
+            others: match is_other {
+                true => self.state.other_denials.saturating_add(1),
+                false => 0,
+            },
+            times: known.map_or(0, |denial| denial.times).saturating_add(1),
+            name,
+            id,
+            summary,
+            remedy: None,
+        };
+        let denials = std::slice::from_ref(&denial);
+        let lines = remedies(&self.state.launch.agent, denials, &self.policy.permitted);
+        denial.remedy = lines.into_iter().next();
+        self.record(LoopEvent::ToolDenied(denial));
+    }
+
+    /// An agent between two turns has nothing to do, unless it gave itself something to do.
+    fn agent_input_between_turns(&mut self, event: AgentInput) {
+        match event {
+            AgentInput::SessionNamed { agent_id } => self.named(agent_id),
+            AgentInput::Quota(quota) => self.quota_reported(quota),
+            AgentInput::Exited {
+                exit, leftovers, ..
+            } => self.gone_between_turns(exit, leftovers),
+            AgentInput::ToolStarted { name, summary, .. } => self.worked_outside(name, &summary),
+            AgentInput::TurnEnded(end) => self.resulted_outside(&end),
+            AgentInput::NotLaunched { .. } | AgentInput::GuardLost => {
+                self.gone_between_turns(Exit::Unknown, Vec::new());
+            }
+            AgentInput::Launched { .. }
+            | AgentInput::Opened
+            | AgentInput::Output
+            | AgentInput::HandOffText { .. }
+            | AgentInput::ContextMeasured { .. }
+            | AgentInput::ToolEnded { .. }
+            | AgentInput::ToolDenied { .. }
+            | AgentInput::FileTouched { .. }
+            | AgentInput::ProcessesSampled { .. }
+            | AgentInput::StreamEnded
+            | AgentInput::CallEnded { .. }
+            | AgentInput::Cost { .. }
+            | AgentInput::ConversationResumed(_) => {}
+        }
+    }
+
+    /// The agent calls a tool although it was given no prompt. The first call says enough.
+    fn worked_outside(&mut self, mut tool: String, summary: &str) {
+        if self.state.kept.outside {
+            return;
+        }
+        if !summary.is_empty() {
+            tool.push_str(": ");
+            tool.push_str(summary);
+        }
+        self.record(LoopEvent::WorkedOutside {
+            tool,
+            cost_microusd: 0,
+            tokens: 0,
+        });
+        self.emit(Effect::AttributeChanges);
+    }
+
+    /// A turn that was given no prompt has ended, or one that the loop had given up before.
+    pub(super) fn resulted_outside(&mut self, end: &TurnEnd) {
+        // The result that follows has the sums of this one, too.
+        if !end.more && (end.cost_microusd > 0 || end.tokens > 0) {
+            self.record(LoopEvent::WorkedOutside {
+                tool: String::new(),
+                cost_microusd: end.cost_microusd,
+                tokens: end.tokens,
+            });
+            self.check_budgets();
+        }
+    }
+
+    pub(super) fn agent_exited(&mut self, exit: Exit, leftovers: Vec<Leftover>) {
+        self.leftovers(leftovers);
+        self.record(LoopEvent::AgentExited { exit });
+    }
+
+    fn leftovers(&mut self, leftovers: Vec<Leftover>) {
+        if !leftovers.is_empty() {
+            self.record(LoopEvent::LeftoversEnded { leftovers });
+        }
+    }
+
+    fn output(&mut self, work: &Work) {
+        // Only the timeouts of an event stream need it, and only in steps. After the first signal none of them runs.
+        let due = work.escalation.is_none()
+            && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
+        if self.policy.agent.event_stream && due {
+            self.record(LoopEvent::OutputSeen);
+        }
+    }
+
+    fn resulted(&mut self, work: &Work, end: TurnEnd) {
+        if end.more {
+            return self.output(work);
+        }
+        if work.result.is_some() {
+            return;
+        }
+        self.record(LoopEvent::TurnResulted(TurnReport::from(&end)));
+        self.pattern_matched(end.stop_pattern);
+        if end.spent == Some(Spent::Full) && self.state.session.unproven {
+            let futile = "the agent takes not even its first prompt, which is too long";
+            self.verified(100, Some(futile.to_owned()), TOO_LONG);
+        }
+        if self.policy.agent.persistent {
+            self.turn_ended();
+        }
+    }
+
+    /// Returns why a turn failed, after its process has ended.
+    fn failure(
+        &self,
+        work: &Work,
+        exit: Exit,
+        last_words: Option<String>,
+        problem: Option<Problem>,
+    ) -> Option<Failure> {
+        match &work.result {
+            Some(result) if result.success => None,
+            Some(result) => Some(Failure::Reported {
+                exit: Some(exit),
+                reason: result.reason.clone(),
+                problem: result.problem.clone(),
+            }),
+            None if self.policy.agent.event_stream => Some(Failure::NoResult {
+                exit,
+                last_words,
+                problem,
+            }),
+            None if exit.is_success() => None,
+            None => Some(Failure::Exited { exit }),
+        }
+    }
+}

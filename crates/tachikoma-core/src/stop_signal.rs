@@ -1,0 +1,39 @@
+//! The signals that end an agent, each harder than the last.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// A signal that ends an agent. Ordered: each is sent if the agent outlives the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopSignal {
+    /// The agent's own interrupt, or SIGINT.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+    /// SIGKILL to everything that is ours.
+    Kill,
+}
+
+impl fmt::Display for StopSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupt => "interrupt",
+            Self::Terminate => "terminate",
+            Self::Kill => "kill",
+        })
+    }
+}
+
+/// The last signal that was sent to end an agent, and when the next one follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Escalation {
+    /// The signal that was sent last.
+    #[serde(rename = "rung")]
+    pub signal: StopSignal,
+    /// When the next one is sent.
+    pub until: Timestamp,
+}

@@ -1,0 +1,62 @@
+//! Uploads of backups: the last one that succeeded, and the failures since.
+
+use serde::{Deserialize, Serialize};
+
+use crate::incident::Incident;
+use crate::time::Timestamp;
+
+/// State of the uploads of backups.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uploads {
+    /// The last upload that succeeded.
+    pub last: Option<UploadedBackup>,
+    /// The failures since then; `None` without one.
+    pub failed: Option<UploadFailures>,
+}
+
+/// A backup that was uploaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadedBackup {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When.
+    pub time: Timestamp,
+}
+
+/// Failures in a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UploadFailures {
+    /// How many.
+    pub in_a_row: u32,
+    /// Why, the last time.
+    pub error: String,
+    /// When that was.
+    pub time: Timestamp,
+}
+
+impl Uploads {
+    pub(crate) fn take(&mut self, incident: &Incident, time: Timestamp) {
+        match incident {
+            Incident::CloudCopied { name, bytes } => {
+                let (name, bytes) = (name.clone(), *bytes);
+                self.last = Some(UploadedBackup { name, bytes, time });
+                self.failed = None;
+            }
+            Incident::CloudFailed { error, .. } => {
+                let before = self.failed.as_ref().map_or(0, |failed| failed.in_a_row);
+                self.failed = Some(UploadFailures {
+                    in_a_row: before.saturating_add(1),
+                    error: error.clone(),
+                    time,
+                });
+            }
+            Incident::NotifyFailed { .. } | Incident::AccessRefused { .. } => {}
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,59 @@
+//! What events of the agent mean to the core.
+
+use tachikoma_agents::{ARE_YOU_THERE, AgentEvent, Window, is_conversation_id};
+use tachikoma_core::{AgentInput, ConversationUse, QuotaWindow, microusd};
+
+/// The part of a hand-off that the core keeps.
+const HAND_OFF_BYTES_MAX: usize = 16 << 10;
+
+/// Returns what an event means to the core; `None` if it means nothing. The session itself handles events that depend on what
+/// was observed before.
+pub(super) fn agent_input(event: AgentEvent) -> Option<AgentInput> {
+    Some(match event {
+        AgentEvent::Measured(reading) => AgentInput::ContextMeasured {
+            context: reading.context(),
+            answering: reading.answering,
+        },
+        AgentEvent::ToolStarted { id, name, about } => AgentInput::ToolStarted {
+            id,
+            name,
+            summary: about,
+        },
+        AgentEvent::ToolEnded { id, failed, tail } => AgentInput::ToolEnded {
+            id,
+            error: failed.then_some(tail),
+        },
+        AgentEvent::FileTouched(path) => AgentInput::FileTouched { path },
+        AgentEvent::CallEnded(tokens) => AgentInput::CallEnded { tokens },
+        AgentEvent::Cost(usd) => AgentInput::Cost {
+            conversation_microusd: microusd(usd?),
+        },
+        AgentEvent::TakenUp { usd, tokens } => AgentInput::ConversationResumed(ConversationUse {
+            microusd: microusd(usd),
+            tokens,
+        }),
+        AgentEvent::SessionReset { session_id } => AgentInput::SessionNamed {
+            agent_id: session_id.filter(|id| is_conversation_id(id))?,
+        },
+        AgentEvent::ControlAnswered { request_id, .. } if request_id == ARE_YOU_THERE => {
+            AgentInput::Opened
+        }
+        AgentEvent::PermissionDenied { tool, id } => AgentInput::ToolDenied { tool, id },
+        AgentEvent::Said(text) => AgentInput::HandOffText {
+            text: text
+                .get(..text.floor_char_boundary(HAND_OFF_BYTES_MAX))
+                .unwrap_or_default()
+                .to_owned(),
+        },
+        _ => return None,
+    })
+}
+
+/// Returns the part of the quota that a window shows.
+pub(super) fn quota(window: Window) -> QuotaWindow {
+    QuotaWindow {
+        window: window.name,
+        percent: window.percent,
+        resets_at: window.resets_at,
+    }
+}

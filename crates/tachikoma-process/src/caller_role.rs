@@ -1,0 +1,325 @@
+//! Finds the role of a process in a loop by its ancestors: operator, hook, or agent.
+//!
+//! Every process that an agent starts is a descendant of a guard. One that leaves its session, its parent or its environment becomes a child of
+//! the guard, which is a subreaper, or of this process, which is one as well.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::Pid;
+
+use super::{Adoption, MARKER, Peer, Sender, cgroup, children};
+
+/// The environment variable of git, and of guards that run other processes than hooks. Its value is the id of the loop or the server. Descendants
+/// inherit it, and one that removes it is still a descendant of the guard.
+pub const INSIDE: &str = "TACHIKOMA_INSIDE";
+
+/// Children of this process that belong to the operator: the editor of a prompt, and children of a shell that executed this program.
+static OPERATORS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Children of this process that an editor left running, such as the server of an editor. They are not ended with the run. They may not
+/// command the loop: the agent can read the token in the editor's environment, and have a git hook start a daemon that carries it.
+static LEFT_BY_EDITOR: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// The role of a process that makes a request or sends a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallerRole {
+    /// The operator: every process that has no other role.
+    Operator,
+    /// A hook, which may control the loop.
+    Hook(Hooks),
+    /// The agent, or a program that the agent may have written: gates, scripts, hooks of git, tools of a server, notification commands.
+    Inside,
+    /// The process has ended, so that its role is unknown.
+    Gone,
+}
+
+impl CallerRole {
+    /// Returns whether the process may control the loop.
+    #[must_use]
+    pub fn may_control(self) -> bool {
+        match self {
+            Self::Operator | Self::Hook(_) => true,
+            // An operator waits for the answer, so that a caller which ended may be the agent.
+            Self::Inside | Self::Gone => false,
+        }
+    }
+}
+
+/// Kind of hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hooks {
+    /// The loop waits for them.
+    Framing,
+    /// The loop does not wait for them.
+    Beside,
+}
+
+/// The sender of a refused signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub pid: Option<i32>,
+    /// Whether it ended before its role could be determined.
+    pub gone: bool,
+}
+
+/// Returns the name of a signal.
+pub fn signal_name(signal: i32) -> String {
+    let name = nix::sys::signal::Signal::try_from(signal);
+    name.map_or_else(|_| format!("SIG{signal}"), |name| name.to_string())
+}
+
+/// Determines the roles of processes for one loop or one server.
+#[derive(Debug)]
+pub struct Family {
+    adoption: Adoption,
+    /// Ids of the loops that this process runs in. Other processes in them have the same rights as this one.
+    above: HashSet<OsString>,
+    /// Process ids of the guards of hooks; 0 for none.
+    framing: AtomicI32,
+    beside: AtomicI32,
+}
+
+impl Family {
+    /// `adoption` says whether all children of this process belong to the loop.
+    pub fn new(adoption: Adoption) -> Self {
+        let own = children::own_pid();
+        if adoption == Adoption::All {
+            // No process of the loop runs yet.
+            let found = children::own().into_iter().map(Pid::as_raw_pid);
+            known_operators().extend(found);
+        }
+        let above = children::ancestors(own).filter_map(inside_of);
+        Self {
+            adoption,
+            above: above.chain(cgroup::ids_of(own)).collect(),
+            framing: AtomicI32::new(0),
+            beside: AtomicI32::new(0),
+        }
+    }
+
+    fn guard(&self, hooks: Hooks) -> &AtomicI32 {
+        match hooks {
+            Hooks::Framing => &self.framing,
+            Hooks::Beside => &self.beside,
+        }
+    }
+
+    /// Sets the guard of hooks.
+    pub fn hooks_are_below(&self, hooks: Hooks, guard: i32) {
+        self.guard(hooks).store(guard, Ordering::Relaxed);
+    }
+
+    /// Removes a guard of hooks that has ended. Another one may have been set since.
+    pub fn hooks_are_gone(&self, hooks: Hooks, guard: i32) {
+        let (set, order) = (self.guard(hooks), Ordering::Relaxed);
+        let _ = set.compare_exchange(guard, 0, order, order);
+    }
+
+    /// Checks that the operator sent a signal. A signal of a sender that has ended is accepted if `in_doubt`. On Linux, a signal is refused if
+    /// its sender could be forged.
+    ///
+    /// # Errors
+    /// Another process sent it.
+    pub fn judge(&self, sender: Sender, in_doubt: bool) -> Result<(), Refused> {
+        let (pid, role) = match sender {
+            Sender::System => return Ok(()),
+            Sender::Process(pid) => (Some(pid), self.role_of(pid)),
+            // Ctrl-C, `kill` and service managers never look like this. The agent may have sent it to hide its process id.
+            Sender::Unknown if cfg!(target_os = "linux") => {
+                return Err(Refused {
+                    pid: None,
+                    gone: true,
+                });
+            }
+            Sender::Unknown => (None, CallerRole::Gone),
+        };
+        match role {
+            CallerRole::Operator | CallerRole::Hook(_) => Ok(()),
+            CallerRole::Gone if in_doubt => Ok(()),
+            CallerRole::Gone => Err(Refused { pid, gone: true }),
+            CallerRole::Inside => Err(Refused { pid, gone: false }),
+        }
+    }
+
+    /// Returns the role of the process that connected to a socket.
+    pub fn role_of_peer(&self, caller: &Peer) -> CallerRole {
+        let Some(pid) = caller.pid() else {
+            return CallerRole::Inside;
+        };
+        let role = self.role_of(pid);
+        // Checked last: a process that still runs had its id all the time.
+        match pid == 0 || caller.runs() {
+            true => role,
+            false => CallerRole::Gone,
+        }
+    }
+
+    /// Returns the role of a process.
+    pub fn role_of(&self, pid: i32) -> CallerRole {
+        let own = children::own_pid();
+        // Its id is not visible here: it runs outside of the container of this process, so it is not a descendant of a guard.
+        let Some(process) = Pid::from_raw(pid) else {
+            return CallerRole::Operator;
+        };
+        if process == own {
+            return CallerRole::Operator;
+        }
+        // A caller with unknown ancestors is rejected.
+        let Some(line) = children::all_ancestors(process) else {
+            return CallerRole::Gone;
+        };
+        let mut below_us = false;
+        let mut inside = false;
+        for reached in line {
+            if reached == own {
+                below_us = true;
+                break;
+            }
+            let pid = reached.as_raw_pid();
+            for hooks in [Hooks::Framing, Hooks::Beside] {
+                if self.guard(hooks).load(Ordering::Relaxed) == pid {
+                    return CallerRole::Hook(hooks);
+                }
+            }
+            if known_operators().contains(&pid) {
+                return CallerRole::Operator;
+            }
+            inside |= inside_of(reached).is_some_and(|of| !self.above.contains(&of));
+        }
+        // If guard, standby and runner were killed, none of them is an ancestor. The cgroup still identifies the process.
+        inside |= cgroup::ids_of(process)
+            .iter()
+            .any(|of| !self.above.contains(of));
+        let ours = below_us && self.adoption == Adoption::All;
+        match inside || ours {
+            true => CallerRole::Inside,
+            false => CallerRole::Operator,
+        }
+    }
+}
+
+/// Returns whether this process is a descendant of a guard or of a loop's git, or in the cgroup of a guard. Returns true if that cannot be
+/// determined.
+#[must_use]
+pub fn is_below_a_guard() -> bool {
+    if !cgroup::ids_of(children::own_pid()).is_empty() {
+        return true;
+    }
+    let line = children::all_ancestors(children::own_pid());
+    let is_marked = |pid: Pid| {
+        children::variables(pid, [INSIDE, MARKER])
+            .iter()
+            .any(Option::is_some)
+    };
+    line.is_none_or(|line| line.into_iter().any(is_marked))
+}
+
+fn inside_of(pid: Pid) -> Option<OsString> {
+    children::variable(pid, INSIDE)
+}
+
+fn known_operators() -> MutexGuard<'static, Vec<i32>> {
+    OPERATORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn left_by_editor() -> MutexGuard<'static, Vec<i32>> {
+    LEFT_BY_EDITOR
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A program that the operator uses, such as an editor. Until this is dropped, its requests count as the operator's, and it is not ended with the
+/// run. The holder waits for its end.
+#[derive(Debug)]
+pub struct OperatorProgram {
+    pid: Pid,
+    /// Value of `TACHIKOMA_EDITING` in the environment of the editor and of the processes that it starts.
+    token: String,
+}
+
+/// Environment variable of the token.
+const EDITING: &str = "TACHIKOMA_EDITING";
+
+impl OperatorProgram {
+    /// Starts a program and registers it.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        // Held during the start, so that the program is registered before another thread sees it.
+        let mut known = known_operators();
+        let token = uuid::Uuid::new_v4().to_string();
+        let pid = Pid::from_child(&command.env(EDITING, &token).spawn()?);
+        known.push(pid.as_raw_pid());
+        Ok(Self { pid, token })
+    }
+
+    /// Returns its process.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+}
+
+/// The processes that the editor left running are children of this process by now.
+impl Drop for OperatorProgram {
+    fn drop(&mut self) {
+        // Both locks, so that a sweep never sees a process in neither list.
+        let (mut known, mut left) = (known_operators(), left_by_editor());
+        known.retain(|known| *known != self.pid.as_raw_pid());
+        let of_it = |pid: &Pid| {
+            children::variable(*pid, EDITING).is_some_and(|token| *token == *self.token)
+        };
+        let found = children::own().into_iter().filter(of_it);
+        left.extend(found.map(Pid::as_raw_pid));
+    }
+}
+
+/// Returns the children of this process that are not ended with the run.
+pub(super) fn operators() -> Vec<i32> {
+    let (known, left) = (known_operators(), left_by_editor());
+    known.iter().chain(left.iter()).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caller_from_outside_of_the_container_is_the_operator() {
+        let family = Family::new(Adoption::Marked);
+        assert_eq!(family.role_of(0), CallerRole::Operator);
+    }
+
+    #[test]
+    fn process_in_the_cgroup_of_a_loop_is_not_the_operator() {
+        let family = Family::new(Adoption::Marked);
+        // Without the rights to make a group, no process is in one.
+        let Ok(group) = cgroup::Cgroup::make(&format!("caller_role_{}", children::own_pid()))
+        else {
+            return;
+        };
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").env_clear().spawn().unwrap();
+        let pid = Pid::from_child(&child).as_raw_pid();
+        let before = family.role_of(pid);
+        std::fs::write(group.path().join("cgroup.procs"), pid.to_string()).unwrap();
+        let after = family.role_of(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(group.end(std::time::Duration::from_secs(5)).is_empty());
+        assert_eq!((before, after), (CallerRole::Operator, CallerRole::Inside));
+    }
+
+    #[test]
+    fn role_of_an_ended_process_is_unknown() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child).as_raw_pid();
+        child.wait().unwrap();
+        assert_eq!(Family::new(Adoption::Marked).role_of(pid), CallerRole::Gone);
+    }
+}

@@ -1,0 +1,106 @@
+//! How the runner starts a guard, and what it orders the guard to start.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use crate::protocol::{Order, SpawnOrder, Text};
+use crate::{Adoption, INSIDE};
+use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
+
+/// Settings of a guard.
+#[derive(Debug)]
+pub struct GuardOptions {
+    /// Path of the program that calls [`crate::serve`]. `PATH` is not searched.
+    pub program: PathBuf,
+    /// Arguments that make the program a guard.
+    pub args: Vec<OsString>,
+    /// Id of the loop. Every agent has it in its environment as [`crate::MARKER`].
+    pub marker: String,
+    /// A duplicate of the locked descriptor of the working directory. The guard holds it until all processes have ended, so that no other
+    /// runner starts before. The runner must close its own descriptor and not unlock it, because that would unlock the duplicate, too.
+    pub lock: Option<OwnedFd>,
+    /// Whether to use a cgroup, if one is available.
+    pub cgroup: bool,
+    /// Which of its children the runner ends if the guard is killed.
+    pub adoption: Adoption,
+    /// Environment variables that are removed for the guard and its descendants.
+    pub hidden: Vec<OsString>,
+    /// Whether the descendants of the guard may control the loop. Only hooks may.
+    pub commands: bool,
+}
+
+impl GuardOptions {
+    /// Returns the environment of the guard: that of this process without hidden variables, and the mark of processes that may not control
+    /// the loop.
+    pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let kept = |name: &OsString| {
+            let ours = [INSIDE, PASSPHRASE_VARIABLE, TRUST_VARIABLE];
+            !ours.iter().any(|ours| name == ours) && !self.hidden.contains(name)
+        };
+        let own = std::env::vars_os().filter(|(name, _)| kept(name));
+        let inside = (!self.commands).then(|| (INSIDE.into(), self.marker.clone().into()));
+        own.chain(inside).collect()
+    }
+}
+
+/// An agent to start.
+#[derive(Debug)]
+pub struct Spawn {
+    /// Number that the reports about this agent have. The caller chooses it.
+    pub generation: u64,
+    /// The program. It is searched in the agent's `PATH` if it has no slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Environment variables in addition to those of the runner.
+    pub env: Vec<(OsString, OsString)>,
+    /// Environment variables to remove.
+    pub env_remove: Vec<OsString>,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// Its standard input; see [`crate::input`].
+    pub stdin: OwnedFd,
+    /// Its standard output; see [`crate::output`].
+    pub stdout: OwnedFd,
+    /// Its standard error.
+    pub stderr: OwnedFd,
+}
+
+/// Why a guard cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// Its program cannot be started.
+    #[error("start guard {}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket to the guard cannot be made.
+    #[error("prepare the guard's socket")]
+    Socket(#[source] io::Error),
+}
+
+impl Spawn {
+    /// Splits the order into its message and the three streams that are sent with it.
+    pub(super) fn into_order(self) -> (Order, Vec<OwnedFd>) {
+        let text =
+            |words: Vec<OsString>| words.iter().map(|word| word.as_os_str().into()).collect();
+        let pair = |(name, value): &(OsString, OsString)| {
+            (Text::from(name.as_os_str()), Text::from(value.as_os_str()))
+        };
+        let order = Order::Spawn(Box::new(SpawnOrder {
+            generation: self.generation,
+            program: self.program.as_os_str().into(),
+            args: text(self.args),
+            env: self.env.iter().map(pair).collect(),
+            env_remove: text(self.env_remove),
+            cwd: self.cwd.as_os_str().into(),
+        }));
+        (order, vec![self.stdin, self.stdout, self.stderr])
+    }
+}

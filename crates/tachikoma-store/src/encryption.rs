@@ -1,0 +1,409 @@
+//! Encryption of stored files. Every reader and writer of the store gets an [`Encryption`]. `docs/encryption.md` describes the files.
+//!
+//! A file that is written at once is an age file. A file that grows, such as a segment or a transcript, is encrypted line by line
+//! with its own key, which age wraps (see `lines`). Files are recognized by their first bytes, never by their name.
+
+pub mod convert;
+mod header;
+mod keys;
+pub mod lines;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use age::stream::{StreamReader, StreamWriter};
+use age::{DecryptError, Decryptor, Encryptor};
+use tachikoma_fs::safe_read;
+
+use super::error::{StoreError, is_locked, locked};
+use header::{Opener, Told};
+pub use keys::{KeySource, Passphrase};
+use keys::{NO_KEY, RecipientSet, Ring};
+use lines::{Lines, OnDamage};
+
+/// Extension of an encrypted snapshot or backup.
+pub const SUFFIX: &str = ".age";
+
+/// Name of the identity file that was created here and that a passphrase unlocks.
+pub const IDENTITY: &str = "identity.age";
+
+/// The first bytes of every age file.
+const AGE: &[u8] = b"age-encryption.org/";
+
+/// Bytes per read.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The keys for stored files. Without keys files are written in plain text, and encrypted files cannot be read.
+#[derive(Clone, Default)]
+pub struct Encryption {
+    /// Loaded when they are first needed, because a passphrase takes a second.
+    ring: Option<Arc<Ring>>,
+    /// Whether new files are encrypted.
+    encrypts: bool,
+}
+
+impl fmt::Debug for Encryption {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.encrypts() {
+            "Encryption(on)"
+        } else {
+            "Encryption(off)"
+        })
+    }
+}
+
+impl PartialEq for Encryption {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = match (&self.ring, &other.ring) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        is_same && self.encrypts == other.encrypts
+    }
+}
+
+impl Eq for Encryption {}
+
+impl Encryption {
+    /// Returns the setting without keys: new files are plain.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self::default()
+    }
+
+    /// Loads the keys when they are needed.
+    #[must_use]
+    pub fn new(source: KeySource) -> Self {
+        let encrypts = source.encrypt;
+        if !encrypts && !source.has_keys() {
+            return Self::plain();
+        }
+        Self {
+            ring: Some(Arc::new(Ring::new(source))),
+            encrypts,
+        }
+    }
+
+    /// Keys cannot be loaded. Encrypted files are rejected with the reason `why`.
+    #[must_use]
+    pub fn lost(why: &str) -> Self {
+        let why =
+            format!("it is encrypted, and the settings that name its key cannot be read: {why}");
+        Self {
+            ring: Some(Arc::new(Ring::lost(why))),
+            encrypts: false,
+        }
+    }
+
+    /// Returns the encryption for files that are extracted from another file. They are encrypted if that file is.
+    pub fn for_files_from(&self, path: &Path) -> Self {
+        Self {
+            ring: self.ring.clone(),
+            encrypts: self.encrypts || is_encrypted(path),
+        }
+    }
+
+    /// Returns whether new files are encrypted.
+    #[must_use]
+    pub fn encrypts(&self) -> bool {
+        self.encrypts
+    }
+
+    /// Returns whether no keys are configured: new files are plain, and encrypted files cannot be read.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.ring.is_none()
+    }
+
+    /// Returns the name of an age file, or the plain name.
+    #[must_use]
+    pub fn named(&self, path: PathBuf) -> PathBuf {
+        if !self.encrypts() {
+            return path;
+        }
+        let mut name = path.into_os_string();
+        name.push(SUFFIX);
+        name.into()
+    }
+
+    fn ring(&self) -> io::Result<&Ring> {
+        self.ring.as_deref().ok_or_else(|| locked(NO_KEY))
+    }
+
+    fn recipient_set(&self) -> io::Result<&RecipientSet> {
+        self.ring()?.recipient_set().map_err(locked)
+    }
+
+    /// Checks that the existing encrypted files can be decrypted, and that new files could be read again. Changes nothing.
+    ///
+    /// # Errors
+    /// A key is missing.
+    pub fn check(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
+        self.check_opens(witnesses)?;
+        let ring = self.ring.as_deref().filter(|_| self.encrypts);
+        ring.map_or(Ok(()), Ring::check).map_err(|why| {
+            StoreError::io("encrypt", Path::new(tachikoma_fs::RALPH_DIR))(locked(why))
+        })
+    }
+
+    /// Checks that the key files are not in a directory that is committed, backed up and uploaded.
+    pub fn check_apart(&self, working_dir: &Path) -> Result<(), StoreError> {
+        let is_top = |dir: &&Path| dir.join(".git").exists();
+        let Some(top) = working_dir.ancestors().find(is_top) else {
+            return Ok(());
+        };
+        let ring = self.ring.as_deref().filter(|_| self.encrypts);
+        match ring.and_then(|ring| ring.file_below(top)) {
+            None => Ok(()),
+            Some(path) => {
+                let why = "it opens what is encrypted, and lies in the repository of the work, whose commits and copies would have it: move it out of there";
+                Err(StoreError::io("use", path)(locked(why)))
+            }
+        }
+    }
+
+    /// Checks that there are keys for all encrypted files. Damage is reported later, by the code that reads a file.
+    pub fn check_opens(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
+        for path in witnesses {
+            if let Some(error) = self.missing_key_error(path) {
+                return Err(StoreError::io("open", path)(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns why a file cannot be decrypted, if its key is missing.
+    pub fn missing_key_error(&self, path: &Path) -> Option<io::Error> {
+        let encrypted = Some(path).filter(|path| is_encrypted(path))?;
+        let opened = safe_read::open(encrypted).and_then(|file| self.decrypt(file, OnDamage::Fail));
+        opened.err().filter(is_locked)
+    }
+
+    /// Returns whether a file has the configured form: plain, or encrypted for exactly the configured recipients.
+    pub fn is_in_form(&self, path: &Path) -> bool {
+        if !self.encrypts {
+            return !is_encrypted(path);
+        }
+        let wanted = self.recipient_set();
+        wanted.is_ok_and(|wanted| told_by(path).is_some_and(|told| told == wanted.told))
+    }
+
+    /// Creates the identity that a passphrase unlocks, if there is none. The lock of the working directory must be held, and
+    /// [`Encryption::check`] must have succeeded.
+    pub fn prepare(&self) -> Result<(), StoreError> {
+        let ring = self.ring.as_deref().filter(|_| self.encrypts);
+        ring.map_or(Ok(()), Ring::prepare)
+    }
+
+    /// Writes the identity again after it was removed.
+    pub fn put_back_identity(&self) -> Result<(), StoreError> {
+        let ring = self.ring.as_deref().filter(|_| self.encrypts);
+        ring.map_or(Ok(()), Ring::put_back_missing)
+    }
+
+    /// Returns bytes in the form in which they are written.
+    pub fn encrypt<'a>(&self, bytes: &'a [u8]) -> io::Result<Cow<'a, [u8]>> {
+        if !self.encrypts() {
+            return Ok(match looks_encrypted(bytes) {
+                Some(true) => Cow::Owned([APART, bytes].concat()),
+                Some(false) | None => Cow::Borrowed(bytes),
+            });
+        }
+        let mut encrypted = self.writer(Vec::new())?;
+        encrypted.write_all(bytes)?;
+        encrypted.finish().map(Cow::Owned)
+    }
+
+    /// Returns a writer that encrypts as configured. The file is complete after [`EncryptingWriter::finish`].
+    pub fn writer<W: Write>(&self, target: W) -> io::Result<EncryptingWriter<W>> {
+        if !self.encrypts() {
+            return Ok(EncryptingWriter::Plain(target));
+        }
+        self.age_writer(target)
+            .map(|writer| EncryptingWriter::Age(Box::new(writer)))
+    }
+
+    fn age_writer<W: Write>(&self, target: W) -> io::Result<StreamWriter<W>> {
+        let RecipientSet { recipients, told } = self.recipient_set()?;
+        let recipients = recipients.iter().map(|key| key as &dyn age::Recipient);
+        let recipients = std::iter::once(told as &dyn age::Recipient).chain(recipients);
+        let encryptor = Encryptor::with_recipients(recipients).map_err(io::Error::other)?;
+        encryptor.wrap_output(target)
+    }
+
+    /// Opens content that may be encrypted.
+    pub fn decrypt(
+        &self,
+        source: impl Read + 'static,
+        on_damage: OnDamage,
+    ) -> io::Result<Decrypted> {
+        let mut source = BufReader::with_capacity(CHUNK_BYTES, source);
+        let begins = source.fill_buf()?;
+        if begins.starts_with(AGE) {
+            let content = self.open_age(source)?;
+            return Ok(Decrypted {
+                content: Box::new(BufReader::with_capacity(CHUNK_BYTES, content)),
+                place: None,
+                first_line: 1,
+                of: None,
+            });
+        }
+        if begins.starts_with(lines::BEGINNING) {
+            let lines = Lines::new(source, self, on_damage)?;
+            return Ok(Decrypted {
+                place: Some(lines.place()),
+                first_line: lines.first_line(),
+                of: lines.of(),
+                content: Box::new(lines),
+            });
+        }
+        Ok(Decrypted {
+            content: Box::new(source),
+            place: None,
+            first_line: 1,
+            of: None,
+        })
+    }
+
+    fn open_age<R: Read>(&self, source: R) -> io::Result<AgeContent<R>> {
+        let ring = self.ring()?;
+        let decryptor = Decryptor::new(source).map_err(|error| damage(&error))?;
+        let opener = Opener::new(|told: Option<&Told>, fits: &mut dyn FnMut(&_) -> bool| {
+            ring.offer(told, fits);
+        });
+        match decryptor.decrypt(std::iter::once(&opener as &dyn age::Identity)) {
+            Ok(content) => Ok(AgeContent(content)),
+            Err(DecryptError::NoMatchingKeys) => Err(ring.why_not(opener.into_told().as_ref())),
+            Err(error) => Err(damage(&error)),
+        }
+    }
+
+    /// Reads a file of at most `max` bytes, encrypted or not.
+    pub fn read(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
+        let content = self
+            .decrypt(safe_read::open(path)?, OnDamage::Fail)?
+            .content;
+        safe_read::read_all(content, max)
+    }
+}
+
+/// Open content, encrypted or not.
+pub struct Decrypted {
+    /// The decrypted content.
+    pub content: Box<dyn io::BufRead>,
+    /// Position in the file, if it is encrypted line by line.
+    pub place: Option<lines::Place>,
+    /// Number of the first line of the content in the file.
+    pub first_line: usize,
+    /// The name under which the file was created, if it is encrypted line by line. It must still have that name.
+    pub of: Option<String>,
+}
+
+/// A writer that encrypts as configured.
+pub enum EncryptingWriter<W: Write> {
+    /// Writes plain text.
+    Plain(W),
+    /// Encrypts for the recipients.
+    Age(Box<StreamWriter<W>>),
+}
+
+impl<W: Write> EncryptingWriter<W> {
+    /// Writes the rest, and returns the target.
+    pub fn finish(self) -> io::Result<W> {
+        match self {
+            Self::Plain(target) => Ok(target),
+            Self::Age(writer) => writer.finish(),
+        }
+    }
+}
+
+impl<W: Write> Write for EncryptingWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(target) => target.write(bytes),
+            Self::Age(writer) => writer.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(target) => target.flush(),
+            Self::Age(writer) => writer.flush(),
+        }
+    }
+}
+
+/// The content of an age file. Every error counts as damage.
+struct AgeContent<R>(StreamReader<R>);
+
+impl<R: Read> Read for AgeContent<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0
+            .read(buffer)
+            .map_err(|error| match error.raw_os_error() {
+                Some(_) => error,
+                None => damage(&error),
+            })
+    }
+}
+
+fn damage(error: &dyn fmt::Display) -> io::Error {
+    let what = format!("it does not open: {error}");
+    io::Error::new(ErrorKind::InvalidData, what)
+}
+
+/// Returns whether a file starts like an encrypted one.
+#[must_use]
+pub fn is_encrypted(path: &Path) -> bool {
+    begins_with(path, AGE) || begins_with(path, lines::BEGINNING)
+}
+
+/// Returns the public part of an encrypted file's header.
+fn told_by(path: &Path) -> Option<Told> {
+    let mut source = BufReader::new(safe_read::open(path).ok()?);
+    if source.fill_buf().ok()?.starts_with(AGE) {
+        return header::told(source);
+    }
+    lines::wrapped_key(&mut source).and_then(|key| header::told(key.as_slice()))
+}
+
+/// Written before a plain text that starts like an encrypted file. An agent can print such a text, which would then look
+/// encrypted.
+pub const APART: &[u8] = b"\n";
+
+/// Longer than both starts.
+pub const BEGINNING_BYTES_MAX: u64 = 32;
+
+/// Returns whether a text starts like an encrypted file; `None` if it is too short to decide.
+pub fn looks_encrypted(text: &[u8]) -> Option<bool> {
+    let beginnings = [AGE, lines::BEGINNING];
+    if beginnings
+        .iter()
+        .any(|beginning| text.starts_with(beginning))
+    {
+        return Some(true);
+    }
+    let may = beginnings
+        .iter()
+        .any(|beginning| beginning.starts_with(text));
+    (!may).then_some(false)
+}
+
+/// Returns whether a file is an age file. Nothing can be appended to it.
+pub fn is_age(path: &Path) -> bool {
+    begins_with(path, AGE)
+}
+
+fn begins_with(path: &Path, beginning: &[u8]) -> bool {
+    let mut bytes = Vec::new();
+    let read = safe_read::open(path)
+        .and_then(|file| file.take(beginning.len() as u64).read_to_end(&mut bytes));
+    read.is_ok() && bytes == beginning
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,466 @@
+//! The keys: identities for decryption and recipients for encryption, and where they are stored.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use age::secrecy::{ExposeSecret as _, SecretString};
+use age::x25519::{Identity, Recipient};
+use age::{DecryptError, Decryptor, Encryptor, scrypt};
+use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::quarantine::quarantine;
+use tachikoma_fs::safe_read;
+
+use super::header::Told;
+use crate::StoreError;
+use tachikoma_config::Secret;
+
+/// Limit for the size of a key file or a passphrase file.
+const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Work factor of a passphrase (as a power of two): about a second, once for each run.
+const WORK_FACTOR: u8 = 17;
+
+/// Highest work factor of a configured identity file: sixteen times as much.
+const WORK_FACTOR_MAX: u8 = WORK_FACTOR + 4;
+
+/// Highest work factor of an identity that comes with a file: that of this program or of `age -p`, which is twice as much.
+/// Otherwise each of many files could require gigabytes.
+const WORK_FACTOR_WITH_FILE_MAX: u8 = WORK_FACTOR + 1;
+
+/// Limit for locked identities that are tried, because each takes a second. More than the number of working directories that
+/// share backups.
+const LOCKED_MAX: usize = 32;
+
+/// Message if there is no key.
+pub const NO_KEY: &str = "it is encrypted, and there is no key to it: `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or the \
+     variable TACHIKOMA_STATE_PASSPHRASE name one";
+
+/// Message if the keys are wrong and the file does not tell more.
+const NONE_OPENS: &str = "it is encrypted, and none of the keys that are here opens it";
+
+/// Message for an identity in a file that requires too much work.
+const TOO_COSTLY: &str = "the key in it is locked so that unlocking it costs too much: only from `.ralph/identity.age` or \
+     `state.encrypt_identity_file` it is taken";
+
+/// Message for an identity with another passphrase.
+const DOES_NOT_UNLOCK: &str = "the passphrase does not unlock it";
+
+/// Configuration of the keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySource {
+    /// Whether new files are encrypted.
+    pub encrypt: bool,
+    /// The recipients, as `age1...`. Empty = the owners of the identities.
+    pub recipients: Vec<String>,
+    /// The file with the identities for decryption.
+    pub identity_file: Option<PathBuf>,
+    /// The passphrase for the identity that was created here, and for those in files from elsewhere.
+    pub passphrase: Option<Passphrase>,
+    /// The file of the identity that was created here.
+    pub generated: PathBuf,
+}
+
+/// A passphrase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Passphrase {
+    /// The content of a file.
+    File(PathBuf),
+    /// The text itself.
+    Words(Secret),
+}
+
+/// Loaded keys.
+pub struct Ring {
+    source: KeySource,
+    /// Identities of the identity file.
+    file: OnceLock<Result<Vec<Identity>, String>>,
+    /// Locked identities, and the result of unlocking them.
+    unlocked: Mutex<Vec<Unlocked>>,
+    /// The recipients.
+    recipient_set: OnceLock<Result<RecipientSet, String>>,
+}
+
+/// A locked identity, and the result of unlocking it.
+type Unlocked = (Vec<u8>, Result<Vec<Identity>, String>);
+
+/// The recipients.
+pub struct RecipientSet {
+    pub recipients: Vec<Recipient>,
+    /// Written into every header.
+    pub told: Told,
+}
+
+impl KeySource {
+    /// Returns whether there is a key to decrypt with.
+    pub fn has_keys(&self) -> bool {
+        self.identity_file.is_some() || self.passphrase.is_some()
+    }
+
+    /// Returns whether the identity was created here.
+    fn uses_generated(&self) -> bool {
+        self.passphrase.is_some() && self.identity_file.is_none()
+    }
+
+    fn passphrase(&self) -> Result<SecretString, String> {
+        let words = match &self.passphrase {
+            None => return Err("there is no passphrase".to_owned()),
+            Some(Passphrase::Words(words)) => words.expose().to_owned(),
+            Some(Passphrase::File(path)) => {
+                let unread = |why: String| {
+                    format!(
+                        "the passphrase cannot be read from {}: {why}",
+                        path.display()
+                    )
+                };
+                let bytes = safe_read::read_secret(path, KEY_FILE_BYTES_MAX)
+                    .map_err(|error| unread(error.to_string()))?;
+                let text =
+                    String::from_utf8(bytes).map_err(|_| unread("it is no text".to_owned()))?;
+                let text = text.trim_end_matches(['\n', '\r']).to_owned();
+                if text.contains('\n') {
+                    return Err(unread("it has more than one line".to_owned()));
+                }
+                text
+            }
+        };
+        if words.is_empty() {
+            return Err("the passphrase is empty".to_owned());
+        }
+        Ok(words.into())
+    }
+
+    /// Creates an identity, and stores it locked with the passphrase.
+    fn generate(&self) -> Result<(), StoreError> {
+        let path = &self.generated;
+        let failed = |error: io::Error| StoreError::io("create", path)(error);
+        let passphrase = self
+            .passphrase()
+            .map_err(|why| failed(super::locked(why)))?;
+        let identity = Identity::generate();
+        let mut recipient = scrypt::Recipient::new(passphrase);
+        recipient.set_work_factor(WORK_FACTOR);
+        let recipients = std::iter::once(&recipient as &dyn age::Recipient);
+        let encryptor = Encryptor::with_recipients(recipients)
+            .map_err(|error| failed(io::Error::other(error)))?;
+        let encrypted = encryptor.wrap_output(Vec::new()).and_then(|mut writer| {
+            let text = identity.to_string();
+            writeln!(writer, "# public key: {}", identity.to_public())?;
+            writeln!(writer, "{}", text.expose_secret())?;
+            writer.finish()
+        });
+        write_whole(path, &encrypted.map_err(failed)?, Durability::Synced)?;
+        Ok(())
+    }
+}
+
+impl Ring {
+    pub fn new(source: KeySource) -> Self {
+        Self {
+            source,
+            file: OnceLock::new(),
+            unlocked: Mutex::default(),
+            recipient_set: OnceLock::new(),
+        }
+    }
+
+    /// Returns keys that cannot be loaded.
+    pub fn lost(why: String) -> Self {
+        Self {
+            file: OnceLock::from(Err(why)),
+            ..Self::new(KeySource::default())
+        }
+    }
+
+    /// Returns a key or passphrase file that is below a directory.
+    pub fn file_below(&self, top: &Path) -> Option<&Path> {
+        let passphrase = match &self.source.passphrase {
+            Some(Passphrase::File(path)) => Some(path),
+            Some(Passphrase::Words(_)) | None => None,
+        };
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let top = real(top);
+        let files = self.source.identity_file.iter().chain(passphrase);
+        files
+            .map(PathBuf::as_path)
+            .find(|path| real(path).starts_with(&top))
+    }
+
+    /// Returns one key after the other until one fits; expensive ones last.
+    pub fn offer(&self, told: Option<&Told>, fits: &mut dyn FnMut(&Identity) -> bool) {
+        let mut any =
+            |found: Result<Vec<Identity>, String>| found.unwrap_or_default().iter().any(&mut *fits);
+        if any(self.file()) || self.source.passphrase.is_none() {
+            return;
+        }
+        let locked = told
+            .map(|told| &told.locked)
+            .filter(|locked| !locked.is_empty());
+        if locked.is_some_and(|locked| any(self.unlock(locked, WORK_FACTOR_WITH_FILE_MAX))) {
+            return;
+        }
+        if let Ok(bytes) = safe_read::read(&self.source.generated, KEY_FILE_BYTES_MAX) {
+            any(self.unlock(&bytes, WORK_FACTOR_MAX));
+        }
+    }
+
+    /// Explains why no key fits.
+    pub fn why_not(&self, told: Option<&Told>) -> io::Error {
+        if let Err(why) = self.file() {
+            return super::locked(why);
+        }
+        if !self.source.has_keys() {
+            return super::locked(NO_KEY);
+        }
+        let Some(told) = told else {
+            return super::locked(NONE_OPENS);
+        };
+        let is_ours = |identity: &Identity| told.to.contains(&identity.to_public().to_string());
+        if self.known().iter().any(is_ours) {
+            return super::damage(&"its key is damaged");
+        }
+        if self.source.passphrase.is_some()
+            && !told.locked.is_empty()
+            && let Err(why) = self.unlock(&told.locked, WORK_FACTOR_WITH_FILE_MAX)
+        {
+            return super::locked(format!("it is encrypted, and {why}"));
+        }
+        super::locked(format!(
+            "it is encrypted to {}, and that key is not here",
+            told.to.join(" and ")
+        ))
+    }
+
+    /// Returns all identities that were loaded.
+    fn known(&self) -> Vec<Identity> {
+        let mut known = self.file().unwrap_or_default();
+        let unlocked = self.unlocked.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(
+            unlocked
+                .iter()
+                .flat_map(|(_, found)| found.clone().unwrap_or_default()),
+        );
+        known
+    }
+
+    /// Loads the configured identity file; empty without one.
+    fn file(&self) -> Result<Vec<Identity>, String> {
+        let load = || {
+            let Some(path) = &self.source.identity_file else {
+                return Ok(Vec::new());
+            };
+            let unread =
+                |why: String| format!("the identity cannot be read from {}: {why}", path.display());
+            let bytes = std::fs::File::open(path)
+                .and_then(|file| safe_read::read_all(file, KEY_FILE_BYTES_MAX))
+                .map_err(|error| unread(error.to_string()))?;
+            if !bytes.starts_with(super::AGE) {
+                return parse(&bytes).map_err(unread);
+            }
+            if self.source.passphrase.is_none() {
+                return Err(unread(
+                    "it is locked by a passphrase, which `state.encrypt_passphrase_file` or the variable \
+                     TACHIKOMA_STATE_PASSPHRASE has to give"
+                        .to_owned(),
+                ));
+            }
+            self.unlock(&bytes, WORK_FACTOR_MAX).map_err(unread)
+        };
+        self.file.get_or_init(load).clone()
+    }
+
+    /// Unlocks identities with the passphrase, once.
+    fn unlock(&self, locked: &[u8], work_max: u8) -> Result<Vec<Identity>, String> {
+        let mut unlocked = self.unlocked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, found)) = unlocked.iter().find(|(known, _)| known == locked) {
+            return found.clone();
+        }
+        if unlocked.len() >= LOCKED_MAX {
+            return Err("too many passphrases were tried on others".to_owned());
+        }
+        let found = self
+            .source
+            .passphrase()
+            .and_then(|passphrase| unlock(locked, passphrase, work_max))
+            .and_then(|opened| parse(&opened));
+        if found.as_ref().is_err_and(|why| why == TOO_COSTLY) {
+            // Not tried, so it may be the right one.
+            return found;
+        }
+        unlocked.push((locked.to_vec(), found.clone()));
+        found
+    }
+
+    /// Returns the locked identity that was created here, or that came with a file.
+    fn generated(&self) -> Result<(Vec<u8>, Vec<Identity>), String> {
+        let path = &self.source.generated;
+        let read = safe_read::read(path, KEY_FILE_BYTES_MAX);
+        let own = match &read {
+            Ok(bytes) => match self.unlock(bytes, WORK_FACTOR_MAX) {
+                // An identity with an old passphrase must not be restored.
+                Err(why) if why == DOES_NOT_UNLOCK => {
+                    return Err(format!(
+                        "{}: {why} (if the file is damaged, move it away: every file that is encrypted with it has it too)",
+                        path.display()
+                    ));
+                }
+                Err(why) => Err(format!("{}: {why}", path.display())),
+                Ok(found) => Ok((bytes.clone(), found)),
+            },
+            Err(error) => Err(format!(
+                "the identity that the passphrase unlocks cannot be read from {}: {error}",
+                path.display()
+            )),
+        };
+        own.or_else(|why| {
+            let unlocked = self.unlocked.lock().unwrap_or_else(PoisonError::into_inner);
+            let good = |(bytes, found): &Unlocked| Some((bytes.clone(), found.clone().ok()?));
+            unlocked.iter().find_map(good).ok_or(why)
+        })
+    }
+
+    /// Returns the recipients.
+    pub fn recipient_set(&self) -> Result<&RecipientSet, String> {
+        let found = self.recipient_set.get_or_init(|| {
+            let (locked, identities) = match self.source.uses_generated() {
+                true => self
+                    .generated()
+                    .map(|(bytes, found)| (Some(bytes), found))?,
+                false => (None, self.file()?),
+            };
+            let named = self.source.recipients.iter().map(|text| {
+                text.parse()
+                    .map_err(|why| format!("recipient {text}: {why}"))
+            });
+            let mut recipients = named.collect::<Result<Vec<Recipient>, String>>()?;
+            // The user cannot name an identity that was created here.
+            if recipients.is_empty() || locked.is_some() {
+                recipients.extend(identities.iter().map(Identity::to_public));
+            }
+            check(&recipients, &identities)?;
+            let told = Told::new(&recipients, locked.as_deref());
+            Ok(RecipientSet { recipients, told })
+        });
+        found.as_ref().map_err(Clone::clone)
+    }
+
+    /// Checks that new files could be decrypted again. Creates nothing.
+    pub fn check(&self) -> Result<(), String> {
+        if self.is_to_be_generated() {
+            return self.source.passphrase().map(drop);
+        }
+        self.recipient_set().map(drop)
+    }
+
+    /// Returns whether the identity still has to be created.
+    fn is_to_be_generated(&self) -> bool {
+        self.source.uses_generated() && !self.source.generated.exists() && self.generated().is_err()
+    }
+
+    /// Creates the identity for the passphrase, if there is none.
+    pub fn prepare(&self) -> Result<(), StoreError> {
+        if self.is_to_be_generated() {
+            self.source.generate()?;
+        }
+        self.put_back()
+    }
+
+    /// Writes the locked identity again if it is missing or damaged.
+    pub fn put_back(&self) -> Result<(), StoreError> {
+        let path = &self.source.generated;
+        let recipient_set = self
+            .recipient_set()
+            .map_err(|why| StoreError::io("encrypt", path)(super::locked(why)))?;
+        let locked = &recipient_set.told.locked;
+        if locked.is_empty()
+            || safe_read::read(path, KEY_FILE_BYTES_MAX).is_ok_and(|there| there == *locked)
+        {
+            return Ok(());
+        }
+        if let Some(working_dir) = path.ancestors().nth(2)
+            && std::fs::symlink_metadata(path).is_ok()
+        {
+            // A damaged or different file is not overwritten.
+            quarantine(working_dir, path)?;
+        }
+        write_whole(path, locked, Durability::Synced)?;
+        Ok(())
+    }
+
+    /// Writes the identity again after it was removed during a run.
+    pub fn put_back_missing(&self) -> Result<(), StoreError> {
+        match self.recipient_set.get() {
+            Some(Ok(_)) if !self.source.generated.exists() => self.put_back(),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Checks that files for the recipients can be decrypted again.
+fn check(recipients: &[Recipient], identities: &[Identity]) -> Result<(), String> {
+    if recipients.is_empty() {
+        return Err(
+            "there is no key to encrypt with: `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or the \
+             variable TACHIKOMA_STATE_PASSPHRASE give one"
+                .to_owned(),
+        );
+    }
+    let ours = |identity: &Identity| {
+        let public = identity.to_public().to_string();
+        recipients.iter().any(|key| key.to_string() == public)
+    };
+    if !identities.iter().any(ours) {
+        return Err(
+            "the loop could not read it again: `state.encrypt_identity_file` must have the identity of one of \
+             `state.encrypt_recipients`"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+fn unlock(bytes: &[u8], passphrase: SecretString, work_max: u8) -> Result<Vec<u8>, String> {
+    let mut identity = scrypt::Identity::new(passphrase);
+    identity.set_max_work_factor(work_max);
+    let wrong = |error: DecryptError| match error {
+        DecryptError::NoMatchingKeys
+        | DecryptError::DecryptionFailed
+        | DecryptError::KeyDecryptionFailed => DOES_NOT_UNLOCK.to_owned(),
+        DecryptError::ExcessiveWork { .. } if work_max == WORK_FACTOR_WITH_FILE_MAX => {
+            TOO_COSTLY.to_owned()
+        }
+        DecryptError::ExcessiveWork { .. }
+        | DecryptError::InvalidHeader
+        | DecryptError::InvalidMac
+        | DecryptError::Io(_)
+        | DecryptError::UnknownFormat
+        | _ => format!("it cannot be unlocked: {error}"),
+    };
+    let decryptor = Decryptor::new(bytes).map_err(wrong)?;
+    let identities = std::iter::once(&identity as &dyn age::Identity);
+    let mut opened = Vec::new();
+    decryptor
+        .decrypt(identities)
+        .map_err(wrong)?
+        .take(KEY_FILE_BYTES_MAX)
+        .read_to_end(&mut opened)
+        .map_err(|error| format!("it cannot be unlocked: {error}"))?;
+    Ok(opened)
+}
+
+/// Parses identities, one per line. Lines that start with `#` are comments.
+fn parse(bytes: &[u8]) -> Result<Vec<Identity>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
+    let lines = text.lines().map(str::trim);
+    let identities: Vec<Identity> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| {
+            line.parse()
+                .map_err(|_| "a line is not an `AGE-SECRET-KEY-1...`".to_owned())
+        })
+        .collect::<Result<_, String>>()?;
+    if identities.is_empty() {
+        return Err("there is none in it".to_owned());
+    }
+    Ok(identities)
+}

@@ -1,0 +1,332 @@
+//! Files that grow, encrypted line by line. The first line has the key of the file, wrapped by age. Each write adds one line.
+//!
+//! Nonces are 24 random bytes, so that a later writer need not know which were used.
+
+use std::cell::Cell;
+use std::io::{self, BufRead, ErrorKind, Read, Write as _};
+use std::rc::Rc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use chacha20poly1305::aead::{Aead as _, AeadCore as _, KeyInit as _, OsRng, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use serde::{Deserialize, Serialize};
+use tachikoma_core::Timestamp;
+
+use super::Encryption;
+use crate::checked_line::{self, Remainder};
+
+/// Start of the first line.
+pub const BEGINNING: &[u8] = b"{\"sealed\":";
+
+/// The format that this version writes, and the newest that it reads.
+const FORMAT: u32 = 1;
+
+/// Limit for the first line, which has some hundred bytes for each recipient.
+pub const HEADER_BYTES_MAX: u64 = 1 << 20;
+
+const NONCE_BYTES: usize = 24;
+const KEY_BYTES: u64 = 32;
+
+/// Position of a reader in the file.
+pub type Place = Rc<Cell<u64>>;
+
+/// What a reader does with a line that cannot be decrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDamage {
+    /// Returns it as it is, for callers that check each line.
+    Pass,
+    /// Fails.
+    Fail,
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    /// Version of the format.
+    #[serde(rename = "sealed")]
+    format: u32,
+    /// Name of the file.
+    of: String,
+    /// When the file was created.
+    time: Timestamp,
+    /// An age file with the key, in base64.
+    key: String,
+}
+
+/// Any other line.
+#[derive(Serialize, Deserialize)]
+struct EncryptedLine {
+    seq: u64,
+    #[serde(rename = "box")]
+    text: String,
+}
+
+/// Encrypts the lines of one file.
+pub struct LineEncryptor {
+    cipher: XChaCha20Poly1305,
+    of: String,
+}
+
+impl std::fmt::Debug for LineEncryptor {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("LineEncryptor")
+    }
+}
+
+impl LineEncryptor {
+    /// Returns the encryption of a new file and its first line; `None` without encryption.
+    pub fn begin(
+        encryption: &Encryption,
+        of: String,
+        time: Timestamp,
+    ) -> io::Result<Option<(Self, Vec<u8>)>> {
+        if !encryption.encrypts() {
+            return Ok(None);
+        }
+        let key = XChaCha20Poly1305::generate_key(&mut OsRng);
+        let mut wrapped = encryption.age_writer(Vec::new())?;
+        wrapped.write_all(&key)?;
+        let header = Header {
+            format: FORMAT,
+            of: of.clone(),
+            time,
+            key: STANDARD.encode(wrapped.finish()?),
+        };
+        let mut line = Vec::new();
+        checked_line::encode(&header, &mut line);
+        let cipher = XChaCha20Poly1305::new(&key);
+        Ok(Some((Self { cipher, of }, line)))
+    }
+
+    /// Returns the encryption of an existing file; `None` if it is not encrypted line by line.
+    pub fn resume(encryption: &Encryption, source: impl Read) -> io::Result<Option<Self>> {
+        let mut source = io::BufReader::new(source);
+        if !source.fill_buf()?.starts_with(BEGINNING) {
+            return Ok(None);
+        }
+        let line = read_header(&mut source)?;
+        Self::open(encryption, &line).map(Some)
+    }
+
+    fn open(encryption: &Encryption, line: &[u8]) -> io::Result<Self> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        if !checked_line::is_whole(line) {
+            return Err(odd("the line with its key is damaged"));
+        }
+        let header: Header =
+            serde_json::from_slice(line).map_err(|_| odd("the line with its key is damaged"))?;
+        if header.format > FORMAT {
+            return Err(io::Error::other(format!(
+                "it is encrypted in format {}, and this version reads up to {FORMAT}",
+                header.format
+            )));
+        }
+        let wrapped = STANDARD
+            .decode(&header.key)
+            .map_err(|_| odd("its key is damaged"))?;
+        let mut key = Vec::new();
+        let opened = encryption.open_age(io::Cursor::new(wrapped))?;
+        opened.take(KEY_BYTES + 1).read_to_end(&mut key)?;
+        let cipher = XChaCha20Poly1305::new_from_slice(&key);
+        Ok(Self {
+            cipher: cipher.map_err(|_| odd("its key is damaged"))?,
+            of: header.of,
+        })
+    }
+
+    /// Encrypts a piece and appends it as a line to `buffer`.
+    pub fn encrypt(&self, seq: u64, plain: &[u8], buffer: &mut Vec<u8>) {
+        let nonce = XChaCha20Poly1305::generate_nonce(&mut OsRng);
+        let aad = self.about(seq);
+        let payload = Payload {
+            msg: plain,
+            aad: aad.as_bytes(),
+        };
+        let mut encrypted = nonce.to_vec();
+        let closed = self.cipher.encrypt(&nonce, payload);
+        encrypted.extend(closed.expect("a piece is far smaller than the cipher's bound"));
+        let text = STANDARD.encode(encrypted);
+        checked_line::encode(&EncryptedLine { seq, text }, buffer);
+    }
+
+    /// Returns the number of a line and its content.
+    fn decrypt(&self, line: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let line: EncryptedLine = serde_json::from_slice(line).ok()?;
+        let encrypted = STANDARD.decode(&line.text).ok()?;
+        let (nonce, closed) = encrypted.split_at_checked(NONCE_BYTES)?;
+        let aad = self.about(line.seq);
+        let payload = Payload {
+            msg: closed,
+            aad: aad.as_bytes(),
+        };
+        let piece = self.cipher.decrypt(XNonce::from_slice(nonce), payload);
+        Some((line.seq, piece.ok()?))
+    }
+
+    /// Returns the data that a line is bound to: it is invalid in another file or at another position.
+    fn about(&self, seq: u64) -> String {
+        format!("{}\n{seq}", self.of)
+    }
+}
+
+/// Returns the wrapped key of a file, if its first line is valid.
+pub fn wrapped_key(source: &mut impl BufRead) -> Option<Vec<u8>> {
+    let line = read_header(source).ok()?;
+    let line = line
+        .strip_suffix(b"\n")
+        .filter(|line| checked_line::is_whole(line))?;
+    let header: Header = serde_json::from_slice(line).ok()?;
+    STANDARD.decode(&header.key).ok()
+}
+
+/// Returns when a file was created. The first line is public.
+pub fn begun(line: &[u8]) -> Option<Timestamp> {
+    let header: Header = serde_json::from_slice(line).ok()?;
+    Some(header.time)
+}
+
+fn read_header(source: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    source.take(HEADER_BYTES_MAX).read_until(b'\n', &mut line)?;
+    Ok(line)
+}
+
+fn odd(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
+}
+
+/// The decrypted lines of a file.
+pub struct Lines<R> {
+    source: R,
+    /// `None` if the first line is damaged.
+    line_encryptor: Option<LineEncryptor>,
+    on_damage: OnDamage,
+    /// Content of the last line.
+    piece: Vec<u8>,
+    read: usize,
+    /// Number of the last line that was decrypted.
+    last: Option<u64>,
+    /// Number of bytes that were read from the file.
+    raw: u64,
+    place: Place,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// Reads the header of a file.
+    ///
+    /// # Errors
+    /// The file cannot be read or decrypted.
+    pub fn new(mut source: R, encryption: &Encryption, on_damage: OnDamage) -> io::Result<Self> {
+        let header = read_header(&mut source)?;
+        let is_ended = header.ends_with(b"\n");
+        let mut lines = Self {
+            source,
+            line_encryptor: None,
+            on_damage,
+            piece: Vec::new(),
+            read: 0,
+            last: None,
+            raw: header.len() as u64,
+            place: Rc::default(),
+        };
+        match LineEncryptor::open(encryption, &header) {
+            Ok(line_encryptor) if is_ended => lines.line_encryptor = Some(line_encryptor),
+            Err(error) if super::is_locked(&error) => return Err(error),
+            // The writer died while it wrote the first line, or the line is damaged.
+            Ok(_) | Err(_) if on_damage == OnDamage::Pass => lines.piece = header,
+            Ok(_) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(lines)
+    }
+
+    /// Returns the line number of the first piece: 2, or 1 if the first line is damaged and returned as well.
+    pub fn first_line(&self) -> usize {
+        match self.line_encryptor {
+            Some(_) => 2,
+            None => 1,
+        }
+    }
+
+    /// Returns the name under which the file was created.
+    pub fn of(&self) -> Option<String> {
+        self.line_encryptor
+            .as_ref()
+            .map(|line_encryptor| line_encryptor.of.clone())
+    }
+
+    /// Returns the position in the file.
+    pub fn place(&self) -> Place {
+        Rc::clone(&self.place)
+    }
+
+    /// Reads the next line.
+    fn next(&mut self) -> io::Result<()> {
+        self.piece.clear();
+        self.read = 0;
+        let mut line = Vec::new();
+        let read = self.source.read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        self.raw += read as u64;
+        let ended = line.strip_suffix(b"\n");
+        let is_ended = ended.is_some();
+        let text = ended.unwrap_or(&line);
+        let is_whole = is_ended && checked_line::is_whole(text);
+        let is_unended = !is_ended && matches!(checked_line::remainder(text), Remainder::Record);
+        let opened = (is_whole || is_unended)
+            .then(|| self.line_encryptor.as_ref()?.decrypt(text))
+            .flatten();
+        // A caller that checks each line sees it, too.
+        let follows = |seq: u64| self.last.is_none_or(|last| seq == last + 1);
+        if let Some((seq, _)) = opened
+            && !follows(seq)
+            && self.on_damage == OnDamage::Fail
+        {
+            return Err(odd("a line of it is missing, or not in its place"));
+        }
+        let opened = opened.map(|(seq, piece)| {
+            self.last = Some(seq);
+            piece
+        });
+        self.piece = match (opened, self.on_damage) {
+            (Some(mut piece), OnDamage::Pass) if is_unended => {
+                piece.pop_if(|byte| *byte == b'\n');
+                piece
+            }
+            (Some(piece), OnDamage::Pass | OnDamage::Fail) => piece,
+            // A plain line must not pass because of its checksum.
+            (None, OnDamage::Pass) if is_whole => b"a line that was not encrypted here\n".to_vec(),
+            (None, OnDamage::Pass) => line,
+            // The writer died.
+            (None, OnDamage::Fail) if !is_ended => Vec::new(),
+            (None, OnDamage::Fail) => return Err(odd("a line of it does not open")),
+        };
+        self.place.set(self.raw);
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Read for Lines<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut piece = self.fill_buf()?;
+        let read = piece.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for Lines<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.read >= self.piece.len() {
+            self.next()?;
+        }
+        Ok(&self.piece[self.read..])
+    }
+
+    fn consume(&mut self, read: usize) {
+        self.read += read;
+    }
+}

@@ -1,0 +1,109 @@
+//! The epochs of a loop, read from its journal. After a restore, or an accepted loss, record numbers are used again. A record
+//! belongs to the loop only if its epoch matches.
+
+use std::path::{Path, PathBuf};
+
+use tachikoma_core::{Epoch, LoopEvent, Seq};
+
+use super::encryption::Encryption;
+use super::{journal, migrate};
+
+/// The segments of a journal.
+#[derive(Debug)]
+pub struct Epochs<'a> {
+    segments: Vec<(u32, PathBuf)>,
+    encryption: &'a Encryption,
+}
+
+/// The first record of a segment.
+struct Opened {
+    epoch: Epoch,
+    seq: Seq,
+}
+
+impl<'a> Epochs<'a> {
+    /// Reads the segments in `dir`.
+    pub fn of(dir: &Path, encryption: &'a Encryption) -> Self {
+        // Without segments nothing is known.
+        let segments = journal::segments(dir).unwrap_or_default();
+        Self {
+            segments,
+            encryption,
+        }
+    }
+
+    fn opened(&self, path: &Path) -> Option<Opened> {
+        let first = journal::first_record(migrate::JOURNAL, path, self.encryption)?;
+        let seq = first.seq;
+        if let LoopEvent::SegmentOpened { epoch, .. } = first.event {
+            return Some(Opened { epoch, seq });
+        }
+        None
+    }
+
+    /// Returns the current epoch, if it can be read.
+    pub fn current(&self) -> Option<Epoch> {
+        let newest_first = self.segments.iter().rev();
+        newest_first
+            .filter_map(|(_, path)| self.opened(path))
+            .map(|opened| opened.epoch)
+            .next()
+    }
+
+    /// Returns the position of an epoch in the journal; `None` if the journal does not have it.
+    pub fn rank(&self, epoch: &Epoch) -> Option<usize> {
+        let is_it = |(_, path): &(u32, PathBuf)| {
+            self.opened(path)
+                .is_some_and(|opened| opened.epoch == *epoch)
+        };
+        self.segments.iter().rposition(is_it)
+    }
+
+    /// Returns the position of the current epoch, if it can be read.
+    pub fn current_rank(&self) -> Option<usize> {
+        self.segments
+            .iter()
+            .rposition(|(_, path)| self.opened(path).is_some())
+    }
+
+    /// Returns whether a record of an epoch can be part of the loop.
+    pub fn may_have(&self, epoch: &Epoch, seq: Seq) -> bool {
+        for (_, path) in self.segments.iter().rev() {
+            match self.opened(path) {
+                Some(opened) if opened.epoch == *epoch => return true,
+                Some(opened) if opened.seq <= seq => return false,
+                Some(_) => {}
+                // An unreadable segment may belong to that epoch.
+                None => return true,
+            }
+        }
+        true
+    }
+
+    /// Returns whether a record of an epoch is part of the loop. `segment` is the segment that contains it.
+    pub fn has(&self, epoch: &Epoch, seq: Seq, segment: Option<u32>) -> bool {
+        if epoch.is_unknown() {
+            return segment.is_some_and(|segment| self.has_by_number(seq, segment));
+        }
+        for (number, path) in self.segments.iter().rev() {
+            match self.opened(path) {
+                Some(opened) if opened.epoch == *epoch => return true,
+                Some(opened) if opened.seq <= seq => return false,
+                Some(_) => {}
+                // The first segment always starts the loop. Any other unreadable one may belong to another epoch.
+                None => return *number == 1 && segment == Some(1),
+            }
+        }
+        false
+    }
+
+    /// Versions without epochs never continued a segment after a restore.
+    fn has_by_number(&self, seq: Seq, segment: u32) -> bool {
+        let mut following = self.segments.iter();
+        if !following.any(|(number, _)| *number == segment) {
+            return false;
+        }
+        let next = following.next();
+        next.is_none_or(|(_, path)| self.opened(path).is_some_and(|opened| opened.seq > seq))
+    }
+}

@@ -1,0 +1,260 @@
+//! Detects damage to the journal file of a running loop, and repairs it from the open file or from the state.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+
+use tachikoma_core::{Epoch, Record, State, Timestamp};
+use tachikoma_fs::quarantine::{quarantine, remake_dirs};
+use tachikoma_fs::{make_dir, private};
+
+use super::{
+    ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of,
+};
+use crate::checked_line::is_whole;
+use crate::encryption::Encryption;
+
+/// Damage to the journal file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalDamage {
+    /// The file is missing.
+    Gone,
+    /// Another file is at its path.
+    Replaced,
+    /// Its content was changed.
+    Changed,
+}
+
+/// Result of a repair.
+#[derive(Debug)]
+pub struct JournalRepair {
+    /// What was wrong, and what was done.
+    pub how: String,
+    /// The first record of the new segment, if one was started.
+    pub opened: Option<Record>,
+}
+
+impl Journal {
+    /// Checks that the file exists and ends with the last written lines. Does not read all of it. A file that cannot be examined
+    /// counts as undamaged.
+    #[must_use]
+    pub fn damage(&self) -> Option<JournalDamage> {
+        let there = match std::fs::symlink_metadata(&self.path) {
+            Ok(there) => there,
+            Err(error) if is_gone(&error) => return Some(JournalDamage::Gone),
+            Err(_) => return None,
+        };
+        let ours = self.file.metadata().ok()?;
+        if (there.dev(), there.ino()) != (ours.dev(), ours.ino()) {
+            return Some(JournalDamage::Replaced);
+        }
+        (!self.torn && !self.ends_as_written(&ours)).then_some(JournalDamage::Changed)
+    }
+
+    /// Repairs the journal: writes the open file to its path again if it has the written content, otherwise starts a new segment
+    /// with the full state. Another file at the path moves to the quarantine. Everything is synced afterwards.
+    ///
+    /// `state` must be the state at the end of the journal.
+    ///
+    /// # Errors
+    /// The repair failed and can be tried again.
+    pub fn repair(
+        &mut self,
+        damage: JournalDamage,
+        state: &mut State,
+        now: Timestamp,
+    ) -> Result<JournalRepair, StoreError> {
+        let working_dir = working_dir_of(&self.dir).to_owned();
+        remake_dirs(&working_dir, &self.dir)?;
+        let moved = quarantine(&working_dir, &self.path)?;
+        let bytes = match damage {
+            JournalDamage::Gone | JournalDamage::Replaced => self.whole_content(),
+            JournalDamage::Changed => None,
+        };
+        let (done, opened) = match bytes {
+            Some(bytes) => {
+                self.put_back(&bytes)?;
+                ("it was restored from the open file".to_owned(), None)
+            }
+            None => {
+                // No record is given up, so that no number is used twice.
+                let epoch = state.epoch.clone();
+                let opened = self.begin_anew(&working_dir, state, now, epoch)?;
+                let segment = self.segment;
+                let done = format!("segment {segment} continues from the full state");
+                (done, Some(opened))
+            }
+        };
+        let wrong = match damage {
+            JournalDamage::Gone => "its file was gone",
+            JournalDamage::Replaced => "another file was in its place",
+            JournalDamage::Changed => "its file was changed",
+        };
+        let mut how = format!("{wrong}; {done}");
+        if let Some(moved) = moved {
+            let shown = moved.strip_prefix(&working_dir).unwrap_or(&moved);
+            how += &format!("; what was found is at {}", shown.display());
+        }
+        let oldest = segments(&self.dir)?
+            .first()
+            .map_or(0, |(number, _)| *number);
+        if oldest > 1 && opened.is_none() {
+            how += &format!("; the segments before number {oldest} are lost");
+        }
+        Ok(JournalRepair { how, opened })
+    }
+
+    /// Writes the file again if the directory of the loop is gone, and changes nothing else. Returns a description if something
+    /// was wrong.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn rescue(&mut self) -> Result<Option<String>, StoreError> {
+        let is_gone = std::fs::symlink_metadata(&self.dir).is_err_and(|error| is_gone(&error));
+        let Some(bytes) = is_gone.then(|| self.whole_content()).flatten() else {
+            return Ok(None);
+        };
+        if let Some(loops) = self.dir.parent() {
+            make_dir(loops)?;
+        }
+        make_dir(&self.dir)?;
+        self.put_back(&bytes)?;
+        Ok(Some(
+            "its file was gone; it was restored from the open file, where another runner works"
+                .to_owned(),
+        ))
+    }
+
+    /// Moves a foreign file at the path of the next segment to the quarantine. Returns a description if there was one.
+    ///
+    /// # Errors
+    /// It cannot be moved.
+    pub fn make_way_for_next(&self) -> Result<Option<String>, StoreError> {
+        let working_dir = self.working_dir();
+        remake_dirs(working_dir, &self.dir)?;
+        let next = self.segment + 1;
+        let moved = quarantine(working_dir, &self.dir.join(segment_name(next)))?;
+        Ok(moved.map(|moved| {
+            let shown = moved.strip_prefix(working_dir).unwrap_or(&moved);
+            format!(
+                "something was in the place of segment {next}; what was found is at {}",
+                shown.display()
+            )
+        }))
+    }
+
+    fn working_dir(&self) -> &Path {
+        let above = self.dir.ancestors().nth(ABOVE_JOURNAL - 1);
+        above.unwrap_or(&self.dir)
+    }
+
+    fn ends_as_written(&self, ours: &std::fs::Metadata) -> bool {
+        let last = self.buffer.len() as u64;
+        let mut end = vec![0; self.buffer.len()];
+        ours.len() == self.len
+            && self
+                .file
+                .read_exact_at(&mut end, self.len.saturating_sub(last))
+                .is_ok()
+            && end == self.buffer
+    }
+
+    /// Reads the open file. `None` unless all records are valid.
+    fn whole_content(&self) -> Option<Vec<u8>> {
+        let ours = self.file.metadata().ok()?;
+        if !self.ends_as_written(&ours) {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(self.len).ok()?];
+        self.file.read_exact_at(&mut bytes, 0).ok()?;
+        let whole = |line: &[u8]| match self.line_encryptor {
+            // Encrypted lines have their own checksum.
+            Some(_) => is_whole(line),
+            None => std::str::from_utf8(line).is_ok_and(|line| decode(line).is_ok()),
+        };
+        let mut lines = bytes.strip_suffix(b"\n")?.split(|byte| *byte == b'\n');
+        lines.all(whole).then_some(bytes)
+    }
+
+    /// Writes the segment again, and continues in the new file.
+    fn put_back(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        let temporary = self.dir.join(format!(
+            "{}.{}.tmp",
+            segment_name(self.segment),
+            std::process::id()
+        ));
+        // Left by an earlier attempt of this process.
+        let _ = std::fs::remove_file(&temporary);
+        let mut file = private()
+            .create_new(true)
+            .read(true)
+            .append(true)
+            .open(&temporary)
+            .map_err(StoreError::io("create", &temporary))?;
+        let written = write_synced(&mut file, bytes, &temporary).and_then(|()| {
+            std::fs::rename(&temporary, &self.path).map_err(StoreError::io("restore", &self.path))
+        });
+        if written.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written?;
+        self.file = file;
+        self.unsynced_dirs = way_to(&self.dir);
+        self.sync()
+    }
+
+    /// Starts the next segment with the full state, because the one before cannot be trusted.
+    pub fn begin_anew(
+        &mut self,
+        working_dir: &Path,
+        state: &mut State,
+        now: Timestamp,
+        epoch: Epoch,
+    ) -> Result<Record, StoreError> {
+        let (next, opened) = Self::anew(
+            &self.dir,
+            working_dir,
+            self.segment + 1,
+            state,
+            (now, epoch),
+            &self.encryption,
+        )?;
+        *self = next;
+        Ok(opened)
+    }
+
+    /// Starts a segment with the full state, because the records before are lost or cannot be trusted.
+    pub fn anew(
+        dir: &Path,
+        working_dir: &Path,
+        segment: u32,
+        state: &mut State,
+        (now, epoch): (Timestamp, Epoch),
+        encryption: &Encryption,
+    ) -> Result<(Self, Record), StoreError> {
+        quarantine(working_dir, &dir.join(segment_name(segment)))?;
+        let mut next = Self::new_segment(dir, segment, encryption)?;
+        let opened = next
+            .open_segment(state, now, true, epoch)
+            .inspect_err(|_| {
+                let _ = std::fs::remove_file(&next.path);
+            })?;
+        next.unsynced_dirs = way_to(&next.dir);
+        next.sync()?;
+        Ok((next, opened))
+    }
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn write_synced(file: &mut File, bytes: &[u8], path: &Path) -> Result<(), StoreError> {
+    file.write_all(bytes)
+        .map_err(StoreError::io("write", path))?;
+    file.sync_all().map_err(StoreError::sync(path))
+}
+
+#[cfg(test)]
+mod tests;
