@@ -24,5 +24,5 @@ pub fn agree(question: &str) -> Result<(), Failure> {
 
 /// Returns the failure for a question that cannot be asked.
 pub fn no_terminal(what: &str) -> Failure {
-    Failure::usage(what).hint("nothing was changed; say `--yes`")
+    Failure::usage(what).hint("nothing was changed; use `--yes`")
 }

@@ -130,7 +130,7 @@ impl From<StoreError> for Failure {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                     "free some space; `tachikoma run` continues when there is space".to_owned()
                 }
-                ErrorKind::ReadOnlyFilesystem => "that file system is mounted read-only".to_owned(),
+                ErrorKind::ReadOnlyFilesystem => "the file system is mounted read-only".to_owned(),
                 ErrorKind::NotFound => {
                     "it is gone; `tachikoma run` continues with the rest of the loop".to_owned()
                 }
@@ -138,7 +138,7 @@ impl From<StoreError> for Failure {
                 _ if path.extension().is_some() => {
                     format!("check {}: it must be a file that belongs to you, on a readable disk", path.display())
                 }
-                _ => "`.ralph` must be a directory that belongs to you: move the present file away"
+                _ => "`.ralph` must be a directory that belongs to you: move the existing file away"
                     .to_owned(),
             }),
             StoreError::File(FsError::Sync { .. }) => Self::new(what)
@@ -196,7 +196,7 @@ impl From<OfflineError> for Failure {
         let what = chain(&error);
         match error {
             OfflineError::Lock(LockError::Held { .. }) => Self::new(what)
-                .hint("nothing was changed; `tachikoma stop` ends it, and then this can be done"),
+                .hint("nothing was changed; stop the loop with `tachikoma stop` and try again"),
             OfflineError::Lock(LockError::Store(error)) | OfflineError::Store(error) => {
                 error.into()
             }

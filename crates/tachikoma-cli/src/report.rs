@@ -179,13 +179,12 @@ impl ReportWriter {
             }
             Notice::OutputSkipped { lines } if self.style == Style::Lines => {
                 self.screen.print(&format!(
-                    "  | ... {lines} more lines; `tachikoma logs` has what is kept of them"
+                    "  | ... {lines} more lines; `tachikoma logs` shows them"
                 ));
             }
             Notice::DiskFull { until } if self.style == Style::Lines => {
-                self.screen.print(&format!(
-                    "the disk is full: nothing can be written down; waits for room until {until}"
-                ));
+                self.screen
+                    .print(&format!("disk full: waiting for free space until {until}"));
             }
             Notice::Output { .. } | Notice::OutputSkipped { .. } | Notice::DiskFull { .. } => {}
         }

@@ -405,8 +405,9 @@ impl Workspace {
 
     /// Returns the command that starts this program in another role.
     pub fn ourselves(&self, part: &str) -> Result<Vec<OsString>, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::new(format!("our own program cannot be found: {error}")))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::new(format!("the path of this program cannot be found: {error}"))
+        })?;
         Ok(vec![program.into_os_string(), part.into()])
     }
 }

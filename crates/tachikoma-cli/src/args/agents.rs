@@ -1,25 +1,25 @@
-//! The command line of what reads the output of agents.
+//! Arguments of `tachikoma agents`.
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-/// What can be done with the output of agents.
+/// Subcommands of `agents`.
 #[derive(Debug, Subcommand)]
 pub enum AgentsCommand {
-    /// Say what the recorded output of one process comes to: outcome, context, cost
+    /// Print outcome, context usage and cost of a recorded agent process
     Decode(DecodeArgs),
 }
 
-/// What to decode.
+/// Arguments of `agents decode`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct DecodeArgs {
-    /// The agent that wrote it: claude (Claude Code, with `--output-format stream-json`)
+    /// Agent that wrote the output: claude or opencode
     #[arg(hide_possible_values = true)]
     pub agent: DecodedAgent,
-    /// The file with its standard output, plain or compressed (.zst); - for standard input
+    /// File with its stdout, plain or compressed (.zst), or - for stdin
     pub file: PathBuf,
-    /// The exit code of the process, or the negated number of the signal that killed it
+    /// Exit code of the process, or -N if signal N killed it
     #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
     pub exit: Option<i32>,
     /// Print one JSON object
@@ -27,7 +27,7 @@ pub struct DecodeArgs {
     pub json: bool,
 }
 
-/// Agents with an output format that can be decoded.
+/// Agents with a known output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DecodedAgent {
     /// Claude Code: `--output-format stream-json`

@@ -1,70 +1,70 @@
-//! The command line of OpenCode's server, and of services that keep it.
+//! Arguments of `tachikoma opencode` and `tachikoma service`.
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-/// What can be done with the server of OpenCode.
+/// Subcommands of `opencode`.
 #[derive(Debug, Subcommand)]
 pub enum OpencodeCommand {
-    /// Start the server, and start it again when it dies, until it is stopped
+    /// Start the server and restart it when it dies, until `opencode stop`
     Up(UpArgs),
-    /// Show how the server is
+    /// Show the state of the server
     Status {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Replace the server, or start it where it is down; clears a give-up
+    /// Restart the server, also after the supervisor gave up
     Restart,
     /// Stop the server and its supervisor
     Stop,
-    /// Read the settings of the server again
+    /// Apply changed settings to the server
     Reload,
-    /// Print what the supervisor recorded
+    /// Print the events of the supervisor
     Events {
         /// Print one JSON object per line
         #[arg(long)]
         json: bool,
     },
-    /// Print what the server wrote
+    /// Print the server's output
     Logs {
-        /// Go on printing what it writes
+        /// Keep printing new output
         #[arg(long, short)]
         follow: bool,
     },
 }
 
-/// How to keep the server running.
+/// Arguments of `opencode up`.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct UpArgs {
-    /// Leave it running in the background
+    /// Run in the background
     #[arg(long)]
     pub detach: bool,
-    /// This is the process in the background: said by ourselves
+    /// Set by `--detach` for the background process
     #[arg(long, hide = true, conflicts_with = "detach")]
     pub detached: bool,
-    /// Print what is recorded, one JSON object per line
+    /// Print the supervisor's records, one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Keep to what an earlier supervisor decided: for systemd and launchd
+    /// Keep the decisions of an earlier supervisor (for systemd and launchd)
     #[arg(long)]
     pub service: bool,
 }
 
-/// What can be done with services.
+/// Subcommands of `service`.
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
-    /// Print a unit that keeps `tachikoma opencode up` running in this directory
+    /// Print a unit that runs `tachikoma opencode up` in this directory
     Print {
-        /// For whom
+        /// Format of the unit
         kind: ServiceKind,
     },
 }
 
-/// The supervisors of systems.
+/// System supervisors with their own unit format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServiceKind {
-    /// A user's unit for systemd
+    /// User unit for systemd
     Systemd,
-    /// An agent for launchd
+    /// Agent for launchd
     Launchd,
 }

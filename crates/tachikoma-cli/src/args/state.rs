@@ -1,80 +1,80 @@
-//! What can be typed after `tachikoma state`.
+//! Arguments of `tachikoma state`.
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-/// What can be done with the state that is kept.
+/// Subcommands of `state`.
 #[derive(Debug, Subcommand)]
 pub enum StateCommand {
-    /// Show all that the loop knows, and whether it is saved
+    /// Show the whole state, and whether it is saved
     Show {
-        /// Print it as the snapshot is written
+        /// Print the JSON of the snapshot
         #[arg(long)]
         json: bool,
     },
-    /// Check every journal, snapshot, transcript and backup, line by line
+    /// Check all journals, snapshots, transcripts and backups
     Verify {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Write down a value for later
+    /// Store a value for hooks and scripts
     Set {
-        /// Its name
+        /// Name of the value
         key: String,
-        /// The value, as JSON; null removes it
+        /// Value as JSON; null removes it
         #[arg(value_name = "JSON", allow_hyphen_values = true)]
         value: String,
     },
-    /// Print everything as one text: the state and all records, one JSON object per line
+    /// Print the state and all records, one JSON object per line
     Export {
-        /// Write it to a file, which must not exist
+        /// Write to a new file
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Replace a file that exists
+        /// Replace the file if it exists
         #[arg(long, requires = "output")]
         force: bool,
     },
-    /// Take a backup of the loop now, live or not
+    /// Make a backup of the loop now, running or not
     Backup,
-    /// List the backups, newest first, and check each
+    /// List and check the backups, newest first
     Backups {
-        /// List the copies in an object store instead, such as `s3://bucket/prefix`
+        /// List the backups in an object store instead, such as `s3://bucket/prefix`
         #[arg(long, value_name = "URL")]
         from: Option<String>,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Bring a loop back from a backup; what is here is kept
+    /// Restore a loop from a backup; the current loop is archived
     Restore {
-        /// The backup; the newest good one of the loop, if not given. With `--from` its name
+        /// File of the backup, or its name with `--from` [default: the newest good one]
         file: Option<PathBuf>,
         #[command(flatten)]
         from: FromArgs,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
     },
-    /// Archive the loop, so that the next run begins a new one
+    /// Archive the loop, so that the next run starts a new one
     Clear {
-        /// Delete all loops instead, with everything that is kept of them
+        /// Delete all loops and their files instead
         #[arg(long)]
         purge: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
     },
 }
 
-/// From where a backup is brought.
+/// Source of a restored backup.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct FromArgs {
-    /// Bring it from an object store, such as `s3://bucket/prefix`
+    /// Restore from an object store, such as `s3://bucket/prefix`
     #[arg(long, value_name = "URL")]
     pub from: Option<String>,
-    /// With `--from`: the newest good one of this loop
+    /// Restore the newest good backup of this loop; needs `--from`
     #[arg(
         long = "loop",
         value_name = "ID",

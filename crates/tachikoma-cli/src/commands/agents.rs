@@ -86,13 +86,11 @@ fn read(path: &Path, mut summing: Summing, line_bytes_max: usize) -> io::Result<
 
 fn unread(path: &Path, error: &io::Error) -> Failure {
     let hint = match error.kind() {
-        ErrorKind::NotFound => {
-            "name a file with the agent's standard output, or - to read it from standard input"
-        }
+        ErrorKind::NotFound => "name a file with the agent's stdout, or - to read stdin",
         ErrorKind::IsADirectory => "name a file in it",
-        ErrorKind::PermissionDenied => "look at owner and mode there",
+        ErrorKind::PermissionDenied => "check its owner and mode",
         _ if is_damage(error) => "it is damaged, or not compressed with zstd",
-        _ => "look at the disk",
+        _ => "check the disk",
     };
     Failure::new(format!("read {}: {error}", path.display())).hint(hint)
 }
@@ -137,7 +135,7 @@ fn text(report: &Report) -> String {
     }
     let mut lines = format!("{}, {} not understood", counts.lines, report.unknown_lines);
     if counts.cut_lines > 0 {
-        let _ = write!(lines, ", {} longer than is looked at", counts.cut_lines);
+        let _ = write!(lines, ", {} longer than the limit", counts.cut_lines);
     }
     line("lines", &lines);
     let words = report.text.as_deref().unwrap_or_default();

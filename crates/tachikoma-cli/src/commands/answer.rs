@@ -39,7 +39,7 @@ pub fn answer(workspace: &Workspace, args: &AnswerArgs) -> Result<ExitCode, Fail
 fn number(text: &str) -> Result<u32, Failure> {
     text.parse().map_err(|_| {
         Failure::usage(format!("`{text}` is not the number of a question"))
-            .hint("`tachikoma status` shows the question that is open; without a number that one is meant")
+            .hint("`tachikoma status` shows the open question; without a number, the answer is for that one")
     })
 }
 
@@ -67,9 +67,8 @@ pub fn tell(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure
             "a message to the agent has from 1 to {NOTE_BYTES_MAX} bytes, not {}",
             text.len()
         );
-        return Err(
-            Failure::usage(what).hint("put more into the prompt: it is read at every iteration")
-        );
+        return Err(Failure::usage(what)
+            .hint("put longer texts into the prompt file, which is read before every iteration"));
     }
     ask_live(workspace, &ControlRequest::Tell { text })
 }

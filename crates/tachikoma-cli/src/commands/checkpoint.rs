@@ -32,8 +32,8 @@ fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure>
     let listed = checkpoints::list(&current.dir).map_err(unread)?;
     let Some(session) = wanted.or_else(|| listed.last().copied()) else {
         return Err(
-            Failure::new("no session of this loop has taken over from another yet")
-                .hint("`tachikoma checkpoint show --now` shows what one would get"),
+            Failure::new("this loop has had no reboot yet, so there is no hand-off")
+                .hint("`tachikoma checkpoint show --now` prints the hand-off that a new session would get now"),
         );
     };
     let text = checkpoints::read(&current.dir, session, &current.encryption).map_err(unread)?;
@@ -41,11 +41,8 @@ fn kept(current: &Current, wanted: Option<SessionNo>) -> Result<String, Failure>
         let failure = Failure::new(format!("there is no hand-off for session {session}"));
         let numbers: Vec<String> = listed.iter().map(ToString::to_string).collect();
         match numbers.len() {
-            0 => failure.hint("none is: no session has taken over from another yet"),
-            1.. => failure.hint(format!(
-                "those of these sessions are: {}",
-                numbers.join(", ")
-            )),
+            0 => failure.hint("this loop has had no reboot yet"),
+            1.. => failure.hint(format!("these sessions have one: {}", numbers.join(", "))),
         }
     })
 }

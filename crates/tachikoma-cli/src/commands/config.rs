@@ -23,7 +23,7 @@ pub fn config(workspace: &Workspace, command: &ConfigCommand) -> Result<ExitCode
         ConfigCommand::Check => {
             let loaded = workspace.layers()?.load()?;
             warn_not_built(&loaded);
-            out::line("the configuration is good");
+            out::line("the configuration is valid");
         }
         ConfigCommand::Schema => {
             let schema = serde_json::to_string_pretty(&settings::schema());
@@ -37,7 +37,7 @@ pub fn config(workspace: &Workspace, command: &ConfigCommand) -> Result<ExitCode
 pub fn warn_not_built(loaded: &settings::Loaded) {
     for (key, origin) in loaded.not_built() {
         out::note(&format!(
-            "note: `{key}` ({origin}) is known, but its feature is not built yet"
+            "note: `{key}` ({origin}) is accepted but has no effect yet"
         ));
     }
 }

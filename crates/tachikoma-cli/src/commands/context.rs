@@ -30,8 +30,8 @@ pub fn context(
             format!("session {number}")
         });
         let what = match session {
-            Some(_) => format!("{which} has no reading of its context"),
-            None => format!("{which} of this loop has a reading of its context"),
+            Some(_) => format!("{which} has no context reading"),
+            None => format!("{which} of this loop has a context reading"),
         };
         return Err(Failure::new(what)
             .hint("a `command` agent reports none; `tachikoma history` shows the iterations"));

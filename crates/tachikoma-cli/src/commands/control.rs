@@ -53,9 +53,7 @@ pub fn answered(response: Response) -> Result<ExitCode, Failure> {
         Response::Status { .. }
         | Response::Following
         | Response::Record { .. }
-        | Response::Behind => Err(Failure::new(
-            "the runner answered something else than was asked",
-        )),
+        | Response::Behind => Err(Failure::new("the runner sent an unexpected answer")),
     }
 }
 
@@ -78,7 +76,7 @@ pub fn unreachable_runner(error: &ClientError) -> Failure {
             "the runner was just killed, or its socket was removed; try again, or send it SIGTERM",
         ),
         ClientError::Foreign { .. } => failure.hint(
-            "nothing was sent; `.ralph/lock` names a socket of another user: look at who owns both",
+            "nothing was sent; `.ralph/lock` names a socket of another user: check the owners of both",
         ),
         ClientError::Silent { .. } => {
             failure.hint("it may be stopped (Ctrl-Z); send it SIGCONT, or SIGTERM")

@@ -36,7 +36,7 @@ pub fn explain(
             iteration.unwrap_or_default()
         );
         let last = explained.state.iteration;
-        return Err(Failure::new(what).hint(format!("its last one is {last}")));
+        return Err(Failure::new(what).hint(format!("the last one is {last}")));
     };
     if json {
         for entry in &account.entries {
@@ -125,13 +125,10 @@ fn note_end(reach: &JournalRead, explained: &Explained, live: bool) {
             Phase::Working { .. } => format!("in the middle of iteration {}", state.iteration),
             Phase::Waiting { .. } => format!("in a wait after iteration {}", state.iteration),
             Phase::Autocommitting { .. } => {
-                format!("while the work of iteration {} was kept", state.iteration)
+                format!("during the commit of iteration {}", state.iteration)
             }
             Phase::Checking { .. } => {
-                format!(
-                    "while the work of iteration {} was checked",
-                    state.iteration
-                )
+                format!("during the checks of iteration {}", state.iteration)
             }
             Phase::Hooking { hooking } => format!("in the hooks of {}", hooking.point),
             Phase::Rebooting { .. } => format!("in a reboot after iteration {}", state.iteration),

@@ -374,7 +374,7 @@ pub fn working_dir(workspace: &Workspace, configured: &Path) -> Result<PathBuf, 
     let path = workspace.directory.join(configured);
     path.canonicalize().map_err(|error| {
         Failure::usage(format!("working directory {}: {error}", path.display())).hint(
-            "make it, or change `working_dir`; `tachikoma config show` says where that is set",
+            "create it, or change `working_dir`; `tachikoma config show` shows where it is set",
         )
     })
 }
@@ -396,7 +396,7 @@ fn not_taken_over(launch: &Launch, flags: &Flags) -> Option<String> {
         .collect();
     (!given.is_empty()).then(|| {
         format!(
-            "the last loop is done, and what it was given does not hold for a new one: {}",
+            "the last loop is done; the new loop does not use its flags: {}",
             given.join(", ")
         )
     })
@@ -444,7 +444,7 @@ fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failu
             state.seq, state.iteration
         )),
         None => failure.hint(
-            "nothing was changed, and nothing before that line can be gone on from: restore the file, or \
+            "nothing was changed; no state before that line can be used: restore the file, or \
              `tachikoma run --new` starts a new loop beside it",
         ),
     }

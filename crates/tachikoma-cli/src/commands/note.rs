@@ -79,10 +79,10 @@ fn working_dir(
     match live {
         Some(holder) if of_agent.loop_id.is_some_and(|own| own != holder.loop_id) => {
             Err(Failure::new(format!(
-                "{} has another loop by now than the one that this was started for",
+                "{} runs a different loop now than the one that started this process",
                 dir.display()
             ))
-            .hint("this is for no_live_loop: the loop it belongs to has ended"))
+            .hint("the loop that started this process has ended"))
         }
         Some(_) | None => Ok(dir),
     }

@@ -38,9 +38,12 @@ pub fn read_quietly(
 fn words(damaged: &DamagedSegment) -> String {
     let more = match damaged.more {
         0 => String::new(),
-        1 => ", and once more there".to_owned(),
-        more => format!(", and {more} times more there"),
+        1 => ", and one more like it there".to_owned(),
+        more => format!(", and {more} more like it there"),
     };
     let what = chain(&damaged.first);
-    sanitise(&format!("note: {what}{more}; that is not part of this")).into_owned()
+    sanitise(&format!(
+        "note: {what}{more}; those records are missing here"
+    ))
+    .into_owned()
 }

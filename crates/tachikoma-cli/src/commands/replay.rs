@@ -166,7 +166,7 @@ fn settings(words: &[String]) -> Result<Vec<Setting>, Failure> {
         match word.split_once('=') {
         Some((_, value)) if is_broken(value.trim()) => {
             Err(Failure::usage(format!("--set {word}: the value is not valid TOML"))
-                .hint("close its quotes and brackets; your shell may have taken some away"))
+                .hint("close its quotes and brackets; your shell may have removed some"))
         }
         Some((key, value)) if !key.trim().is_empty() => Ok(Setting {
             key: key.trim().to_owned(),
@@ -191,11 +191,11 @@ fn notes(
             let alone = launch_rules::rules(&launch, repository, std::slice::from_ref(setting));
             if alone.is_ok_and(|alone| alone.rules == recorded) {
                 launches.note(&format!(
-                    "`{}` changes nothing here: it holds already, or what it is about is not in the journal",
+                    "`{}` changes nothing here: it has this value already, or it concerns facts that the journal does not have",
                     setting.key
                 ));
             } else if let Some(why) = decides_nothing(&setting.key) {
-                launches.note(&format!("`{}` decides nothing here: {why}", setting.key));
+                launches.note(&format!("`{}` has no effect here: {why}", setting.key));
             }
         }
         let patterns = |rules: Rules| rules.stop_patterns.unwrap_or_default();
@@ -203,7 +203,7 @@ fn notes(
         let added = patterns(launch_rules::rules(&launch, repository, over)?.rules);
         for pattern in added.iter().filter(|pattern| !known.contains(pattern)) {
             launches.note(&format!(
-                "whether the pattern `{pattern}` would have matched is not known: the agent's output is not in the journal"
+                "the pattern `{pattern}` cannot be checked: the agent's output is not in the journal"
             ));
         }
     }
@@ -235,11 +235,11 @@ fn notes(
 /// Explains why a setting has no influence on the replay.
 fn decides_nothing(key: &str) -> Option<&'static str> {
     match key {
-        "stop_conditions.completion_promise" => Some(
-            "the agent's output is not in the journal, and its claims are those that were recorded",
-        ),
+        "stop_conditions.completion_promise" => {
+            Some("the agent's output is not in the journal, so the recorded claims are used")
+        }
         key if key.starts_with("git.") => {
-            Some("commits are not made again, and count as they were recorded")
+            Some("commits are not repeated, so the recorded results are used")
         }
         _ => None,
     }
@@ -306,7 +306,7 @@ fn table(replayed: &Replayed) -> Vec<String> {
     let rows = rows.map(|(name, (one, other))| format!("{name:<12} {one:>14} {other:>14}"));
     lines.extend(rows);
     let open = match (replayed.goes_on, replayed.differences.is_empty()) {
-        (true, _) => "would have gone on where the recorded loop ended",
+        (true, _) => "continues where the recorded loop ended",
         (false, true) => "has not ended",
         (false, false) => "not known",
     };

@@ -43,7 +43,7 @@ impl Repository {
             ..
         }) = &self.standing
         {
-            let what = "the work tree is half made: a restoration was cut";
+            let what = "the work tree is incomplete: `tachikoma state restore` was interrupted";
             return Err(Failure::usage(what).hint(format!(
                 "run the same `tachikoma state restore` again to complete it; to continue with the present work tree, delete {}",
                 mark.display()
@@ -70,7 +70,7 @@ impl Repository {
                 .is_ok_and(|standing| standing.detached)
         {
             out::note(
-                "note: the repository is on no branch (detached HEAD): the commits of the loop will be on none either; \
+                "note: the repository has a detached HEAD: the loop's commits will be on no branch; \
                  `git switch -c NAME` before or after it gives them one",
             );
         }
@@ -81,7 +81,7 @@ impl Repository {
             .and_then(|standing| start::live_around(working_dir, &standing.top));
         if let Some(around) = around {
             out::note(&format!(
-                "warning: another loop works in {}, in the same repository: each takes the other's changes for its own; \
+                "warning: another loop works in {}, in the same repository: each loop commits the other's changes as its own; \
                  `git worktree add` gives one of them a work tree of its own",
                 around.display()
             ));
@@ -90,11 +90,11 @@ impl Repository {
 
     /// Describes what git will be used for.
     pub fn purpose(&self) -> String {
-        const KEEPS: &str = "git keeps the work tree before each iteration";
+        const KEEPS: &str = "git stores a snapshot of the work tree before each iteration";
         match &self.standing {
             Err(reason) => format!("git is not used: {}", sanitise(reason)),
             Ok(_) if self.commits => {
-                format!("{KEEPS}, and what the loop changed is committed after it")
+                format!("{KEEPS}, and the loop's changes are committed after it")
             }
             Ok(_) => format!("{KEEPS}, and nothing is committed (git.auto_commit)"),
         }
@@ -103,7 +103,7 @@ impl Repository {
 
 fn no_identity(words: &str) -> Failure {
     Failure::usage(format!(
-        "git has no name to commit with: {}",
+        "git has no identity for commits: {}",
         sanitise(words)
     ))
     .hint(

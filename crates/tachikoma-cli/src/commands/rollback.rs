@@ -47,7 +47,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     }
     let to = described(args.to);
     if plan.is_nothing() {
-        out::line(&format!("the work tree is as it was {to} already"));
+        out::line(&format!("the work tree already equals its state {to}"));
         return Ok(ExitCode::SUCCESS);
     }
     let (present, target) = plan.trees();
@@ -68,7 +68,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     let mut tracker = tracker.unwrap_or_else(|| found.tracker(workspace, &rules, &lock));
     // An incomplete work tree is useless: a signal waits until it is complete.
     let _whole = Deferred::new()
-        .map_err(|error| Failure::new(format!("signals cannot be put off: {error}")))?;
+        .map_err(|error| Failure::new(format!("signals cannot be blocked: {error}")))?;
     let moment = git_snapshots::next_rollback(&found.kept);
     let name = plan
         .keep(current.loop_id, moment, &cancel)
@@ -82,7 +82,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
         );
         if let Err(error) = offline::note(&lock, &premises, current.loop_id, note) {
             out::note(&format!(
-                "warning: it is not in the journal: {}",
+                "warning: the rollback was not recorded in the journal: {}",
                 chain(&error)
             ));
         }
@@ -115,7 +115,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     // The next session would look for work that is gone.
     tell("rolled");
     out::line(&format!(
-        "the work tree is as it was {to}; branch, commits and index are as they were"
+        "the work tree is restored to its state {to}; branch, commits and index are unchanged"
     ));
     out::line(&format!("the earlier content is saved as {name}"));
     let of = args

@@ -111,7 +111,7 @@ fn refuse_tracked_state(workspace: &Workspace, working_dir: &Path) -> Result<(),
     let path = sanitise(&path.to_string()).into_owned();
     let what = format!("git tracks `{path}`: the state of a loop must not come from a repository");
     Err(Failure::usage(what).hint(
-        "`git rm -r --cached .ralph` takes it out of the repository and keeps the files; if it is not yours, delete `.ralph` too",
+        "`git rm -r --cached .ralph` removes it from the repository and keeps the files; if the loop is not yours, delete `.ralph` too",
     ))
 }
 
@@ -155,12 +155,12 @@ fn not_inside_an_agent() -> Result<(), Failure> {
         return Ok(());
     }
     let words = format!(
-        "this is session {} of the loop in {}: a loop is not started from inside another one",
+        "this is session {} of the loop in {}: an agent must not start another loop",
         sanitise(&session),
         sanitise(&dir.to_string_lossy()),
     );
     Err(Failure::usage(words).hint(
-        "with --nested it is; it is ended with the iteration that started it, and has a budget of its own",
+        "use --nested to allow it; the nested loop has its own budget and is ended with the iteration that started it",
     ))
 }
 
@@ -367,7 +367,7 @@ fn introduce(config: &LoopConfig, agent: &Agent) {
     out::tell(&limits_text(&config.settings));
     if !may_be_in_a_repository(&config.working_dir) {
         out::tell(
-            "no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone",
+            "no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only",
         );
     }
     out::tell(&completion_text(&config.settings));

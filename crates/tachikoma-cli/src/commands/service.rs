@@ -18,8 +18,9 @@ const LETTERS_MAX: usize = 24;
 pub fn print(workspace: &Workspace, kind: ServiceKind) -> Result<ExitCode, Failure> {
     let settings = workspace.layers()?.load()?.settings;
     let dir = working_dir(workspace, &settings.working_dir)?;
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("our own program cannot be found: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(format!("the path of this program cannot be found: {error}"))
+    })?;
     let path = workspace.search_path().unwrap_or_default();
     let mut variables = vec![
         ("PATH", path.to_string_lossy().into_owned()),

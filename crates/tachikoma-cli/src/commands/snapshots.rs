@@ -69,12 +69,12 @@ fn repository(workspace: &Workspace, current: &Current) -> Result<Box<Repository
     let dir = &current.working_dir;
     let reason = match Repository::find(dir, search_path.as_deref(), &CancelToken::new()) {
         Lookup::Repository(repository) => return Ok(repository),
-        Lookup::NoRepository => "it is in no repository".to_owned(),
+        Lookup::NoRepository => "it is not in a git repository".to_owned(),
         Lookup::Unusable { reason } => reason,
     };
     Err(
         Failure::new(format!("no snapshots of {}: {reason}", dir.display()))
-            .hint("git keeps them, for loops that run in a repository"),
+            .hint("snapshots are made only for loops that run in a git repository"),
     )
 }
 
@@ -107,7 +107,7 @@ impl LoopSnapshots {
         let found = found.ok_or_else(|| self.nothing_at(moment))?;
         if found.moment != moment {
             out::note(&format!(
-                "note: iteration {moment} has no snapshot of its own; that of iteration {} is the last before it",
+                "note: iteration {moment} has no snapshot; using that of iteration {}, the last one before it",
                 found.moment
             ));
         }
@@ -125,7 +125,8 @@ impl LoopSnapshots {
         });
         let (first, last) = (iterations.clone().min(), iterations.max());
         match first.zip(last) {
-            None => failure.hint("no iteration of it has one: was it in a repository when it ran?"),
+            None => failure
+                .hint("no iteration has one: the loop probably did not run in a git repository"),
             Some((first, last)) if first == last => {
                 failure.hint(format!("iteration {first} has one"))
             }
@@ -141,12 +142,12 @@ impl LoopSnapshots {
             return Ok(());
         }
         let what = format!(
-            "{} has not come to iteration {iteration}",
+            "{} has not reached iteration {iteration}",
             self.current.loop_id
         );
         Err(Failure::usage(what).hint(match self.last {
-            0 => "it has not begun one yet".to_owned(),
-            last => format!("its last one is {last}"),
+            0 => "it has not started an iteration yet".to_owned(),
+            last => format!("the last one is {last}"),
         }))
     }
 

@@ -63,7 +63,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
                 live = !is_refused(&error) && lock::is_held(&working_dir);
                 if live {
                     out::note(&format!("note: {}", chain(&error)));
-                    out::note("note: what follows is from its journal");
+                    out::note("note: the following is from the journal");
                 }
             }
         }
@@ -103,7 +103,7 @@ fn text(status: &Status) -> String {
             Some(_) => {
                 "the loop pauses when the current iteration, reboot or check ends; `tachikoma resume` cancels this"
             }
-            None => "`tachikoma run` pauses at once; `tachikoma resume` then continues",
+            None => "`tachikoma run` pauses at once, and `tachikoma resume` continues",
         };
         line("pause", format!("requested: {when}"));
     }

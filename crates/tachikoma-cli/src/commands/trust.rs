@@ -23,7 +23,7 @@ pub fn trust(workspace: &Workspace, revoke: bool) -> Result<ExitCode, Failure> {
     let dir = base.working_dir.display();
     if revoke {
         let text = match trust.forget(&base.working_dir)? {
-            true => format!("nothing is trusted any longer in {dir}"),
+            true => format!("all trust in {dir} is removed"),
             false => format!("nothing was trusted in {dir}"),
         };
         out::line(&text);

@@ -52,16 +52,16 @@ impl Draft {
         let ended = status.signal().is_some();
         self.kept = !empty && (ended || after != before);
         if !status.success() {
-            let failed = format!("`{shown}` failed: {status}; the prompt is as it was");
+            let failed = format!("`{shown}` failed: {status}; the prompt is unchanged");
             return Err(match self.kept {
-                true => format!("{failed}, and `e` begins with what was written"),
+                true => format!("{failed}; `e` opens the written text again"),
                 false => failed,
             });
         }
         match (self.kept, empty) {
             (true, _) => Ok(()),
             (false, true) => Err("the edited prompt is empty: the prompt is unchanged".to_owned()),
-            (false, false) => Err("nothing was changed: the prompt is as it was".to_owned()),
+            (false, false) => Err("no change: the prompt is unchanged".to_owned()),
         }
     }
 

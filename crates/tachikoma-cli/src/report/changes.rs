@@ -27,7 +27,7 @@ pub fn changes_of(changes: &[Change]) -> Vec<String> {
     let mut lines: Vec<String> = changes.iter().take(CHANGES_MAX).map(line).collect();
     match changes.len() {
         0 => lines.push(
-            "the settings differ from those of the last run in what it did not record".to_owned(),
+            "some settings differ from those of the last run, which recorded no values".to_owned(),
         ),
         1..=CHANGES_MAX => {}
         many => lines.push(format!(

@@ -107,7 +107,7 @@ pub fn refused(refusal: &Refusal) -> String {
     let (claims, why) = (sanitise(&claims), refusal.reasons.join("; "));
     let why = sanitise(&why);
     match refusal.confirmed {
-        0 => format!("completion is not believed ({claims}): {why}"),
+        0 => format!("the claim of completion is rejected ({claims}): {why}"),
         // There is no reason against it.
         _ => format!("completion has to be confirmed ({claims}): {why}"),
     }
@@ -151,7 +151,7 @@ pub fn summary(known: &CompletionSummary) -> Vec<(&'static str, String)> {
         None => {}
     }
     if known.claimed {
-        lines.push(("claim", "made, not judged yet".to_owned()));
+        lines.push(("claim", "made, not checked yet".to_owned()));
     } else if !known.refused.is_empty() {
         let reasons = sanitise(&known.refused.join("; ")).into_owned();
         lines.push(("claim", format!("refused: {reasons}")));

@@ -52,17 +52,17 @@ fn next(state: &State, limit: u32) -> String {
             format!("the iteration is repeated as attempt {}", state.attempt + 1)
         }
         Phase::Waiting { wait } => format!("its wait ({}) goes on", wait.reason),
-        Phase::Autocommitting { .. } => "what it had done is looked at again".to_owned(),
+        Phase::Autocommitting { .. } => "its changes are surveyed and committed again".to_owned(),
         Phase::Checking { .. } => "its gates and stop scripts are run again".to_owned(),
         Phase::Hooking { hooking } => match &hooking.outcome {
-            Some(_) => "what was to be its end is decided anew".to_owned(),
+            Some(_) => "its end is decided again".to_owned(),
             None => format!("its hooks ({}) are run again", hooking.point),
         },
-        Phase::Rebooting { .. } => "its reboot is done again".to_owned(),
+        Phase::Rebooting { .. } => "its reboot is repeated".to_owned(),
         Phase::Idle | Phase::Ended { .. }
             if state.claimed && state.completion.given_up.is_none() =>
         {
-            "its claim of completion is judged first".to_owned()
+            "its claim of completion is checked first".to_owned()
         }
         Phase::Idle | Phase::Ended { .. } if limit != 0 && state.next_iteration() > limit => {
             let s = if limit == 1 { "" } else { "s" };
@@ -85,8 +85,8 @@ fn origin_text(origin: &StateOrigin) -> String {
     };
     match (origin.source, origin.records) {
         (Some(Source::Snapshot), 0) => "the snapshot".to_owned(),
-        (Some(Source::Snapshot), count) => format!("the snapshot and {} behind it", records(count)),
-        (Some(Source::Backup), count) => format!("a backup and {} behind it", records(count)),
+        (Some(Source::Snapshot), count) => format!("the snapshot and {} after it", records(count)),
+        (Some(Source::Backup), count) => format!("a backup and {} after it", records(count)),
         (Some(Source::Journal) | None, count) => format!("the journal ({})", records(count)),
     }
 }

@@ -143,7 +143,7 @@ fn lines(record: &Record) -> Vec<String> {
             2.. => format!("iteration {iteration} (session {session}), attempt {attempt}"),
         },
         LoopEvent::WrapUpAdvised { percent } => {
-            format!("context at {percent}%: the agent is told to come to an end")
+            format!("context at {percent}%: the agent is asked to finish")
         }
         LoopEvent::AgentExited { exit } => {
             format!("the agent's process ended between two turns with {exit}")
@@ -187,7 +187,7 @@ fn lines(record: &Record) -> Vec<String> {
         },
         LoopEvent::Suspended { duration_ms } => {
             let stood = span(Duration::from_millis(*duration_ms));
-            format!("stood still for {stood}; no time-out counts that")
+            format!("machine was suspended for {stood}; timeouts were extended")
         }
         LoopEvent::LeftoversEnded { leftovers } => {
             let names: Vec<String> = leftovers
@@ -252,7 +252,7 @@ fn lines(record: &Record) -> Vec<String> {
         } => found::cut(*iteration, *attempt, reason.as_deref()),
         LoopEvent::AutocommitFinished { kept, .. } => return kept_lines(kept),
         LoopEvent::AutocommitGivenUp { reason, .. } => {
-            format!("the work tree was not looked at: {}", sanitise(reason))
+            format!("the work tree was not surveyed: {}", sanitise(reason))
         }
         LoopEvent::Claimed { reason } => {
             let claim = Claim::Done {
@@ -296,7 +296,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::Warned { warning } => format!("warning: {}", sanitise(warning)),
         LoopEvent::DiskWasFull { duration_ms } => {
             let waited = span(Duration::from_millis(*duration_ms));
-            format!("there is room on the disk again, after {waited}; the loop goes on")
+            format!("disk space is available again after {waited}; the loop continues")
         }
         LoopEvent::Incident(incident) => sanitise(&incident.to_string()).into_owned(),
         LoopEvent::Repaired { what, how } => format!("repaired the {what}: {}", sanitise(how)),

@@ -144,7 +144,7 @@ fn unreadable_input_is_an_error() {
     --- stdout
     --- stderr
     error: read gone.jsonl: No such file or directory (os error 2)
-    hint: name a file with the agent's standard output, or - to read it from standard input
+    hint: name a file with the agent's stdout, or - to read stdin
     ");
     assert_snapshot!(refused("dir"), @"
     exit: 1

@@ -83,7 +83,7 @@ fn the_loop_gets_the_terminal_back_from_a_killed_editor() {
     let (tool, terminal, editor) = editing(&scratch);
     let editor = Pid::from_raw(i32::try_from(editor).unwrap()).unwrap();
     kill_process(editor, Signal::KILL).unwrap();
-    terminal.await_text("failed: signal: 9 (SIGKILL); the prompt is as it was");
+    terminal.await_text("failed: signal: 9 (SIGKILL); the prompt is unchanged");
     assert_eq!(status(&tool)["question"]["id"], 1);
     terminal.answer(b'c');
     terminal.await_text("question 2: iteration 1 is over");

@@ -143,13 +143,13 @@ fn a_restore_keeps_the_replaced_loop() {
     assert_eq!(status(&scratch)["iteration"], 3);
 
     let told = restore(&scratch, &taken, 0);
-    assert!(told.contains("is back at iteration 1"), "{told}");
+    assert!(told.contains("is restored at iteration 1"), "{told}");
     assert!(
-        told.contains("what was here is kept as a backup: .ralph/backups/"),
+        told.contains("the replaced loop is kept as a backup: .ralph/backups/"),
         "{told}"
     );
     assert!(
-        told.contains("what was here is moved: .ralph/quarantine/loop_"),
+        told.contains("the replaced loop is moved: .ralph/quarantine/loop_"),
         "{told}"
     );
     let after = status(&scratch);
@@ -187,7 +187,7 @@ fn a_loop_continues_in_another_directory_from_a_backup_alone() {
     let copy = there.home().join("copy.tar");
     fs::copy(&taken, &copy).unwrap();
     let told = restore(&there, &copy, 0);
-    assert!(told.contains("is back at iteration 2"), "{told}");
+    assert!(told.contains("is restored at iteration 2"), "{told}");
     let goes_on = ["run", "--quiet", "--max-iterations", "9"];
     for scratch in [&here, &there] {
         say(scratch, &goes_on, 0);
@@ -266,7 +266,7 @@ fn an_invalid_backup_is_refused_without_changes() {
     let told = say(&scratch, &["state", "verify"], 1);
     assert!(told.contains("wrong backup"), "{told}");
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
-    assert!(told.contains("note: passed over: backup "), "{told}");
+    assert!(told.contains("note: skipped: backup "), "{told}");
     assert_eq!(plan(&scratch), serde_json::Value::Null);
 }
 

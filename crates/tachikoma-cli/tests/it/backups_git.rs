@@ -154,17 +154,17 @@ fn without_a_terminal_a_restore_needs_a_flag_and_hints_name_it() {
         (
             &["state", "restore"][..],
             2,
-            "error: this restores a loop, and there is no terminal to ask for confirmation\nhint: nothing was changed; say `--yes`\n",
+            "error: this restores a loop, and there is no terminal to ask for confirmation\nhint: nothing was changed; use `--yes`\n",
         ),
         (
             &["state", "restore", "--yes", "nosuch.tar"],
             1,
-            "hint: `tachikoma state backups` lists the backups that are here",
+            "hint: `tachikoma state backups` lists local backups",
         ),
         (
             &["state", "backups", "--from", "file:///nodir"],
             1,
-            "hint: the directory has to be there, and yours to write to: is the disk mounted?",
+            "hint: the directory must exist and be writable: is the disk mounted?",
         ),
     ] {
         let ran = tachikoma(&scratch).run(words);

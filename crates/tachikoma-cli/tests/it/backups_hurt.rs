@@ -247,7 +247,7 @@ fn a_restoration_is_not_undone_by_the_next_one() {
     assert_eq!(plan(&scratch), 7);
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(
-        told.contains("is what a restoration has replaced"),
+        told.contains("an earlier restore replaced that loop"),
         "{told}"
     );
     assert_eq!(plan(&scratch), 7);

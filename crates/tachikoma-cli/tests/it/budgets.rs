@@ -229,7 +229,7 @@ fn complaint_32_a_loop_does_not_start_loops_unless_that_is_meant() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(scratch.read("inner/code").trim(), "2");
     let said = scratch.read("inner/said");
-    let expected = "a loop is not started from inside another one";
+    let expected = "an agent must not start another loop";
     assert!(
         said.contains("this is session 1") && said.contains(expected) && said.contains("--nested"),
         "{said}"

@@ -50,7 +50,7 @@ fn a_silent_agent_times_out() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -81,7 +81,7 @@ fn an_agent_that_becomes_silent_times_out() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -123,7 +123,7 @@ fn garbage_in_the_output_is_skipped() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -183,7 +183,7 @@ fn an_agent_that_dies_during_a_turn_is_a_failure() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -274,7 +274,7 @@ fn an_agent_that_dies_between_prompts_is_restarted() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)
@@ -371,7 +371,7 @@ fn a_failed_new_session_keeps_the_old_one() {
     --- stdout
     tachikoma 0.1.0: agent claude (`[HOME]/claude`), permission bypass: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)

@@ -213,7 +213,7 @@ fn hand_offs_are_shown_by_session_and_before_they_are_due() {
     --- stdout
     --- stderr
     error: there is no hand-off for session 7
-    hint: those of these sessions are: 2
+    hint: these sessions have one: 2
     ");
     let now = tachikoma(&scratch).run(["checkpoint", "show", "--now"]);
     assert_eq!(now.code(), Some(0), "{}", now.snapshot());
@@ -234,8 +234,8 @@ fn hand_offs_are_shown_by_session_and_before_they_are_due() {
     exit: 1
     --- stdout
     --- stderr
-    error: no session of this loop has taken over from another yet
-    hint: `tachikoma checkpoint show --now` shows what one would get
+    error: this loop has had no reboot yet, so there is no hand-off
+    hint: `tachikoma checkpoint show --now` prints the hand-off that a new session would get now
     ");
 }
 

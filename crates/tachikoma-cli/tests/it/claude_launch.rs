@@ -55,7 +55,7 @@ fn a_redline_above_the_limit_of_the_agent_is_a_warning() {
     --- stdout
     tachikoma 0.1.0: agent claude (`false`), permission safe: it may change files in the work tree, the rest is denied
     limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent claude, containment [HELD]
     iteration 1 (session 1)

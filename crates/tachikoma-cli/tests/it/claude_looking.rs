@@ -55,7 +55,7 @@ fn the_curve_of_a_session_is_drawn() {
     time                     iteration     tokens percent  what happened
     [TIME                  ]         1      30010   15.0%
     [TIME                  ]         1     100010   50.0%
-    [TIME                  ]         2     145010   72.5%  warning, told to wrap up
+    [TIME                  ]         2     145010   72.5%  warning, asked to finish
     [TIME                  ]         2     171010   85.5%  redline, reboot due
     [TIME                  ]         2     172010   86.0%  rebooted
     ");
@@ -71,7 +71,7 @@ fn the_curve_of_a_session_is_drawn() {
     exit: 1
     --- stdout
     --- stderr
-    error: session 9 has no reading of its context
+    error: session 9 has no context reading
     hint: a `command` agent reports none; `tachikoma history` shows the iterations
     ");
 }
@@ -258,7 +258,7 @@ fn without_readings_there_is_a_history_but_no_curve() {
     exit: 1
     --- stdout
     --- stderr
-    error: no session of this loop has a reading of its context
+    error: no session of this loop has a context reading
     hint: a `command` agent reports none; `tachikoma history` shows the iterations
     ");
     let reboots = printed(&scratch, &["history", "--reboots"]);

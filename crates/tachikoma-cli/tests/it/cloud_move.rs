@@ -65,8 +65,11 @@ fn a_killed_loop_continues_on_another_machine_with_the_same_result() {
     with_identity(&there);
     let url = server.url();
     let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
-    assert!(told.contains("is back at iteration 3"), "{told}");
-    assert!(told.contains("the work tree is made, on main"), "{told}");
+    assert!(told.contains("is restored at iteration 3"), "{told}");
+    assert!(
+        told.contains("the work tree is restored, on main"),
+        "{told}"
+    );
     assert_eq!(there.read("work"), "1\n2\n");
     assert_eq!(there.git(&["status", "--porcelain"]), "");
     std::fs::write(&held, "").unwrap();
@@ -108,10 +111,7 @@ fn uncommitted_work_is_part_of_an_upload() {
     let there = Scratch::new();
     let url = server.url();
     let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
-    assert!(
-        told.contains("on main, with what was not committed"),
-        "{told}"
-    );
+    assert!(told.contains("on main, with uncommitted changes"), "{told}");
     assert_eq!(there.read("draft"), "not committed\n");
     assert_eq!(there.read("prompt.md"), "go on, differently\n");
     let status = there.git(&["status", "--porcelain"]);
@@ -172,7 +172,7 @@ fn a_restore_fills_an_empty_repository() {
     let there = Scratch::new();
     there.git(&["init", "--quiet", "--initial-branch", "other"]);
     let told = server.say(&there, &restore, 0);
-    assert!(told.contains("the work tree is made, on "), "{told}");
+    assert!(told.contains("the work tree is restored, on "), "{told}");
     assert!(there.path().join("prompt.md").exists());
     assert_eq!(there.git(&["status", "--porcelain", "-uno"]).trim(), "");
 }
@@ -189,7 +189,7 @@ fn a_restore_into_a_repository_adds_commits_and_keeps_files() {
     let url = server.url();
     let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
     assert!(
-        told.contains("its commits, on main there, are not in the branch here"),
+        told.contains("its commits, on main in the backup, are not in the current branch"),
         "{told}"
     );
     assert!(!there.path().join("work").exists());
@@ -225,15 +225,15 @@ fn a_damaged_upload_is_skipped_and_one_of_two_loops_must_be_named() {
     let there = Scratch::new();
     let url = server.url();
     let told = server.say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
-    assert!(told.contains("note: passed over loop_"), "{told}");
+    assert!(told.contains("note: skipped loop_"), "{told}");
     assert!(told.contains("is not what its name says"), "{told}");
-    assert!(told.contains("is back at iteration 1"), "{told}");
+    assert!(told.contains("is restored at iteration 1"), "{told}");
 
     let other = repository(&server, "");
     server.say(&other, &words, 3);
     let third = Scratch::new();
     let told = server.say(&third, &["state", "restore", "--from", &url, "--yes"], 2);
-    assert!(told.contains("there are copies of 2 loops"), "{told}");
+    assert!(told.contains("there are backups of 2 loops"), "{told}");
     assert!(!third.path().join(".ralph/loops").exists());
     let loop_id = status(&other)["loop_id"].as_str().unwrap().to_owned();
     let named = [

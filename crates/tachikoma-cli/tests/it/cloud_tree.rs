@@ -49,18 +49,15 @@ fn an_upload_has_the_work_of_the_last_iteration() {
     let (_copies, url, here) = here("[git]\nauto_commit = false");
     say(&here, &words("3", LINE), 3);
     let (there, told) = there(&url);
-    assert!(told.contains("is back at iteration 3"), "{told}");
-    assert!(
-        told.contains("on main, with what was not committed"),
-        "{told}"
-    );
+    assert!(told.contains("is restored at iteration 3"), "{told}");
+    assert!(told.contains("on main, with uncommitted changes"), "{told}");
     assert_eq!(there.read("work"), "1\n2\n3\n");
     say(&there, &words("4", LINE), 3);
     assert_eq!(there.read("work"), "1\n2\n3\n4\n");
     // And back.
     let told = say(&here, &["state", "restore", "--from", &url, "--yes"], 0);
     assert!(
-        told.contains("the work tree is as it was; `tachikoma run` continues"),
+        told.contains("the work tree is unchanged; `tachikoma run` continues"),
         "{told}"
     );
     let name = loops(&here)[0].file_name().unwrap().to_owned();
@@ -100,7 +97,7 @@ fn a_killed_loop_commits_its_work_after_a_restore_elsewhere() {
     kill(&here, live);
 
     let (there, told) = there(&url);
-    assert!(told.contains("with what was not committed"), "{told}");
+    assert!(told.contains("with uncommitted changes"), "{told}");
     assert_eq!(there.read("work"), "1\n2\n3\n");
     assert_eq!(there.read("new"), "half\n");
     std::fs::write(&held, "").unwrap();
@@ -123,7 +120,7 @@ fn files_of_the_user_are_restored_and_stay_uncommitted() {
     with_identity(&there);
     there.write("own", "of this place\n");
     let told = say(&there, &["state", "restore", "--from", &url, "--yes"], 0);
-    assert!(told.contains("with what was not committed"), "{told}");
+    assert!(told.contains("with uncommitted changes"), "{told}");
     for name in ["notes", "tachikoma.toml", "work"] {
         assert_eq!(there.read(name), here.read(name), "{name}");
     }
@@ -152,7 +149,7 @@ fn a_restore_at_home_names_the_commits_to_merge() {
     let told = say(&here, &restore, 0);
     assert!(!told.contains("goes on"), "{told}");
     assert!(!told.contains("git checkout"), "{told}");
-    assert!(told.contains("are not in the branch here"), "{told}");
+    assert!(told.contains("are not in the current branch"), "{told}");
     merge(&here, &told, &["merge", "--ff-only"]);
     let told = say(&here, &restore, 0);
     assert!(told.contains("`tachikoma run` continues"), "{told}");

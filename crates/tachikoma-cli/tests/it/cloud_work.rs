@@ -56,7 +56,10 @@ fn a_loop_that_moved_once_moves_again() {
         let there = Scratch::new();
         with_identity(&there);
         let told = server.say(&there, &restore(&url, &[]), 0);
-        assert!(told.contains("the work tree is made, on main"), "{told}");
+        assert!(
+            told.contains("the work tree is restored, on main"),
+            "{told}"
+        );
         server.say(&there, &words(iterations), 3);
         places.push(there);
     }
@@ -101,16 +104,16 @@ fn the_last_upload_with_a_work_tree_is_never_deleted() {
     let there = Scratch::new();
     let told = server.say(&there, &restore(&url, &[]), 0);
     assert!(
-        told.contains("warning: no work tree is in this copy"),
+        told.contains("warning: this backup has no work tree"),
         "{told}"
     );
-    assert!(told.contains("no work tree came with it"), "{told}");
-    assert!(!told.contains("the work tree is as it was"), "{told}");
+    assert!(told.contains("without a work tree"), "{told}");
+    assert!(!told.contains("the work tree is unchanged"), "{told}");
     let name = with_work[0].rsplit('/').next().unwrap();
     let name = name.split(".work.").next().unwrap();
     assert!(told.contains(&format!("or restore {name}")), "{told}");
     let told = server.say(&there, &restore(&url, &[name]), 0);
-    assert!(told.contains("the work tree is made"), "{told}");
+    assert!(told.contains("the work tree is restored"), "{told}");
     assert_eq!(there.read("work"), "1\n2\n", "the newest that has it");
 }
 
@@ -155,10 +158,13 @@ fn existing_files_stay_and_are_named_in_a_restore() {
     let url = server.url();
     let told = server.say(&there, &restore(&url, &[]), 0);
     assert!(
-        told.contains("warning: what was here stays, and differs from the backup: tachikoma.toml;"),
+        told.contains("warning: these files were kept and differ from the backup: tachikoma.toml;"),
         "{told}"
     );
-    assert!(told.contains("the work tree is made, on main"), "{told}");
+    assert!(
+        told.contains("the work tree is restored, on main"),
+        "{told}"
+    );
     assert_eq!(there.read("tachikoma.toml"), "[state]\nmax_backups = 3\n");
     assert_eq!(there.read("more.md"), "more\n");
     let left = files(&there.path().join(".ralph/loops"));
@@ -178,13 +184,13 @@ fn a_work_tree_that_cannot_be_made_is_a_failure_and_the_commits_are_kept() {
     let ran = without_git.run(restore(&url, &[]));
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(
-        ran.stdout.contains("is back at iteration 1"),
+        ran.stdout.contains("is restored at iteration 1"),
         "{}",
         ran.stdout
     );
     assert!(!ran.stdout.contains("goes on"), "{}", ran.stdout);
     assert!(
-        ran.stderr.contains("error: the work tree is not made"),
+        ran.stderr.contains("error: the work tree was not restored"),
         "{}",
         ran.stderr
     );
@@ -323,9 +329,12 @@ fn a_killed_restore_blocks_a_run_and_can_be_repeated() {
     restoring.wait(SOON);
     fs::write(&go, "").unwrap();
     let told = server.say(&there, &words("2"), 2);
-    assert!(told.contains("the work tree is half made"), "{told}");
+    assert!(told.contains("the work tree is incomplete"), "{told}");
     let told = server.say(&there, &restore(&url, &[]), 0);
-    assert!(told.contains("the work tree is made, on main"), "{told}");
+    assert!(
+        told.contains("the work tree is restored, on main"),
+        "{told}"
+    );
     server.say(&there, &words("2"), 3);
     assert_eq!(there.read("work"), "1\n2\n");
 }

@@ -107,9 +107,9 @@ fn config_check_accepts_a_valid_file() {
     assert_snapshot!(shown(&tachikoma(&scratch).run(["config", "check"])), @"
     exit: 0
     --- stdout
-    the configuration is good
+    the configuration is valid
     --- stderr
-    note: `agent.fallback` (tachikoma.toml:1) is known, but its feature is not built yet
+    note: `agent.fallback` (tachikoma.toml:1) is accepted but has no effect yet
     ");
 }
 
@@ -194,50 +194,46 @@ fn help(words: &[&str]) -> String {
 #[test]
 fn help_of_the_program() {
     assert_snapshot!(help(&[]), @"
-    Leave a coding agent working alone for hours, and find the work where it ought to be
+    Run a coding agent in a loop, unattended, until the work is proven done
 
     Usage: tachikoma [OPTIONS] <COMMAND>
 
     Commands:
-      run          Run the loop here, or go on with it
-      demo         Watch a scripted agent work, crash, be rebooted and finish, in a scratch directory
-      status       Show what the loop is doing
+      run          Start or continue the loop in this directory
+      demo         Run a scripted agent that crashes, reboots and finishes
+      status       Show the state of the loop
       pause        Pause after the current iteration
-      resume       Go on after a pause
-      stop         End the loop
-      skip         Give up the current iteration, or the current wait, and go on
-      reboot       Replace the agent's session by a fresh one
-      answer       Answer the question that the loop waits with: before or after an iteration, or before
-                   a reboot
+      resume       Continue a paused loop
+      stop         Stop the loop
+      skip         Skip the current iteration or the current wait
+      reboot       Start a fresh agent session
+      answer       Answer the question that the loop is waiting on
       attend       Turn attended mode on or off
-      tell         Tell the agent something: while its next tool runs where it can hear it, else with
-                   the next prompt
-      reload       Read the configuration again: what changed holds from the next decision on
-      events       Print what has happened
-      logs         Print what the agent wrote
-      context      Show how full the context of a session became, reading by reading
-      history      Show what became of each iteration
-      explain      Say why the loop went on, waited, rebooted or stopped: the decisions of an iteration,
-                   and what they were made from
-      replay       Decide the recorded loop again by other settings, and show where it would have gone
-                   another way
-      diff         Show what an iteration changed, as git shows it
-      rollback     Bring the work tree back to what it was before an iteration
+      tell         Send a message to the agent
+      reload       Apply changes of the configuration to the running loop
+      events       Print the events of the loop
+      logs         Print the agent's output
+      context      Show the context usage of a session over time
+      history      List the iterations and their results
+      explain      Explain the decisions after an iteration, and their inputs
+      replay       Replay recorded decisions with different settings
+      diff         Show the changes of an iteration as a git diff
+      rollback     Restore the work tree to its state before an iteration
       checkpoint   Show the hand-off given to a new session
-      note         Leave a note for the sessions to come: what was found out, decided, or is left to do
-      done         Claim that the whole work is complete: judged when the iteration under way is over
-      state        Look at the state that is kept, and change it
-      trust        Allow the programs and permissions that the configuration here names
-      config       Look at the configuration
-      notify       Try the messages of `[[notify]]`
-      agents       Look at what agents write
-      opencode     Keep `opencode serve` running
-      service      Have the system's own supervisor run something of ours
-      completions  Print a completion script for a shell
+      note         Add a note to the hand-off of all later sessions
+      done         Claim that the work is complete
+      state        Show, check, back up and restore the stored state
+      trust        Trust the programs and permissions that tachikoma.toml names
+      config       Show and check the configuration
+      notify       Test the notification targets
+      agents       Decode recorded agent output
+      opencode     Run and supervise `opencode serve`
+      service      Print a systemd or launchd unit
+      completions  Print a shell completion script
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
       -V, --version     Print version
     ");
@@ -246,89 +242,85 @@ fn help_of_the_program() {
 #[test]
 fn help_of_run() {
     assert_snapshot!(help(&["run"]), @"
-    Run the loop here, or go on with it
+    Start or continue the loop in this directory
 
     Usage: tachikoma run [OPTIONS] [PROMPT] [-- <PROGRAM>...]
 
     Arguments:
-      [PROMPT]      The file with the prompt, read again at every iteration
-      [PROGRAM]...  A program to be run as the agent: it gets the prompt on its standard input, and exit
-                    code 0 means success
+      [PROMPT]      File with the prompt, read again before every iteration
+      [PROGRAM]...  Program to run as the agent: reads the prompt from stdin; exit code 0 means success
 
     Options:
-      -p, --prompt-text <TEXT>           The prompt itself
-          --agent <NAME>                 The agent: claude (Claude Code), opencode, command (any
-                                         program), demo
-          --model <NAME>                 The model, by the agent's own name for it
-          --attach <URL>                 Use the OpenCode server at this address, such as
-                                         http://127.0.0.1:4096, and never restart it; `own` takes that
-                                         back
-      -n, --max-iterations <N>           How many iterations the loop may run over all its runs; 0 = no
+      -p, --prompt-text <TEXT>           Text of the prompt
+          --agent <NAME>                 Agent: claude (Claude Code), opencode, command (any program) or
+                                         demo
+          --model <NAME>                 Model, as the agent names it
+          --attach <URL>                 Use a running OpenCode server, such as http://127.0.0.1:4096,
+                                         and never restart it; `own` reverts this
+      -n, --max-iterations <N>           Maximum number of iterations over all runs of the loop; 0 = no
                                          limit
-          --max-cost <USD>               Stop when the agent's own figures say that the loop has cost
-                                         this much; 0 = no limit
-          --max-duration <DURATION>      Stop after this much work, such as 8h; waits for usage limits
-                                         and for you do not count; 0s = no limit
-          --context-threshold <PERCENT>  Replace the session by a fresh one when its context is this
-                                         full, in percent, such as 85 or 72.5; 100 = never
-          --context-tokens <N>           Replace the session at this many tokens of context; 0 = off
-          --max-restarts <N>             How often the session may be replaced; 0 = never
-          --fresh-session                Give every iteration a session of its own
-          --delay <DURATION>             How long to wait after an iteration, such as 5s
+          --max-cost <USD>               Stop at this cost, as reported by the agent; 0 = no limit
+          --max-duration <DURATION>      Stop after this time, such as 8h, without waits for usage
+                                         limits and answers; 0s = no limit
+          --context-threshold <PERCENT>  Start a fresh session at this context usage, such as 85 or
+                                         72.5; 100 = never
+          --context-tokens <N>           Start a fresh session at this many tokens of context; 0 = off
+          --max-restarts <N>             Maximum number of reboots; 0 = never reboot
+          --fresh-session                Start a fresh session for every iteration
+          --delay <DURATION>             Wait this long after an iteration, such as 5s
           --json                         Print the journal's records, one JSON object per line
-      -q, --quiet                        Print nothing but errors and the outcome
-          --new                          Begin a new loop, even if the last one could go on; that one is
-                                         archived
-          --accept-loss                  Go on although records of the loop are lost; what is left of
-                                         them is kept in quarantine
-          --detach                       Leave the loop running in the background
-          --dry-run                      Say what would be run, and do not
+      -q, --quiet                        Print only errors and the outcome
+          --new                          Start a new loop and archive the current one
+          --accept-loss                  Continue although records are lost; damaged files are moved to
+                                         quarantine
+          --detach                       Run the loop in the background
+          --dry-run                      Show what would be run, and exit
           --no-auto-commit               Do not commit after iterations
-          --auto-commit                  Commit after iterations: takes back the --no-auto-commit of an
-                                         earlier run
-          --allow-dirty                  Start even if tracked files have changes that are not committed
-          --attended                     Ask before the first iteration and after each
-          --unattended                   Ask nothing between iterations: takes back the --attended of an
-                                         earlier run
-          --trust                        Trust the configuration and the loop that are here, for this
-                                         run only
-          --nested                       Start even from inside the agent of another loop
-      -v, --verbose...                   Print diagnostics to standard error; repeat it for more
+          --auto-commit                  Commit after iterations; reverts --no-auto-commit of an earlier
+                                         run
+          --allow-dirty                  Start even if tracked files have uncommitted changes
+          --attended                     Ask before the first and after each iteration
+          --unattended                   Do not ask between iterations; reverts --attended of an earlier
+                                         run
+          --trust                        Trust the configuration and the loop in this directory, for
+                                         this run
+          --nested                       Allow a start from inside the agent of another loop
+      -v, --verbose...                   Print diagnostics to stderr; repeat for more detail
       -h, --help                         Print help
 
     Examples:
       tachikoma run prompt.md --agent claude     # Claude Code
-      tachikoma run --context-threshold 72.5     # a fresh session from 72.5 % on
-      tachikoma run --context-threshold 100      # never one
-      tachikoma run --context-tokens 150000      # or from 150000 tokens on
+      tachikoma run --context-threshold 72.5     # fresh session at 72.5 %
+      tachikoma run --context-threshold 100      # never a fresh session
+      tachikoma run --context-tokens 150000      # fresh session at 150000 tokens
       tachikoma run --max-restarts 3             # at most 4 sessions, then an error
-      tachikoma run --fresh-session              # each iteration begins anew
+      tachikoma run --fresh-session              # fresh session for each iteration
       tachikoma run prompt.md -- my-agent        # any program
-      tachikoma run                              # go on, with what was given before
+      tachikoma run                              # continue with the same arguments
     ");
 }
 
 #[test]
 fn help_of_the_other_commands() {
     assert_snapshot!(help(&["demo"]), @"
-    Watch a scripted agent work, crash, be rebooted and finish, in a scratch directory
+    Run a scripted agent that crashes, reboots and finishes
 
     Usage: tachikoma demo [OPTIONS]
 
     Options:
           --json        Print the journal's records, one JSON object per line
-          --dir <DIR>   Where to work; a temporary directory, removed afterwards, if not given
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+          --dir <DIR>   Directory to use [default: a temporary one, removed at the end]
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["status"]), @"
-    Show what the loop is doing
+    Show the state of the loop
 
     Usage: tachikoma status [OPTIONS]
 
     Options:
           --json        Print one JSON object
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["pause"]), @"
@@ -338,146 +330,145 @@ fn help_of_the_other_commands() {
 
     Options:
           --now         Interrupt the current iteration
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["resume"]), @"
-    Go on after a pause
+    Continue a paused loop
 
     Usage: tachikoma resume [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["stop"]), @"
-    End the loop
+    Stop the loop
 
     Usage: tachikoma stop [OPTIONS]
 
     Options:
-          --now         Do not wait for a tool call to end
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+          --now         Do not wait for the current tool call to end
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["skip"]), @"
-    Give up the current iteration, or the current wait, and go on
+    Skip the current iteration or the current wait
 
     Usage: tachikoma skip [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["reboot"]), @"
-    Replace the agent's session by a fresh one
+    Start a fresh agent session
 
     Usage: tachikoma reboot [OPTIONS]
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["events"]), @"
-    Print what has happened
+    Print the events of the loop
 
     Usage: tachikoma events [OPTIONS]
 
     Options:
-      -f, --follow      Go on printing what happens
+      -f, --follow      Keep printing new events
           --json        Print the journal's records, one JSON object per line
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["logs"]), @"
-    Print what the agent wrote
+    Print the agent's output
 
     Usage: tachikoma logs [OPTIONS] [ITERATION]
 
     Arguments:
-      [ITERATION]  The iteration; the latest that wrote something, if not given
+      [ITERATION]  Iteration [default: the latest with output]
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["config"]), @"
-    Look at the configuration
+    Show and check the configuration
 
     Usage: tachikoma config [OPTIONS] <COMMAND>
 
     Commands:
-      show    Print every setting with its value and where that comes from
-      check   Check all files and variables
+      show    Print every setting with its value and origin
+      check   Check all configuration files and variables
       schema  Print the JSON Schema of `tachikoma.toml`
       help    Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["agents", "decode"]), @"
-    Say what the recorded output of one process comes to: outcome, context, cost
+    Print outcome, context usage and cost of a recorded agent process
 
     Usage: tachikoma agents decode [OPTIONS] <AGENT> <FILE>
 
     Arguments:
-      <AGENT>  The agent that wrote it: claude (Claude Code, with `--output-format stream-json`)
-      <FILE>   The file with its standard output, plain or compressed (.zst); - for standard input
+      <AGENT>  Agent that wrote the output: claude or opencode
+      <FILE>   File with its stdout, plain or compressed (.zst), or - for stdin
 
     Options:
-          --exit <CODE>  The exit code of the process, or the negated number of the signal that killed
-                         it
+          --exit <CODE>  Exit code of the process, or -N if signal N killed it
           --json         Print one JSON object
-      -v, --verbose...   Print diagnostics to standard error; repeat it for more
+      -v, --verbose...   Print diagnostics to stderr; repeat for more detail
       -h, --help         Print help
     ");
     assert_snapshot!(help(&["state"]), @"
-    Look at the state that is kept, and change it
+    Show, check, back up and restore the stored state
 
     Usage: tachikoma state [OPTIONS] <COMMAND>
 
     Commands:
-      show     Show all that the loop knows, and whether it is saved
-      verify   Check every journal, snapshot, transcript and backup, line by line
-      set      Write down a value for later
-      export   Print everything as one text: the state and all records, one JSON object per line
-      backup   Take a backup of the loop now, live or not
-      backups  List the backups, newest first, and check each
-      restore  Bring a loop back from a backup; what is here is kept
-      clear    Archive the loop, so that the next run begins a new one
+      show     Show the whole state, and whether it is saved
+      verify   Check all journals, snapshots, transcripts and backups
+      set      Store a value for hooks and scripts
+      export   Print the state and all records, one JSON object per line
+      backup   Make a backup of the loop now, running or not
+      backups  List and check the backups, newest first
+      restore  Restore a loop from a backup; the current loop is archived
+      clear    Archive the loop, so that the next run starts a new one
       help     Print this message or the help of the given subcommand(s)
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["state", "set"]), @"
-    Write down a value for later
+    Store a value for hooks and scripts
 
     Usage: tachikoma state set [OPTIONS] <KEY> <JSON>
 
     Arguments:
-      <KEY>   Its name
-      <JSON>  The value, as JSON; null removes it
+      <KEY>   Name of the value
+      <JSON>  Value as JSON; null removes it
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["state", "clear"]), @"
-    Archive the loop, so that the next run begins a new one
+    Archive the loop, so that the next run starts a new one
 
     Usage: tachikoma state clear [OPTIONS]
 
     Options:
-          --purge       Delete all loops instead, with everything that is kept of them
-      -y, --yes         Do not ask
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+          --purge       Delete all loops and their files instead
+      -y, --yes         Do not ask for confirmation
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
-    Print a completion script for a shell
+    Print a shell completion script
 
     Usage: tachikoma completions [OPTIONS] <SHELL>
 
@@ -485,7 +476,7 @@ fn help_of_the_other_commands() {
       <SHELL>  The shell [possible values: bash, elvish, fish, powershell, zsh]
 
     Options:
-      -v, --verbose...  Print diagnostics to standard error; repeat it for more
+      -v, --verbose...  Print diagnostics to stderr; repeat for more detail
       -h, --help        Print help
     ");
 }

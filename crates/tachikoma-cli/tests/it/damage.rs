@@ -67,7 +67,11 @@ fn readers_skip_a_damaged_record() {
         "{}",
         ran.snapshot()
     );
-    assert!(ran.stderr.contains("has a reading"), "{}", ran.snapshot());
+    assert!(
+        ran.stderr.contains("has a context reading"),
+        "{}",
+        ran.snapshot()
+    );
 }
 
 #[test]
@@ -202,7 +206,7 @@ fn a_journal_that_ends_before_a_backup_does_has_lost_records() {
     // What the loop did since counts, and not the backup.
     say(&scratch, &["state", "backup"], 0);
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
-    assert!(told.contains("is back at iteration 4"), "{told}");
+    assert!(told.contains("is restored at iteration 4"), "{told}");
 }
 
 #[test]
@@ -271,7 +275,8 @@ fn a_loop_of_which_only_backups_are_left_is_named_before_another_one_begins() {
         ran.snapshot()
     );
     let told = say(&scratch, &["state", "restore", "--yes"], 1);
-    let hint = format!("other loops: `tachikoma state restore {taken}` (iteration 1)");
+    let hint =
+        format!("other loops have good backups: `tachikoma state restore {taken}` (iteration 1)");
     assert!(told.contains(&hint), "{told}");
     for _ in 0..2 {
         back_up(&scratch);

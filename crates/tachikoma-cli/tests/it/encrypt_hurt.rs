@@ -244,7 +244,7 @@ fn a_good_backup_comes_before_an_older_locked_one() {
         fs::write(path, encrypted_to(&another_key(), b"x")).unwrap();
     }
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
-    assert!(told.contains("back at iteration 2"), "{told}");
+    assert!(told.contains("restored at iteration 2"), "{told}");
     // The newest one may be what is wanted.
     run_up_to(&scratch, "3");
     let told = say(&scratch, &["state", "backup"], 0);
@@ -283,7 +283,7 @@ fn a_backup_that_opens_stays_beside_one_of_its_name_that_does_not() {
         &["state", "restore", "--yes", encrypted.to_str().unwrap()],
         0,
     );
-    assert!(told.contains("back at iteration 1"), "{told}");
+    assert!(told.contains("restored at iteration 1"), "{told}");
 }
 
 /// The name of a file that grows is encrypted with it.

@@ -189,7 +189,7 @@ fn a_runner_of_another_version() {
     runner     pid [PID] since [TIME], containment [HELD]
     --- stderr
     note: the runner is of version 7.0.0 and speaks protocol 99; this is protocol 1
-    note: what follows is from its journal
+    note: the following is from the journal
     ");
     assert_eq!(journals(&scratch), before);
 }

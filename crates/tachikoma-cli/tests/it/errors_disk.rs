@@ -43,7 +43,7 @@ fn a_backup_for_which_there_is_no_room_asks_for_room_and_nothing_else() {
     "#;
     if let Some(shown) = on_a_small_disk(&scratch, script) {
         assert!(shown.contains("exit 1"), "{shown}");
-        let hint = "hint: nothing was changed; make room, and call it again";
+        let hint = "hint: nothing was changed; free some disk space and try again";
         assert!(shown.contains(hint), "{shown}");
     }
 }
@@ -112,7 +112,7 @@ fn check_full(script: &str) -> Option<String> {
         .collect();
     // It also varies whether the last record that fit was the end of an iteration, or the start of the survey after it.
     let repeated = "the iteration is repeated as attempt 2";
-    let looked = "what it had done is looked at again";
+    let looked = "its changes are surveyed and committed again";
     Some(parts.concat().replace(looked, repeated))
 }
 
@@ -134,7 +134,7 @@ fn a_loop_on_a_full_disk_goes_on_by_itself_when_there_is_room() {
         error: the disk is full: nothing can be recorded, so only `stop` is possible; free some space, and the loop continues by itself (the loop is running)
         exit 0
         completed: the work is complete ([N] iterations, [N] succeeded, [DURATION] of work)
-        there is room on the disk again
+        no wait on record
         --- stderr
         ");
     }

@@ -122,7 +122,7 @@ fn a_working_directory_that_is_gone() {
     --- stdout
     --- stderr
     error: working directory [DIR]/gone: No such file or directory (os error 2)
-    hint: make it, or change `working_dir`; `tachikoma config show` says where that is set
+    hint: create it, or change `working_dir`; `tachikoma config show` shows where it is set
     ");
 }
 
@@ -138,15 +138,15 @@ fn a_working_directory_that_goes_while_the_loop_runs() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c rm -rf ../work`), with your own rights: nothing it does is denied
     limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
     iteration 1 succeeded after [DURATION]
-    the work tree was not looked at: read directory [DIR]/work: No such file or directory (os error 2)
+    the work tree was not surveyed: read directory [DIR]/work: No such file or directory (os error 2)
     iteration 2 (session 1)
     iteration 2 failed after [DURATION]: working directory [DIR]/work: No such file or directory (os error 2)
-    the work tree was not looked at: read directory [DIR]/work: No such file or directory (os error 2)
+    the work tree was not surveyed: read directory [DIR]/work: No such file or directory (os error 2)
     error: an iteration failed (max_consecutive_failures = 1); the last one: working directory [DIR]/work: No such file or directory (os error 2) (2 iterations, 1 succeeded, 1 failed, [DURATION] of work)
     --- stderr
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues

@@ -90,7 +90,7 @@ fn a_file_where_the_directory_belongs() {
     --- stdout
     --- stderr
     error: list [DIR]/.ralph/loops: Not a directory (os error 20)
-    hint: `.ralph` must be a directory that belongs to you: move the present file away
+    hint: `.ralph` must be a directory that belongs to you: move the existing file away
     ");
     assert_eq!(scratch.read(".ralph"), "mine\n");
 }
@@ -107,7 +107,7 @@ fn a_symbolic_link_where_the_directory_belongs() {
     --- stdout
     --- stderr
     error: use directory [DIR]/.ralph: it is a symbolic link, and those are not followed
-    hint: `.ralph` must be a directory that belongs to you: move the present file away
+    hint: `.ralph` must be a directory that belongs to you: move the existing file away
     ");
     let written = fs::read_dir(elsewhere).expect("it is ours").count();
     assert_eq!(written, 0, "no symbolic link is followed");
@@ -252,7 +252,7 @@ fn a_journal_whose_first_record_is_damaged() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` starts a new loop beside it
+    hint: nothing was changed; no state before that line can be used: restore the file, or `tachikoma run --new` starts a new loop beside it
     ");
 }
 
@@ -263,7 +263,7 @@ fn a_journal_with_a_first_record_that_is_not_json() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` starts a new loop beside it
+    hint: nothing was changed; no state before that line can be used: restore the file, or `tachikoma run --new` starts a new loop beside it
     ");
 }
 

@@ -232,7 +232,7 @@ fn a_stop_ends_gates_and_the_next_run_judges_the_claim() {
         );
         assert!(
             ran.stderr
-                .contains("its claim of completion is judged first"),
+                .contains("its claim of completion is checked first"),
             "{}",
             ran.snapshot()
         );

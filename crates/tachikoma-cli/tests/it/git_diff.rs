@@ -67,8 +67,7 @@ fn a_missing_snapshot_is_replaced_by_the_one_before() {
     let ran = tachikoma(&scratch).run(["diff", "3", "--name-only"]);
     assert_eq!(ran.stdout, "b\n");
     assert!(
-        ran.stderr
-            .contains("that of iteration 2 is the last before it"),
+        ran.stderr.contains("using that of iteration 2"),
         "{}",
         ran.stderr
     );
@@ -137,7 +136,7 @@ fn diff_explains_why_it_cannot_show_an_iteration() {
     };
     refused(&[], 1, "no loop in");
     run_iterations(&scratch, &["echo 1 > a", "echo 2 > b"]);
-    refused(&["3"], 2, "has not come to iteration 3");
+    refused(&["3"], 2, "has not reached iteration 3");
     refused(&["0"], 2, "the number of an iteration, from 1");
     refused(&["one"], 2, "the number of an iteration, from 1");
     refused(&["--loop", "loop_1"], 2, "is not a loop id");
@@ -158,7 +157,7 @@ fn diff_explains_why_it_cannot_show_an_iteration() {
     let ran = tachikoma(&elsewhere).run(["diff"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(
-        ran.stderr.contains("for loops that run in a repository"),
+        ran.stderr.contains("only for loops that run in a git repository"),
         "{}",
         ran.stderr
     );

@@ -202,7 +202,7 @@ fn unchanged_files_are_not_written() {
     let ran = done(&scratch, "1");
     assert!(
         ran.stdout
-            .contains("is as it was before iteration 1 already"),
+            .contains("already equals its state before iteration 1"),
         "{}",
         ran.stdout
     );
@@ -232,7 +232,7 @@ fn a_rollback_asks_at_a_terminal_and_fails_without_one() {
     let before = work_tree(&scratch);
     let ran = tachikoma(&scratch).run(["rollback", "1"]);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
-    assert!(ran.stderr.contains("say `--yes`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("use `--yes`"), "{}", ran.stderr);
     assert_eq!(work_tree(&scratch), before);
     let question = "roll the work tree back to its state before iteration 1? [y/N]";
     for (keys, code) in [("\n", 1), ("yep\n", 1), ("\u{4}", 1), ("y\n", 0)] {
@@ -472,7 +472,7 @@ fn an_old_loop_is_named() {
     assert!(ran.stdout.contains(&format!(
         "`tachikoma rollback before-rollback-1 --loop {old}`"
     )));
-    refused(&scratch, "7", 2, "has not come to iteration 7");
+    refused(&scratch, "7", 2, "has not reached iteration 7");
     refused(
         &scratch,
         "before-rollback-1",

@@ -43,7 +43,7 @@ fn a_signal_waits_until_the_rollback_is_complete() {
         go(&scratch);
         let ran = live.wait(SOON);
         assert!(
-            ran.stdout.contains("the work tree is as it was"),
+            ran.stdout.contains("the work tree is restored"),
             "{}",
             ran.snapshot()
         );

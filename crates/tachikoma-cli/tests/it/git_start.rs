@@ -97,7 +97,7 @@ fn without_an_identity_nothing_starts_that_would_have_to_commit() {
     let ran = start(&scratch, &["--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     for says in [
-        "git has no name to commit with",
+        "git has no identity for commits",
         "`git config user.name",
         "`git config user.email",
         "`--no-auto-commit`",
@@ -117,10 +117,10 @@ fn a_dry_run_says_what_git_is_used_for() {
         lines.next().unwrap_or_default().to_owned()
     };
     let scratch = repository();
-    let keeps = "git keeps the work tree before each iteration, and ";
+    let keeps = "git stores a snapshot of the work tree before each iteration, and ";
     assert_eq!(
         said(&scratch, &[]),
-        format!("{keeps}what the loop changed is committed after it")
+        format!("{keeps}the loop's changes are committed after it")
     );
     assert_eq!(
         said(&scratch, &["--no-auto-commit"]),

@@ -303,7 +303,7 @@ fn a_setting_that_is_wrong_is_refused_and_one_without_effect_is_said() {
     recorded:    the limit of 1 iteration is reached
     replayed:    the limit of 1 iteration is reached
     --- stderr
-    note: `reboot.triggers.on_patterns` changes nothing here: it holds already, or what it is about is not in the journal
+    note: `reboot.triggers.on_patterns` changes nothing here: it has this value already, or it concerns facts that the journal does not have
     "#);
 }
 
@@ -417,7 +417,7 @@ fn an_archived_loop_is_found_by_its_name() {
     --- stdout
     --- stderr
     error: loop [LOOP] has no iteration 7
-    hint: its last one is 1
+    hint: the last one is 1
     ");
     let nothing = Scratch::new();
     assert_snapshot!(shown(&tachikoma(&nothing).run(["explain"])), @"

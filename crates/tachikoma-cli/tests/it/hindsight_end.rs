@@ -141,7 +141,7 @@ fn scripts_objectives_and_a_runner_killed_over_a_gate_come_out_the_same() {
     await_events(&killed, "check_started", 2);
     kill(&killed, live);
     let told = tachikoma(&killed).run(["explain"]);
-    let cut = "while the work of iteration 1 was checked";
+    let cut = "during the checks of iteration 1";
     assert!(told.stderr.contains(cut), "{}", told.snapshot());
     killed.write("go", "");
     let ran = tachikoma(&killed).run(["run", "--quiet"]);
@@ -215,6 +215,6 @@ fn a_pattern_that_is_taken_away_or_added_is_replayed_as_far_as_it_is_known() {
     assert!(outcome.unwrap().contains("`^stuck:`"));
     let added = format!("{key}=['^stuck:', '^done']");
     let notes = replay(&scratch, &["--set", &added])["notes"].clone();
-    let known = "whether the pattern `^done` would have matched is not known: the agent's output is not in the journal";
+    let known = "the pattern `^done` cannot be checked: the agent's output is not in the journal";
     assert_eq!(notes, serde_json::json!([known]));
 }

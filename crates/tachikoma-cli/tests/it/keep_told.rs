@@ -77,7 +77,7 @@ fn commits_that_were_switched_off_can_be_switched_on_again() {
 #[test]
 fn commits_on_no_branch_are_announced() {
     let scratch = repository("");
-    let says = "on no branch (detached HEAD)";
+    let says = "has a detached HEAD";
     let ran = iterations(&scratch, &[], "1");
     assert!(!ran.stderr.contains(says), "{}", ran.stderr);
     scratch.git(&["checkout", "--quiet", "--detach"]);

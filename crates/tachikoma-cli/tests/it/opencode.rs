@@ -153,7 +153,7 @@ fn a_server_that_is_not_enabled_is_not_started() {
     exit: 2
     --- stdout
     --- stderr
-    error: `opencode.enabled` is false: the shared server is switched off
+    error: `opencode.enabled` is false: the shared server is turned off
     hint: set `enabled = true` in `[opencode]`, or TACHIKOMA_OPENCODE__ENABLED=true
     ");
     assert_eq!(bed.starts(), 0);

@@ -20,7 +20,7 @@ fn done() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -91,7 +91,7 @@ fn a_claim_that_its_gate_confirms_ends_the_loop() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     a claim of completion (<promise>COMPLETE</promise> on a line of its own or `tachikoma done`) needs these gates to pass: tests
     [LOOP] starts: agent command, containment [HELD]
     gates: tests
@@ -119,7 +119,7 @@ fn too_many_failures_show_the_last_one() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo no licence >&2; exit 7`), with your own rights: nothing it does is denied
     limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -145,7 +145,7 @@ fn the_limit_holds_over_new_runs() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -162,7 +162,7 @@ fn the_limit_holds_over_new_runs() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c true`), with your own rights: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     completed: the limit of 2 iterations is reached (2 iterations, 2 succeeded, [DURATION] of work)
@@ -189,7 +189,7 @@ fn the_operator_stops_it() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
     limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)
@@ -352,7 +352,7 @@ fn a_busy_directory_has_its_own_exit_code() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c exec sleep 600`), with your own rights: nothing it does is denied
     limits: 1 iteration, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)

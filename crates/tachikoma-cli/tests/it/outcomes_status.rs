@@ -86,7 +86,7 @@ fn a_stopped_runner_is_shown_as_live_at_once() {
     let runner = format!("runner     pid {} since ", live.pid());
     assert!(ran.stdout.contains(&runner), "{}", ran.stdout);
     assert!(ran.stderr.contains("does not answer"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("from its journal"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("from the journal"), "{}", ran.stderr);
 }
 
 #[test]

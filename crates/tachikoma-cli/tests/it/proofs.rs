@@ -247,7 +247,7 @@ fn flags_of_a_completed_loop_are_not_used_for_the_next_one() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let ran = tachikoma(&scratch).run(["run", "--agent", "command"]);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
-    let said = "note: the last loop is done, and what it was given does not hold for a new one: ";
+    let said = "note: the last loop is done; the new loop does not use its flags: ";
     assert!(ran.stderr.contains(said), "{}", ran.snapshot());
     assert!(
         ran.stderr.contains("agents.command.program = "),

@@ -51,14 +51,14 @@ fn a_runner_that_is_killed_in_an_iteration() {
     let before = status(&scratch)["loop_id"].clone();
 
     let ran = tachikoma(&scratch).run(["run"]);
-    let from = "the state is from the snapshot and 3 records behind it\n";
+    let from = "the state is from the snapshot and 3 records after it\n";
     assert!(ran.stderr.contains(from), "{}", ran.stderr);
     assert_snapshot!(shown(&ran), @"
     exit: 3
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && exec sleep 600; echo $TACHIKOMA_ITERATION`), with your own rights: nothing it does is denied
     limits: 3 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     iteration 2, attempt 1, was cut by the death of its runner and is repeated
@@ -100,7 +100,7 @@ fn a_loop_that_was_stopped() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     `agents.command.program` is ["sh", "-c", "{ echo done >> work; echo '<promise>COMPLETE</... now; it was ["sh", "-c", "exec sleep 600"]
@@ -302,7 +302,7 @@ fn a_paused_loop_is_paused_after_a_crash() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     resumed

@@ -195,7 +195,7 @@ fn accept_loss_is_refused_without_any_good_record() {
     --- stdout
     --- stderr
     error: refusing to resume: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 1: its checksum does not match
-    hint: nothing was changed, and nothing before that line can be gone on from: restore the file, or `tachikoma run --new` starts a new loop beside it
+    hint: nothing was changed; no state before that line can be used: restore the file, or `tachikoma run --new` starts a new loop beside it
     ");
     assert_eq!(files(&scratch.path().join(".ralph")), before);
 }
@@ -279,7 +279,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     --- stdout
     tachikoma 0.1.0: agent command (`true`), with your own rights: nothing it does is denied
     limits: 2 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
     `agents.command.env.OTHER` is "***" now; it was the default
@@ -366,10 +366,10 @@ fn a_loop_of_an_earlier_version_goes_on() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh s.sh`), with your own rights: nothing it does is denied
     limits: 15 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] goes on: agent command, containment [HELD]
-    the settings differ from those of the last run in what it did not record
+    some settings differ from those of the last run, which recorded no values
     iteration 14, attempt 1, was cut by the death of its runner and is repeated
     iteration 14 (session 3), attempt 2
     iteration 14 succeeded after [DURATION]

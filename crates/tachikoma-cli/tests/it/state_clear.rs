@@ -136,7 +136,7 @@ fn a_live_runner_is_left_alone() {
             ran.stderr
         );
         assert!(
-            ran.stderr.contains("`tachikoma stop` ends it"),
+            ran.stderr.contains("`tachikoma stop` and try again"),
             "{}",
             ran.stderr
         );
@@ -250,7 +250,7 @@ fn a_purge_keeps_a_file_that_is_not_a_snapshot() {
     let ran = tachikoma(&scratch).run(PURGE);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(scratch.read("src/precious.json"), "{\"version\": 1}\n");
-    let left = "note: left alone, since it is not ours: ";
+    let left = "note: not deleted, because Tachikoma did not create it: ";
     assert!(ran.stderr.contains(left), "{}", ran.snapshot());
 }
 
@@ -260,7 +260,7 @@ fn an_unconfirmed_purge_does_nothing() {
     let before = files(&scratch.path().join(".ralph"));
     let ran = tachikoma(&scratch).run(["state", "clear", "--purge"]);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
-    assert!(ran.stderr.contains("say `--yes`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("use `--yes`"), "{}", ran.stderr);
     assert_eq!(files(&scratch.path().join(".ralph")), before);
 }
 

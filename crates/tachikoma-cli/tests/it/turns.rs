@@ -114,7 +114,7 @@ fn a_reboot_hands_over_to_the_next_session() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c cat > got-$TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 1 ] && exec sleep 600; { echo done >> work; echo '<promise>COMPLETE</promise>'; }`), with your own rights: nothing it does is denied
     limits: 100 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)

@@ -53,7 +53,7 @@ fn a_loop_runs_to_its_end_and_leaves_nothing() {
     --- stdout
     tachikoma 0.1.0: agent command (`sh -c echo $TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 2 ] && exit 1; true`), with your own rights: nothing it does is denied
     limits: 3 iterations, 12h of work
-    no git repository here: nothing is committed, no iteration can be rolled back, and progress is told by the files alone
+    no git repository here: nothing is committed, no iteration can be rolled back, and progress is detected from files only
     no gate is configured: <promise>COMPLETE</promise> on a line of its own or `tachikoma done` ends the loop
     [LOOP] starts: agent command, containment [HELD]
     iteration 1 (session 1)

@@ -30,7 +30,7 @@ impl Mark {
     pub fn word(self) -> &'static str {
         match self {
             Self::Warning => "warning",
-            Self::Advice => "told to wrap up",
+            Self::Advice => "asked to finish",
             Self::Redline => "redline",
             Self::RebootDue => "reboot due",
             Self::RebootFailed => "reboot failed",

@@ -82,8 +82,10 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
             return Ok(found);
         }
         if began.elapsed() > PATIENCE {
-            return Err(Failure::new("that takes too long; it may still be done")
-                .hint("`tachikoma opencode status` shows how it is"));
+            return Err(
+                Failure::new("no answer in time; the request may still be carried out")
+                    .hint("`tachikoma opencode status` shows the current state"),
+            );
         }
         std::thread::sleep(TICK);
     }

@@ -82,7 +82,7 @@ pub fn status(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
 
 /// Describes the state of a server in one line.
 pub fn sentence(file: &ServerFile) -> String {
-    let why = file.why.as_deref().unwrap_or("nobody knows why");
+    let why = file.why.as_deref().unwrap_or("reason unknown");
     let until = |before: &str| match file.until {
         Some(until) => format!("{before} {}", local(until)),
         None => String::new(),

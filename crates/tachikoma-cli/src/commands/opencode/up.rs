@@ -48,7 +48,7 @@ fn check_enabled(loaded: &Loaded) -> Result<(), String> {
     let is_said = *loaded.origin_of("opencode.enabled") != Origin::Default;
     match loaded.settings.opencode.enabled || !is_said {
         true => Ok(()),
-        false => Err("`opencode.enabled` is false: the shared server is switched off".to_owned()),
+        false => Err("`opencode.enabled` is false: the shared server is turned off".to_owned()),
     }
 }
 
@@ -153,7 +153,7 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
     match ended {
         Ok(Ok(())) => Ok(code(signal)),
         Ok(Err(error)) => Err(refused(error)),
-        Err(error) => Err(Failure::new(format!("the supervisor broke: {error}"))),
+        Err(error) => Err(Failure::new(format!("the supervisor failed: {error}"))),
     }
 }
 

@@ -31,7 +31,9 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
     let current = workspace.current_loop()?;
     if !current.is_kept {
         let what = format!("{} is not saved (`state.enabled = false`)", current.loop_id);
-        return Err(Failure::new(what).hint("a backup needs a loop that outlives its run"));
+        return Err(
+            Failure::new(what).hint("a backup needs a saved loop; remove `state.enabled = false`")
+        );
     }
     let premises = workspace.premises(&current.working_dir)?;
     if premises.cloud.is_some() {
@@ -103,7 +105,7 @@ pub fn list(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
         return locked.map_or(Ok(ExitCode::SUCCESS), |error: StoreError| Err(error.into()));
     }
     let what = format!("{wrong} of {all} backups cannot be used");
-    Err(Failure::new(what).hint("`tachikoma state backup` takes another one"))
+    Err(Failure::new(what).hint("`tachikoma state backup` makes another one"))
 }
 
 /// Restores a loop.
@@ -137,7 +139,7 @@ pub fn restore(
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let what = format!("{} does not exist", file.display());
                     return Err(Failure::new(what).hint(
-                        "`tachikoma state backups` lists the backups that are here, `--from URL` those elsewhere",
+                        "`tachikoma state backups` lists local backups, and with `--from URL` remote ones",
                     ));
                 }
                 found => found.unwrap_or(file),
@@ -149,7 +151,7 @@ pub fn restore(
     if asks {
         let shown = working_dir.display();
         agree(&format!(
-            "restore {} at iteration {} in {shown}, from {}? (the present loop is backed up)",
+            "restore {} at iteration {} in {shown}, from {}? (the current loop is backed up first)",
             manifest.loop_id,
             manifest.iteration,
             sanitise(&self::shown(&premises, &file))
@@ -173,12 +175,12 @@ pub fn restore(
     for (what, path) in [("kept as a backup", kept), ("moved", moved)] {
         if let Some(path) = path {
             let path = shown(&premises, &path);
-            out::note(&format!("note: what was here is {what}: {path}"));
+            out::note(&format!("note: the replaced loop is {what}: {path}"));
         }
     }
     register(workspace, &working_dir);
     let back = format!(
-        "{loop_id} is back at iteration {iteration}, record {seq}, in {}",
+        "{loop_id} is restored at iteration {iteration}, record {seq}, in {}",
         working_dir.display()
     );
     match work_tree::bring(
@@ -208,7 +210,7 @@ fn register(workspace: &Workspace, working_dir: &Path) {
         Err(failure) => {
             let why = failure.what;
             out::note(&format!(
-                "warning: `tachikoma run` does not continue it before `tachikoma trust`: {why}"
+                "warning: run `tachikoma trust` before `tachikoma run`: {why}"
             ));
         }
     }
@@ -224,7 +226,7 @@ fn undone(error: OfflineError) -> Failure {
     let is_full = matches!(&error, OfflineError::Store(error) if error.is_full_disk());
     if is_full {
         return Failure::new(chain(&error))
-            .hint("nothing was changed; make room, and call it again");
+            .hint("nothing was changed; free some disk space and try again");
     }
     error.into()
 }
@@ -244,7 +246,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
     if let Some(kept) = kept.first() {
         let path = shown(premises, &kept.path);
         out::note(&format!(
-            "note: passed over: {path} is what a restoration has replaced; `tachikoma state restore {path}` goes back to it"
+            "note: skipped {path}: an earlier restore replaced that loop; `tachikoma state restore {path}` undoes that restore"
         ));
     }
     let mut found = None;
@@ -257,10 +259,10 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
             // With the key it may be the newest valid one.
             Err(error @ StoreError::Locked { .. }) => {
                 return Err(Failure::from(error).hint(
-                    "nothing was changed; by its name it is the newest: give its key, or name another one: `tachikoma state restore FILE`",
+                    "nothing was changed; this backup is the newest by its name: provide its key, or name another one: `tachikoma state restore FILE`",
                 ));
             }
-            Err(error) => out::note(&format!("note: passed over: {}", sanitise(&chain(&error)))),
+            Err(error) => out::note(&format!("note: skipped: {}", sanitise(&chain(&error)))),
         }
     }
     found.map(|listed| listed.path).ok_or_else(|| {
@@ -272,7 +274,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
             return failure.hint("name a file: `tachikoma state restore FILE`");
         }
         failure.hint(format!(
-            "there are good ones of other loops: {}",
+            "other loops have good backups: {}",
             others.join(", ")
         ))
     })

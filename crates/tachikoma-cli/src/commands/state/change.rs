@@ -63,7 +63,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
     let question = if purge {
         format!("delete all loops of {shown}, with their journals and transcripts, for good?")
     } else {
-        format!("archive the loop of {shown}, so that the next run begins a new one?")
+        format!("archive the loop of {shown}, so that the next run starts a new one?")
     };
     if !yes && can_ask() {
         agree(&question)?;
@@ -76,7 +76,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
         let purged = runtime()?.block_on(offline::purge(&premises))?;
         for path in &purged.left {
             out::note(&format!(
-                "note: left alone, since it is not ours: {}",
+                "note: not deleted, because Tachikoma did not create it: {}",
                 path.display()
             ));
         }
@@ -87,7 +87,7 @@ pub fn clear(workspace: &Workspace, purge: bool, yes: bool) -> Result<ExitCode, 
     } else {
         let loop_id = runtime()?.block_on(offline::clear(&premises))?;
         out::line(&format!(
-            "{loop_id} is archived; `tachikoma run` begins a new loop"
+            "{loop_id} is archived; `tachikoma run` starts a new loop"
         ));
     }
     Ok(ExitCode::SUCCESS)

@@ -70,7 +70,10 @@ pub fn send(cloud: &Cloud, path: &Path, has_work: bool) -> Result<(), Failure> {
         )
     })?;
     if let Err(error) = runtime()?.block_on(cloud.prune(&sent)) {
-        let what = format!("warning: older copies stay: {}", chain(&error));
+        let what = format!(
+            "warning: older remote backups were not deleted: {}",
+            chain(&error)
+        );
         out::note(&sanitise(&what));
     }
     let word = if sent.was_there { "was" } else { "is" };
@@ -129,7 +132,7 @@ fn copies(cloud: &Cloud, of: Option<LoopId>) -> Result<Vec<Copied>, Failure> {
 
 fn failed(cloud: &Cloud, what: &str) -> Failure {
     let hint = match cloud.is_directory() {
-        true => "the directory has to be there, and yours to write to: is the disk mounted?",
+        true => "the directory must exist and be writable: is the disk mounted?",
         false => {
             "the server is the one of AWS_ENDPOINT_URL, or Amazon's, without TLS only with AWS_ALLOW_HTTP=true; the bucket has to be there; \
              credentials come from the environment (AWS_...) or `~/.aws/credentials`"
@@ -159,7 +162,7 @@ pub fn fetch(
             let wanted = match &from.of_loop {
                 Some(name) => Some(name.parse().map_err(|error| {
                     Failure::usage(format!("--loop: {error}"))
-                        .hint("`tachikoma state backups --from URL` lists what is there")
+                        .hint("`tachikoma state backups --from URL` lists the remote backups")
                 })?),
                 None => loops::current(
                     &premises.working_dir,
@@ -198,13 +201,13 @@ pub fn fetch(
             }
         };
         out::note(&sanitise(&format!(
-            "note: passed over {}: {why}",
+            "note: skipped {}: {why}",
             copied.name()
         )));
     }
     let what = format!("no good backup of that name or loop in {url}");
     Err(Failure::new(sanitise(&what).into_owned())
-        .hint("`tachikoma state backups --from URL` lists what is there"))
+        .hint("`tachikoma state backups --from URL` lists the remote backups"))
 }
 
 /// Renames a downloaded file to the name of its backup; an existing file keeps it.
@@ -239,7 +242,7 @@ fn only_one_loop(copies: &[Copied]) -> Result<(), Failure> {
     }
     let names: Vec<String> = loops.iter().map(LoopId::to_string).collect();
     let what = format!(
-        "there are copies of {} loops: {}",
+        "there are backups of {} loops: {}",
         names.len(),
         names.join(", ")
     );

@@ -92,7 +92,7 @@ impl Trouble {
         match self {
             Self::Read(failure) => failure,
             Self::Write(error) => Failure::new(format!("write {target}: {error}"))
-                .hint("the incomplete export is useless; the loop is unchanged"),
+                .hint("the export is incomplete; the loop is unchanged"),
         }
     }
 }

@@ -28,7 +28,7 @@ pub fn show(workspace: &Workspace, json: bool) -> Result<ExitCode, Failure> {
     let found = find(&premises, current.loop_id)?;
     if found.is_damaged {
         out::note(
-            "note: something is damaged that this does not need; `tachikoma state verify` says what",
+            "note: some files are damaged, but not needed here; `tachikoma state verify` lists them",
         );
     }
     if json {

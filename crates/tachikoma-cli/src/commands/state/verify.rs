@@ -67,7 +67,7 @@ fn line(working_dir: &Path, checked: &Checked) -> String {
 
 /// Describes what the damage means for the current loop.
 fn next_step(premises: &Premises) -> String {
-    let spared = "nothing was changed, and the current loop does not need what is damaged: `tachikoma run` continues it";
+    let spared = "nothing was changed; the current loop does not need the damaged files: `tachikoma run` continues it";
     let Ok(Some(loop_id)) = loops::current(
         &premises.working_dir,
         &premises.snapshot,
@@ -81,6 +81,6 @@ fn next_step(premises: &Premises) -> String {
         Ok(_) => spared.to_owned(),
         Err(error) => Failure::from(error)
             .hint
-            .unwrap_or_else(|| "look at what is there".to_owned()),
+            .unwrap_or_else(|| "check the damaged files".to_owned()),
     }
 }

@@ -16,7 +16,7 @@ use crate::out;
 use crate::sanitise::sanitise;
 
 /// Text for an unchanged work tree.
-const AS_IT_WAS: &str = "the work tree is as it was";
+const UNCHANGED: &str = "the work tree is unchanged";
 
 /// Text for a loop that can continue at once.
 const GOES_ON: &str = "`tachikoma run` continues";
@@ -35,14 +35,14 @@ pub fn bring(
     let Some(bundle) = bundle else {
         let what = match fetched {
             Some(fetched) if !has_repository => without(fetched),
-            Some(_) | None => AS_IT_WAS.to_owned(),
+            Some(_) | None => UNCHANGED.to_owned(),
         };
         return Ok(format!("{what}; {GOES_ON}"));
     };
     if has_repository && fetched.is_none() {
         // The backup was made here.
         let _ = std::fs::remove_file(bundle);
-        return Ok(format!("{AS_IT_WAS}; {GOES_ON}"));
+        return Ok(format!("{UNCHANGED}; {GOES_ON}"));
     }
     match offline::unpack(premises, loop_id, iteration, bundle) {
         Ok(Unpacked::Made {
@@ -54,27 +54,27 @@ pub fn bring(
                 out::note(&sanitise(&stays(&in_the_way)));
             }
             let what = match from_snapshot {
-                true => ", with what was not committed",
+                true => ", with uncommitted changes",
                 false => "",
             };
-            let what = format!("the work tree is made, on {on}{what}; {GOES_ON}");
+            let what = format!("the work tree is restored, on {on}{what}; {GOES_ON}");
             Ok(sanitise(&what).into_owned())
         }
         Ok(Unpacked::Fetched { merge, uncommitted }) => {
             if uncommitted {
                 let tree = copied_ref(loop_id);
                 out::note(&format!(
-                    "note: what was not committed when the copy was made is not in the work tree: `git diff HEAD {tree}` shows it"
+                    "note: changes that were uncommitted at the time of the backup are not in the work tree: `git diff HEAD {tree}` shows them"
                 ));
             }
             let first = merge.map(|merge| first(&merge, &restored_head(loop_id)));
             let how = first.unwrap_or_else(|| GOES_ON.to_owned());
-            Ok(sanitise(&format!("{AS_IT_WAS}; {how}")).into_owned())
+            Ok(sanitise(&format!("{UNCHANGED}; {how}")).into_owned())
         }
         Err(error) => {
-            let what = format!("the work tree is not made: {error}");
+            let what = format!("the work tree was not restored: {error}");
             let hint = format!(
-                "the commits are in a bundle that `git clone` and `git fetch` read: {}; bring the work here before `tachikoma run`",
+                "the commits are in a bundle for `git clone` and `git fetch`: {}; get them before `tachikoma run`",
                 shown(premises, bundle)
             );
             Err(Failure::new(sanitise(&what).into_owned()).hint(sanitise(&hint).into_owned()))
@@ -87,20 +87,20 @@ fn first(merge: &Merge, head: &str) -> String {
     let Merge { on, is_ahead } = merge;
     let how = if *is_ahead { " --ff-only" } else { "" };
     format!(
-        "its commits, on {on} there, are not in the branch here: first `git merge{how} {head}`, then `tachikoma run`"
+        "its commits, on {on} in the backup, are not in the current branch: first `git merge{how} {head}`, then `tachikoma run`"
     )
 }
 
 /// Describes a remote backup without a work tree.
 fn without(fetched: &Fetched) -> String {
     let mut what =
-        "warning: no work tree is in this copy: bring the work here before `tachikoma run`"
+        "warning: this backup has no work tree: get the loop's work before `tachikoma run`"
             .to_owned();
     if let Some(name) = &fetched.with_work {
-        what = format!("{what}, or restore {name}, the newest copy that has it");
+        what = format!("{what}, or restore {name}, the newest backup that has one");
     }
     out::note(&sanitise(&what));
-    "no work tree came with it".to_owned()
+    "without a work tree".to_owned()
 }
 
 fn stays(in_the_way: &InTheWay) -> String {
@@ -108,7 +108,7 @@ fn stays(in_the_way: &InTheWay) -> String {
     let named = some(paths);
     let short: String = commit.chars().take(12).collect();
     format!(
-        "warning: what was here stays, and differs from the backup: {named}; `git diff {short} -- FILE` shows it, \
+        "warning: these files were kept and differ from the backup: {named}; `git diff {short} -- FILE` shows it, \
          `git checkout {short} -- FILE` takes that of the backup"
     )
 }
