@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -347,61 +347,9 @@ fn below(table: &str, segment: String) -> String {
 }
 
 /// JSON with tables that keep their order.
+#[derive(Deserialize)]
+#[serde(untagged)]
 enum Node {
+    Table(IndexMap<String, Self>),
     Leaf(Value),
-    Table(Vec<(String, Self)>),
-}
-
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnyNode;
-        impl<'de> Visitor<'de> for AnyNode {
-            type Value = Node;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("any value")
-            }
-
-            fn visit_unit<E>(self) -> Result<Node, E> {
-                Ok(Node::Leaf(Value::Null))
-            }
-
-            fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
-                Ok(Node::Leaf(value.into()))
-            }
-
-            fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
-                Ok(Node::Leaf(value.into()))
-            }
-
-            fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
-                Ok(Node::Leaf(value.into()))
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
-                Ok(Node::Leaf(value.into()))
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<Node, E> {
-                Ok(Node::Leaf(value.into()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-                let mut list = Vec::new();
-                while let Some(item) = items.next_element()? {
-                    list.push(item);
-                }
-                Ok(Node::Leaf(Value::Array(list)))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-                let mut table = Vec::new();
-                while let Some(item) = items.next_entry()? {
-                    table.push(item);
-                }
-                Ok(Node::Table(table))
-            }
-        }
-        deserializer.deserialize_any(AnyNode)
-    }
 }
