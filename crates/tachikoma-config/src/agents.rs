@@ -38,7 +38,7 @@ pub enum AgentName {
     Gemini,
     /// Any agent that speaks the Agent Client Protocol.
     Acp,
-    /// Any program: the prompt goes in, the text comes out.
+    /// Any program that reads the prompt and prints text.
     Command,
     /// The scripted agent that comes with Tachikoma.
     Demo,
@@ -72,7 +72,7 @@ impl fmt::Display for AgentName {
 pub struct AgentChoice {
     /// The agent of the loop.
     pub name: AgentName,
-    /// Agents tried in this order when a usage limit is reached.
+    /// Agents to use, in this order, when a usage limit is reached.
     pub fallback: Vec<AgentName>,
 }
 
@@ -90,7 +90,7 @@ pub struct Agents {
     pub gemini: AgentSettings,
     /// An agent that speaks the Agent Client Protocol.
     pub acp: AgentSettings,
-    /// Any program: the prompt goes in, the text comes out.
+    /// Any program that reads the prompt and prints text.
     pub command: CommandSettings,
     /// The scripted agent that comes with Tachikoma.
     pub demo: AgentSettings,
@@ -100,15 +100,15 @@ pub struct Agents {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentSettings {
-    /// Arguments added to the agent's own.
+    /// Additional arguments.
     pub args: Vec<String>,
-    /// Variables added to the agent's environment. Their values are shown as `***`.
+    /// Additional environment variables. Values are shown as `***`.
     pub env: BTreeMap<String, Secret>,
-    /// The model, in the agent's own words. Absent = the agent's choice.
+    /// Model, as the agent names it. Absent = the agent's default.
     pub model: Option<String>,
     /// What the agent may do without asking.
     pub permission: Permission,
-    /// Commands that it may run with `permission = "safe"`, each with any arguments, such as `["cargo test"]`. Only for `claude` and `opencode`.
+    /// Commands that are allowed with `permission = "safe"`, with any further arguments, such as `["cargo test"]`. Only for `claude` and `opencode`.
     pub allow: Vec<String>,
 }
 
@@ -118,9 +118,9 @@ pub struct AgentSettings {
 pub struct CommandSettings {
     /// The program and its arguments, such as `["sh", "agent.sh"]`.
     pub program: Vec<String>,
-    /// How the program is given the prompt.
+    /// How the program gets the prompt.
     pub prompt: PromptChannel,
-    /// Variables added to the program's environment. Their values are shown as `***`.
+    /// Additional environment variables. Values are shown as `***`.
     pub env: BTreeMap<String, Secret>,
 }
 
@@ -136,12 +136,12 @@ pub enum Permission {
     Bypass,
 }
 
-/// How a program is given the prompt.
+/// How a program gets the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum PromptChannel {
-    /// On its standard input.
+    /// On stdin.
     #[default]
     Stdin,
     /// As its last argument.

@@ -1,4 +1,4 @@
-//! From TOML values to [`Settings`], with faults in the words of the configuration instead of Rust's.
+//! Deserializes TOML values into [`Settings`]. Errors use the terms of the configuration instead of Rust's.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::Settings;
 use super::keys::{self, AGENTS_NOT_BUILT, Key};
 
-/// What is wrong with a value, and where below it.
+/// An error in a value, and its place.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     /// The place, list items by number from 0: `gate[1].timeout`.
@@ -27,7 +27,7 @@ pub(super) fn settings(table: Table) -> Result<Settings, Finding> {
     decode(table).map_err(|(path, fault)| fault.at(&path))
 }
 
-/// Returns everything that is wrong with `value` at `key`.
+/// Returns all errors in `value` at `key`.
 pub(super) fn check(key: &Key, value: &Value) -> Vec<Finding> {
     let Err((path, fault)) = decode(nest(key, value.clone())) else {
         return Vec::new();
@@ -42,12 +42,12 @@ pub(super) fn check(key: &Key, value: &Value) -> Vec<Finding> {
     }
 }
 
-/// Checks one item of a list: serde stops at the first fault, so each faulty field is taken out and the rest read again. A required
-/// field that is faulty hides a later one that is missing.
+/// Checks one item of a list. serde stops at the first error, so each invalid field is removed and the rest is read again. An invalid
+/// required field hides a later missing one.
 fn check_item(key: &Key, index: usize, mut item: Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut taken_out = Vec::new();
-    // Ends: every turn either returns or takes a field out.
+    // Terminates: every pass returns or removes a field.
     loop {
         let list = Value::Array(vec![item.clone()]);
         let Err((mut path, fault)) = decode(nest(key, list)) else {
@@ -80,7 +80,7 @@ fn nest(key: &Key, value: Value) -> Table {
     table
 }
 
-/// Puts `value` at `path`, which leads through tables only.
+/// Inserts `value` at `path`, creating tables on the way.
 pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => (),
@@ -103,10 +103,10 @@ fn decode(table: Table) -> Result<Settings, (Vec<Segment>, Fault)> {
         .map_err(|error| (error.path().iter().cloned().collect(), error.into_inner()))
 }
 
-/// What serde found wrong, before it is known where.
+/// An error of serde, without its place.
 #[derive(Debug)]
 enum Fault {
-    /// Said of the key.
+    /// A message that follows the name of the key.
     Wrong {
         says: String,
         hint: Option<String>,
@@ -139,7 +139,7 @@ impl Fault {
                     place: format!("{place}.{field}"),
                     what: format!("unknown key `{key}`"),
                     hint: keys::hint_for_name(&key, &known)
-                        .or_else(|| Some(format!("known are {}", one_of(&known, "and")))),
+                        .or_else(|| Some(format!("known keys are {}", one_of(&known, "and")))),
                     key,
                 }
             }
@@ -167,7 +167,7 @@ fn place_text(path: &[Segment]) -> String {
         })
 }
 
-/// Leaves out which table of an array of tables it is: the line says so.
+/// Returns the key without the index of an array of tables, because the message has the line.
 fn key_text(path: &[Segment]) -> String {
     let end = match path.last() {
         Some(Segment::Seq { .. }) => path.len() - 1,
@@ -189,7 +189,7 @@ fn one_of(names: &[&str], conjunction: &str) -> String {
     }
 }
 
-/// What serde calls a type, in words.
+/// Returns a readable name for a type that serde expected.
 fn words(expected: &dyn Expected) -> String {
     let name = expected.to_string();
     match name.as_str() {

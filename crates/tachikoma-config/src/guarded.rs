@@ -29,14 +29,14 @@ impl fmt::Debug for Guarded {
 }
 
 impl Guarded {
-    /// Adds a setting, if it is one of these.
+    /// Adds a setting if it needs the user's agreement.
     pub(super) fn add(&mut self, key: &str, value: &Value, origin: &Origin) {
-        // No other value of these keys permits less.
+        // The strictest values of these keys need no agreement.
         let is_strictest = match key {
             "state.encrypt" | "opencode.require_password" => value.as_bool() == Some(true),
             key => key.ends_with(".permission") && value.as_str() == Some("safe"),
         };
-        // Its content goes to the agent's provider.
+        // The content of the file is sent to the model's provider.
         let reads_elsewhere = matches!(key, "prompt_path" | "stop_conditions.objectives")
             && value.as_str().is_some_and(leads_out);
         if (is_guarded(key) && !is_strictest) || reads_elsewhere {
@@ -45,13 +45,13 @@ impl Guarded {
         }
     }
 
-    /// Returns whether the file sets nothing that needs the user's agreement.
+    /// Returns whether no setting needs the user's agreement.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns a digest of the settings, secrets included: another value is another digest.
+    /// Returns a digest of the settings, including secrets. A changed value changes the digest.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let pairs = self
@@ -66,7 +66,7 @@ impl Guarded {
     }
 }
 
-/// Returns a digest of texts; their order and their ends count.
+/// Returns a digest of texts. Their order and boundaries are part of it.
 pub fn digest(texts: impl IntoIterator<Item = impl AsRef<[u8]>>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for text in texts {

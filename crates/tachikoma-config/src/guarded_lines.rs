@@ -5,7 +5,7 @@ use toml::Value;
 use super::guarded::Guarded;
 use super::layers::Layers;
 
-/// Returns one line for each setting, each item of a list by itself, with its place and with secrets as `***`.
+/// Returns one line for each setting and each item of a list, with its origin and with secrets as `***`.
 #[must_use]
 pub fn guarded_lines(guarded: &Guarded) -> Vec<String> {
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! The keys of the configuration, in the order of its contract: what is known, what is near, what a variable means.
+//! The keys of the configuration: which exist, suggestions for misspelled ones, and the variables that set them.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -81,7 +81,7 @@ pub(super) const HARMLESS: &[&str] = &[
     "opencode.max_rss_bytes",
 ];
 
-/// What every variable that sets a key begins with.
+/// Prefix of every variable that sets a key.
 pub(super) const VARIABLE_PREFIX: &str = "TACHIKOMA_";
 
 /// Every key that can hold a value, with its default. An empty table means that any key is accepted below it.
@@ -93,7 +93,7 @@ pub(super) static LEAVES: LazyLock<Vec<(String, Value)>> =
 pub(super) struct Key(pub(super) Vec<String>);
 
 impl Key {
-    /// Returns the key written with dots. A segment that itself has dots cannot be written so.
+    /// Parses a dotted key. A segment that contains a dot cannot be written this way.
     pub(super) fn dotted(text: &str) -> Self {
         Self(text.split('.').map(Into::into).collect())
     }
@@ -121,17 +121,17 @@ impl fmt::Display for Key {
     }
 }
 
-/// TOML writes other keys in quotes.
+/// Returns whether TOML allows a character in a key without quotes.
 fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 
-/// What the contract has at a key.
+/// What the configuration has at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A table of known keys.
     Table,
-    /// A table of keys the user invents.
+    /// A table with keys that the user chooses.
     OpenTable,
     /// A value.
     Value,
@@ -139,7 +139,7 @@ pub(super) enum Place {
     Unknown,
 }
 
-/// Returns what the contract has at `key`.
+/// Returns what the configuration has at `key`.
 pub(super) fn place(key: &Key) -> Place {
     let text = key.to_string();
     for (leaf, default) in LEAVES.iter() {
@@ -176,7 +176,7 @@ pub(super) fn is_built(key: &str) -> bool {
     !is_listed(key, NOT_BUILT)
 }
 
-/// Returns whether a key, written with dots, names a program or loosens a permission, or may do so.
+/// Returns whether a dotted key may name a program or loosen a permission.
 #[must_use]
 pub fn is_guarded(key: &str) -> bool {
     let of_agent = key.strip_prefix("agents.");
@@ -219,7 +219,7 @@ pub(super) fn of_variable(name: &str) -> Option<Key> {
     })
 }
 
-/// Returns a hint for an unknown key: the same name in another table, else the nearest of its own table, else of all.
+/// Returns a hint for an unknown key: the same name in another table, or the most similar key of its table, or of all tables.
 pub(super) fn hint_for_key(key: &Key) -> String {
     let (Some(name), text) = (key.0.last(), key.to_string()) else {
         return FALLBACK_HINT.into();
@@ -238,7 +238,7 @@ pub(super) fn hint_for_key(key: &Key) -> String {
     })
 }
 
-/// Returns a hint for an unknown variable: one that ends alike, else the nearest of all.
+/// Returns a hint for an unknown variable: one with the same last part, or the most similar one.
 pub(super) fn hint_for_variable(name: &str) -> String {
     let name = name.strip_prefix(VARIABLE_PREFIX).unwrap_or(name);
     let key = name.to_lowercase().replace("__", ".");
@@ -269,7 +269,7 @@ fn last_segment(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
-/// The keys directly in `table`, which is empty or ends with a dot.
+/// Returns the keys directly in `table`, which is empty or ends with a dot.
 fn siblings(table: &str) -> Vec<&'static str> {
     let mut siblings: Vec<&str> = names()
         .filter(|name| name.starts_with(table))

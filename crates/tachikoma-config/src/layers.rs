@@ -1,4 +1,4 @@
-//! Files, variables and flags, laid over each other.
+//! Merges files, variables and flags. Later layers override earlier ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,11 +16,11 @@ use super::problem::{Origin, Problem, SettingsError};
 use super::rules;
 use super::source::{self, line_at};
 
-/// A configuration is written by people; a larger file is not one.
+/// Maximum size of a configuration file. A larger file is not a configuration.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Variables with our prefix that set no key, because a loop gives them to what it starts, or the program reads them before the
-/// configuration. The names are whole, and `TACHIKOMA_SESSION` is not the prefix of `TACHIKOMA_SESSION__STATE_DIR`.
+/// Variables with our prefix that are not settings: a loop sets them for its child processes, or the program reads them before the
+/// configuration. Full names: `TACHIKOMA_SESSION` does not cover `TACHIKOMA_SESSION__STATE_DIR`.
 pub(super) const NOT_SETTINGS: &[&str] = &[
     "TACHIKOMA_LOOP_ID",
     "TACHIKOMA_INSIDE",
@@ -39,10 +39,10 @@ pub(super) const NOT_SETTINGS: &[&str] = &[
     tachikoma_core::PASSPHRASE_VARIABLE,
 ];
 
-/// Variables that begin like this script the demo agent.
+/// Prefix of variables for the demo agent.
 const DEMO_PREFIX: &str = "TACHIKOMA_DEMO";
 
-/// Layers of configuration over the defaults: what is added later wins. The usual order is the user's file, the working
+/// Layers of configuration over the defaults. Later layers override earlier ones. The usual order is the user's file, the working
 /// directory's `tachikoma.toml`, the variables, the recorded launch, the flags.
 ///
 /// Problems are kept until [`Layers::load`], which returns them all.
@@ -64,16 +64,16 @@ const DEMO_PREFIX: &str = "TACHIKOMA_DEMO";
 pub struct Layers {
     assigned: BTreeMap<String, Assignment>,
     problems: Vec<Problem>,
-    /// What the project's files set that needs the user's agreement.
+    /// Settings of the project's files that need the user's agreement.
     guarded: Guarded,
 }
 
 /// The owner of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOf {
-    /// The user's own file, below the home directory. What it sets needs no agreement.
+    /// The user's own file, below the home directory. It is trusted.
     User,
-    /// A project's file. It may have come with a clone.
+    /// A project's file. It may come from a cloned repository, so it needs the user's agreement.
     Project,
     /// A project's file, whichever user owns it.
     ProjectOfAnyOwner,
@@ -150,7 +150,7 @@ impl Layers {
         }
     }
 
-    /// Adds those of the variables that are ours: `TACHIKOMA_MAX_ITERATIONS`, `TACHIKOMA_SESSION__SESSION_TIMEOUT`.
+    /// Adds the environment variables with our prefix: `TACHIKOMA_MAX_ITERATIONS`, `TACHIKOMA_SESSION__SESSION_TIMEOUT`.
     pub fn variables(&mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) {
         let mut ours: Vec<(String, OsString)> = variables
             .into_iter()
@@ -168,13 +168,13 @@ impl Layers {
         }
     }
 
-    /// Adds one value: of a flag or of the recorded launch. `key` is written with dots.
+    /// Adds one value, from a flag or the recorded launch. `key` is dotted.
     pub fn set(&mut self, key: &str, value: Value, origin: Origin) {
         let origin = move |_: &str| origin.clone();
         self.layer(&origin).value(&Key::dotted(key), value);
     }
 
-    /// Adds one value as people type it: TOML where that fits the key, else the words themselves. `key` is written with dots.
+    /// Adds one value as text: parsed as TOML if that fits the key, otherwise as a string. `key` is dotted.
     pub fn set_text(&mut self, key: &str, text: &str, origin: Origin) {
         let origin = move |_: &str| origin.clone();
         self.layer(&origin).words(&Key::dotted(key), text);
@@ -200,7 +200,7 @@ impl Layers {
                     return Ok(loaded);
                 }
             }
-            // Every value was checked by itself; should they not fit together, that is still a problem and no panic.
+            // Every value was checked alone. If they do not fit together, report a problem instead of a panic.
             Err(finding) => problems.push(finding_at(Origin::Default, finding)),
         }
         Err(SettingsError { problems })
@@ -259,7 +259,7 @@ struct Layer<'a> {
     layers: &'a mut Layers,
     /// The name by which this layer set each key.
     given: BTreeMap<String, String>,
-    /// Where in this layer a place is.
+    /// Returns the origin of a place in this layer.
     origin: &'a dyn Fn(&str) -> Origin,
     /// Whether settings that name programs or loosen permissions need the user's agreement here.
     is_guarded: bool,
@@ -312,7 +312,7 @@ impl Layer<'_> {
         self.layers.assigned.insert(meant_text, assignment);
     }
 
-    /// Reports findings by the name that was given, which may be an alias of the one that is meant.
+    /// Reports findings with the key that the user wrote, which may be an alias.
     fn found(&mut self, key: &Key, meant: &Key, findings: Vec<Finding>) {
         let (given, meant) = (key.to_string(), meant.to_string());
         for finding in findings {

@@ -55,25 +55,25 @@ pub use tables::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where the agent works. Other relative paths start here; this one starts at the process's own directory.
+    /// Directory in which the agent works. Other relative paths start here. A relative `working_dir` starts at the directory of the process.
     pub working_dir: PathBuf,
-    /// The prompt's file, read again at every iteration.
+    /// File with the prompt, read again before every iteration.
     pub prompt_path: PathBuf,
-    /// Iterations after which the loop ends, counted over all its runs. 0 = no limit.
+    /// Maximum number of iterations over all runs of the loop. 0 = no limit.
     pub max_iterations: u32,
     /// The pause between two iterations. 0 = none.
     pub iteration_delay: HumanDuration,
-    /// The context is too full to go on well from here. 100 = off, and `reboot.context_redline_tokens` with it. Also read as `context_threshold`.
+    /// Reboot the session at this context usage. 100 = off, also for `reboot.context_redline_tokens`. `context_threshold` is an alias.
     pub context_redline_percent: Percent,
-    /// An operator is present, and asked before the first iteration and after each.
+    /// Ask the operator before the first iteration and after each iteration.
     pub attended_mode: bool,
-    /// How long an answer of the operator is waited for; then the loop pauses. 0 = no limit.
+    /// Time to wait for an answer of the operator. The loop pauses after it. 0 = no limit.
     pub question_timeout: HumanDuration,
     /// When the loop ends by itself.
     pub stop_conditions: StopConditions,
-    /// The agent's conversation: its program, its time-outs, its transcripts.
+    /// The agent's conversation: its program, its timeouts, its transcripts.
     pub session: SessionSettings,
-    /// How the context's fill is judged.
+    /// Thresholds for the context usage.
     pub context: ContextSettings,
     /// The planned replacement of a session.
     pub reboot: RebootSettings,
@@ -87,9 +87,9 @@ pub struct Settings {
     pub agents: Agents,
     /// The shared `opencode serve`.
     pub opencode: OpenCodeSettings,
-    /// Commands that must exit 0 before a claim of completion is believed.
+    /// Commands that must exit 0 before a claim of completion is accepted.
     pub gate: Vec<Gate>,
-    /// Commands run at moments of the loop.
+    /// Commands that run at certain points of the loop.
     pub hook: Vec<Hook>,
     /// Notifications: which events are sent, and how.
     pub notify: Vec<Notify>,

@@ -7,22 +7,22 @@ use tachikoma_core::HookPoint;
 
 use super::scalars::HumanDuration;
 
-/// A command that must exit 0 before a claim of completion is believed.
+/// A command that must exit 0 before a claim of completion is accepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
-    /// What the gate is called in messages, and to the agent. Each has a name of its own.
+    /// Name of the gate in messages and in the prompt. Must be unique.
     pub name: String,
-    /// The command line, run by the shell in the working directory. Exit 0 passes.
+    /// Command line, run by the shell in the working directory. Exit code 0 means passed.
     pub command: String,
-    /// A gate that runs longer has failed. 0 = no limit.
+    /// Maximum duration. A gate that runs longer fails. 0 = no limit.
     #[serde(default = "gate_timeout")]
     pub timeout: HumanDuration,
     /// When the gate runs.
     #[serde(default)]
     pub when: GateMoment,
-    /// Where the gate leaves its test results: a path or a pattern, `target/junit.xml` or `build/**/TEST-*.xml`. Absent = what it
-    /// prints is read.
+    /// Test report that the gate writes: a path or a pattern, such as `target/junit.xml` or `build/**/TEST-*.xml`. Absent = test
+    /// results are read from its output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<String>,
 }
@@ -39,20 +39,20 @@ pub enum GateMoment {
     /// When completion is claimed.
     #[default]
     Completion,
-    /// After every iteration that succeeded, and when completion is claimed.
+    /// After every successful iteration, and when completion is claimed.
     Iteration,
 }
 
-/// A command run at a moment of the loop.
+/// A command that runs at a certain point of the loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hook {
-    /// The moment.
+    /// Point of the loop.
     #[schemars(schema_with = "hook_point_schema")]
     pub on: HookPoint,
-    /// The command line, run by the shell.
+    /// Command line, run by the shell.
     pub command: String,
-    /// A hook that runs longer is ended, and has failed. 0 = no limit.
+    /// Maximum duration. A hook that runs longer is killed and fails. 0 = no limit.
     #[serde(default = "hook_timeout")]
     pub timeout: HumanDuration,
 }
@@ -61,7 +61,7 @@ fn hook_timeout() -> HumanDuration {
     HumanDuration::from_secs(30)
 }
 
-/// The schema of a [`HookPoint`]: the core has no schemas.
+/// Returns the JSON schema of a [`HookPoint`], because the core has no schemas.
 pub(super) fn hook_point_schema(_: &mut SchemaGenerator) -> Schema {
     let names = HookPoint::ALL.map(|point| json!({ "type": "string", "const": point }));
     json_schema!({ "oneOf": names })

@@ -1,21 +1,21 @@
-//! Settings that are read again while a loop runs: what holds at once, and what only with the next run.
+//! Reloads settings during a run: some apply at once, others with the next run.
 
 use std::collections::BTreeMap;
 
 use super::{ContextSettings, GitSettings, SessionSettings, Settings, keys, loaded};
 
-/// Settings for a loop that runs.
+/// Reloaded settings of a running loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
-    /// Those that hold from now on.
+    /// The settings that apply from now on.
     pub settings: Settings,
-    /// Keys that changed and hold with the next run only.
+    /// Changed keys that apply only with the next run.
     pub later: Vec<String>,
 }
 
 impl Live {
-    /// Works out what holds of `new` settings in a loop that runs by `old` ones. What its agent was built from, where its files are
-    /// and what its desk was opened with stays.
+    /// Merges `new` settings into the `old` ones of a running loop. Settings that are only read at the start of a run keep their old
+    /// values: those of the agent, of file locations and of the git worker.
     #[must_use]
     pub fn of(old: &Settings, new: &Settings) -> Self {
         let old = old.clone();
@@ -49,7 +49,7 @@ impl Live {
         let wanted = keys::leaves(new).into_iter();
         let later = wanted.filter(|(key, value)| holds.get(key) != Some(value));
         let mut later: Vec<String> = later.map(|(key, _)| key).collect();
-        // Secrets are all shown alike, and differ all the same.
+        // All secrets are shown as `***`, so compare their values.
         let hidden = [
             ("notify", settings.notify != new.notify),
             ("agents", settings.agents != new.agents),

@@ -1,4 +1,4 @@
-//! The settings that hold, with the origin of each.
+//! The merged settings, with the origin of each.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use super::guarded::Guarded;
 use super::problem::Origin;
 use super::{Settings, keys};
 
-/// The settings that hold, with the origin of each.
+/// The merged settings, with the origin of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// The settings.
     pub settings: Settings,
-    /// Of the keys that were set.
+    /// Origins of the keys that were set.
     origins: BTreeMap<String, Origin>,
-    /// What the project's file sets that names programs or loosens permissions.
+    /// Settings of the project's file that name programs or loosen permissions.
     pub guarded: Guarded,
 }
 
 /// One line of `tachikoma config show`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The key, written with dots.
+    /// The dotted key.
     pub key: String,
-    /// The value as TOML, secrets as `***`; none when the key is absent.
+    /// The value as TOML, with secrets as `***`; `None` if the key is absent.
     pub value: Option<String>,
     /// Where the value came from.
     pub origin: &'a Origin,
@@ -43,13 +43,13 @@ impl Loaded {
         }
     }
 
-    /// Returns where the value of `key` came from; a key that is not set has its default.
+    /// Returns the origin of the value of `key`; the default if it is not set.
     #[must_use]
     pub fn origin_of(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
 
-    /// Returns every key with its value and origin, in the order of the configuration's contract.
+    /// Returns every key with its value and origin, in the order of the documentation.
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         keys::leaves(&self.settings)
             .into_iter()
@@ -60,20 +60,20 @@ impl Loaded {
             })
     }
 
-    /// Returns the settings that are not defaults, by key, as TOML with secrets as `***`; absent ones as nothing.
+    /// Returns the settings that differ from the defaults, by key, as TOML with secrets as `***`; an absent value is empty.
     #[must_use]
     pub fn not_defaults(&self) -> BTreeMap<String, String> {
         not_defaults(&self.settings)
     }
 
-    /// Returns a hash of the settings, the same for the same values, independent of their origin. Secrets are not part of it: it is
-    /// written where they must not be guessed.
+    /// Returns a hash of the values, independent of their origin. Secrets are left out, because the hash is stored and could be used
+    /// to guess them.
     #[must_use]
     pub fn hash(&self) -> u32 {
         hash(&self.settings)
     }
 
-    /// Returns the keys that are set although their feature does not exist yet, with their origin.
+    /// Returns the keys that are set but have no effect yet, with their origin.
     #[must_use]
     pub fn not_built(&self) -> Vec<(String, &Origin)> {
         let keys = self.origins.iter().filter(|(key, _)| !keys::is_built(key));
@@ -81,7 +81,7 @@ impl Loaded {
     }
 }
 
-/// Returns a value as TOML; an absent one has no text.
+/// Returns a value as TOML; `None` if it is absent.
 pub(super) fn toml_text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

@@ -11,37 +11,37 @@ use super::scalars::Secret;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Notify {
-    /// The events that are sent.
+    /// Events to send.
     #[serde(default = "notify_moments")]
     #[schemars(schema_with = "hook_points_schema")]
     pub on: Vec<HookPoint>,
-    /// The way the message takes.
+    /// Kind of target.
     pub to: NotifyTarget,
-    /// The address of the service; for mail `smtp://host:port` or `smtps://host`. Shown as `***`.
+    /// Address of the service; for mail `smtp://host:port` or `smtps://host`. Shown as `***`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<Secret>,
-    /// The variable that has the address, instead of `url`.
+    /// Environment variable with the address, instead of `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url_env: Option<String>,
-    /// The command line given the message, for `to = "command"`.
+    /// Command line that gets the message on stdin, for `to = "command"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// The variable that has the key a webhook is signed with, the token of Telegram's bot or of ntfy, or the password for mail.
+    /// Environment variable with the secret: the signing key of a webhook, the token of a Telegram bot or of ntfy, or the mail password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
-    /// The chat that a Telegram bot writes to.
+    /// Chat to which the Telegram bot writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat: Option<String>,
-    /// The user that mail is sent as, where the server asks for one.
+    /// User name for the mail server, if it requires one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The sender of mail.
+    /// Sender address of mail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The receivers of mail, such as `["me@example.org"]`; `to = "email"` needs one.
+    /// Recipients of mail, such as `["me@example.org"]`. Required for `to = "email"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recipients: Vec<String>,
-    /// Messages in an hour; the end of the loop, errors and questions are always sent. 0 = no limit.
+    /// Maximum number of messages per hour. The end of the loop, errors and questions are always sent. 0 = no limit.
     #[serde(default = "max_per_hour")]
     pub max_per_hour: u32,
 }
@@ -70,14 +70,14 @@ fn max_per_hour() -> u32 {
     30
 }
 
-/// The way a message takes.
+/// Kind of notification target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum NotifyTarget {
-    /// The desktop's notifications.
+    /// Desktop notification.
     Desktop,
-    /// A command of the operator's.
+    /// A command.
     Command,
     /// An HTTP address.
     Webhook,
@@ -113,7 +113,7 @@ impl NotifyTarget {
         })
     }
 
-    /// Returns the word for it in the configuration.
+    /// Returns its name in the configuration.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -135,7 +135,7 @@ mod tests {
 
     use crate::Layers;
 
-    /// What is wrong with a configuration; nothing if nothing is.
+    /// Returns the problems of a configuration as text; empty if it is valid.
     fn wrong(text: &str) -> String {
         let mut layers = Layers::new();
         layers.text(Path::new("tachikoma.toml"), text);

@@ -1,9 +1,9 @@
-//! Where a value came from, and what is wrong with it.
+//! Origins of values, and problems of the configuration.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// The key is not set.
@@ -13,12 +13,12 @@ pub enum Origin {
     File {
         /// The file, as it was named.
         path: PathBuf,
-        /// The line, counted from 1; absent when it is about the file as a whole.
+        /// The line, counted from 1; `None` for the whole file.
         line: Option<usize>,
     },
     /// An environment variable, by its name.
     Variable(String),
-    /// The launch that was recorded when the loop was started.
+    /// The launch that was recorded at the start of the loop.
     Recorded,
     /// A flag, as it is written on the command line.
     Flag(String),
@@ -50,22 +50,22 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong with the configuration.
+/// A problem of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it is.
+    /// Its origin.
     pub origin: Origin,
-    /// The key it is about; absent when the text itself cannot be read.
+    /// The key; `None` if the text is not valid TOML.
     pub key: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A value in the message must not pass for a line of its own.
+        // A line break in a value must not look like another message.
         let what = self.what.replace('\n', "\\n");
         write!(f, "{}: {what}", self.origin)?;
         match &self.hint {
@@ -75,10 +75,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with the configuration; never empty.
+/// All problems of the configuration; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsError {
-    /// The problems, layer by layer, each file from its top.
+    /// The problems, in the order of layers and lines.
     pub problems: Vec<Problem>,
 }
 

@@ -1,4 +1,4 @@
-//! Files that the loop never keeps: neither in snapshots nor in commits, nor looked at.
+//! Protected files: never read, never in snapshots, never committed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,9 +8,8 @@ use globset::{Candidate, Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Patterns of protected files.
 ///
-/// A pattern without a slash is matched with each name in a path, one with a slash with the path from any directory, and one
-/// that begins with a slash with the path from the top of the repository. Letters match in both cases. What matches a
-/// directory protects all that is in it.
+/// A pattern without a slash matches a name in any directory, one with a slash a path below any directory, and one that begins with a
+/// slash a path from the top of the repository. Case is ignored. A pattern that matches a directory protects everything below it.
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     names: GlobSet,
@@ -40,7 +39,7 @@ impl Protected {
         })
     }
 
-    /// Only looks whether they are patterns: to build what matches them takes ten times as long.
+    /// Validates patterns without building a matcher, which takes ten times as long.
     ///
     /// # Errors
     /// A pattern is not a valid glob.
@@ -48,7 +47,7 @@ impl Protected {
         Self::read(patterns).map(drop)
     }
 
-    /// Those of names, and those of paths.
+    /// Splits patterns into those of names and those of paths.
     fn read<P: AsRef<str>>(
         patterns: &[P],
     ) -> Result<(GlobSetBuilder, GlobSetBuilder), ProtectedError> {
@@ -62,7 +61,7 @@ impl Protected {
             if plain.starts_with('/') {
                 paths.add(glob(pattern, from_top)?);
             } else if plain.contains('/') {
-                // The loop may work below the top, and one file too few in a commit is better than one too many.
+                // The loop may run below the top of the repository. It is better to protect too many files than too few.
                 paths.add(glob(pattern, &format!("**/{plain}"))?);
             } else {
                 names.add(glob(pattern, plain)?);

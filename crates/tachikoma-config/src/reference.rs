@@ -1,4 +1,4 @@
-//! The configuration for machines, as a JSON schema, and for people, as `docs/configuration.md`.
+//! Generates the JSON schema and `docs/configuration.md`.
 
 use serde_json::{Value, json};
 
@@ -67,10 +67,10 @@ Durations are text with a unit: `"5s"`, `"10m"`, `"1h 30m"`. Relative paths star
 Secrets are shown as `***` everywhere.
 "#;
 
-/// A section of the page: tables with the same keys share one, if all or none of them are built.
+/// A section of the page. Tables with the same keys share one if all or none of them are implemented.
 struct Section {
     headings: Vec<String>,
-    /// One of the tables, to look its keys up.
+    /// One of the tables, for its keys.
     table: String,
     is_list: bool,
     keys: Vec<String>,
@@ -129,7 +129,7 @@ fn heading(table: &str, is_list: bool) -> String {
     }
 }
 
-/// The schema keeps the order of required keys only; they come first.
+/// Returns the keys in order. The schema keeps the order of required keys only, so they come first.
 fn list_keys(items: &Value) -> Vec<String> {
     let required: Vec<String> = items["required"]
         .as_array()
@@ -196,9 +196,9 @@ impl Section {
     }
 }
 
-const NOT_BUILT_YET: &str = " *Not built yet.*";
+const NOT_BUILT_YET: &str = " *No effect yet.*";
 
-/// Returns the schema of the value at a dotted key; of the whole for the empty one.
+/// Returns the schema of the value at a dotted key, or the whole schema for an empty key.
 fn property<'a>(schema: &'a Value, key: &str) -> &'a Value {
     key.split('.')
         .filter(|segment| !segment.is_empty())
@@ -207,7 +207,7 @@ fn property<'a>(schema: &'a Value, key: &str) -> &'a Value {
         })
 }
 
-/// Returns what a reference refers to; any other schema is itself.
+/// Resolves a reference. Other schemas are returned unchanged.
 fn resolve<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
     match node["$ref"]
         .as_str()

@@ -1,4 +1,4 @@
-//! Rules about values and combinations of values that are valid by themselves.
+//! Checks of values and combinations of values that TOML types cannot express.
 
 use std::fmt::Display;
 
@@ -14,14 +14,14 @@ use super::scalars::Secret;
 use crate::protected::Protected;
 use tachikoma_test_results::ReportPattern;
 
-/// A rule that the settings break.
+/// A violated rule.
 struct Broken {
     keys: Vec<String>,
     what: String,
     hint: &'static str,
 }
 
-/// Collects the broken rules.
+/// Collects violated rules.
 #[derive(Default)]
 struct BrokenRules(Vec<Broken>);
 
@@ -40,7 +40,7 @@ impl BrokenRules {
     }
 }
 
-/// Returns the rules that do not hold, leaving out those about keys that already have a problem.
+/// Returns the violated rules, except for keys that already have a problem.
 pub(super) fn broken(loaded: &Loaded, known: &[Problem]) -> Vec<Problem> {
     let mut rules = BrokenRules::default();
     for check in [
@@ -113,14 +113,14 @@ fn ranges(settings: &Settings, broken: &mut BrokenRules) {
         broken.add_key(
             "stop_conditions.completion_promise",
             " must be one line",
-            "it is looked for on a line of its own",
+            "the agent has to print it on a line of its own",
         );
     }
     if conditions.confirmations == 0 {
         broken.add_key(
             "stop_conditions.confirmations",
             " must be at least 1, not 0",
-            "1 believes the first claim of completion",
+            "with 1 the first claim of completion is accepted",
         );
     }
 }
@@ -140,7 +140,7 @@ fn percents(settings: &Settings, broken: &mut BrokenRules) {
             broken.add_key(
                 key,
                 format!(" must be a percentage from 1 to 100, not {value}"),
-                "write 50 for one half of the window; 100 switches the threshold off",
+                "write 50 for one half of the window; 100 turns the threshold off",
             );
         }
     }
@@ -151,7 +151,7 @@ fn percents(settings: &Settings, broken: &mut BrokenRules) {
             format!(
                 "`context.warning_percent` ({warning}) must not be above `context.hard_limit_percent` ({hard_limit})"
             ),
-            "a warning comes before the limit; 100 switches it off",
+            "the warning must come before the limit; 100 turns it off",
         );
     }
 }
@@ -170,7 +170,7 @@ fn patterns(settings: &Settings, broken: &mut BrokenRules) {
             Ok(regex) if regex.is_match("") && regex.is_match("x\n\u{1}") => broken.add_key(
                 key,
                 format!(": `{pattern}` matches every text"),
-                "name at least one character that has to be there",
+                "the pattern must contain at least one required character",
             ),
             Ok(_) => {}
             Err(error) => {
@@ -179,7 +179,7 @@ fn patterns(settings: &Settings, broken: &mut BrokenRules) {
                 broken.add_key(
                     key,
                     format!(": `{pattern}` is not a regular expression: {why}"),
-                    "write a backslash before characters that are meant as they are",
+                    "put a backslash before characters that are meant literally",
                 );
             }
         }
@@ -265,7 +265,7 @@ fn encryption(settings: &Settings, broken: &mut BrokenRules) {
             broken.add_key(
                 "state.encrypt_recipients",
                 format!(": `{key}` is not a public key of age"),
-                "one looks like `age1...`; `age-keygen -y FILE` shows that of an identity",
+                "a public key starts with `age1`; `age-keygen -y FILE` prints the one of an identity file",
             );
         }
     }
@@ -279,7 +279,7 @@ fn encryption(settings: &Settings, broken: &mut BrokenRules) {
             ],
             "`state.encrypt` with `state.encrypt_recipients` needs `state.encrypt_identity_file`"
                 .into(),
-            "the loop reads its own state when it is taken up again: name the file with one of the private keys",
+            "the loop has to read its own state when it is resumed: name the file with one of the private keys",
         );
     }
 }
@@ -305,12 +305,12 @@ fn gates(settings: &Settings, broken: &mut BrokenRules) {
         if own.name.trim().is_empty() {
             gate(
                 format!("`gate.name` of `{}` must not be empty", own.command),
-                "it is what the agent is told of a gate that failed",
+                "the name identifies the gate in messages and in the prompt",
             );
         } else if !names.insert(own.name.as_str()) {
             gate(
                 format!("`gate.name` is `{}` twice", own.name),
-                "give each gate a name of its own",
+                "give each gate a unique name",
             );
         }
         if own.command.trim().is_empty() {
@@ -329,8 +329,8 @@ fn gates(settings: &Settings, broken: &mut BrokenRules) {
     let count = settings.gate.len();
     if count > GATES_MAX {
         gate(
-            format!("there are {count} gates, at most {GATES_MAX} may be"),
-            "let one script run several checks",
+            format!("there are {count} gates; the maximum is {GATES_MAX}"),
+            "combine several checks in one script",
         );
     }
 }
@@ -340,8 +340,8 @@ fn scripts(settings: &Settings, broken: &mut BrokenRules) {
     let key = "stop_conditions.custom_scripts";
     let count = scripts.len();
     if count > SCRIPTS_MAX {
-        let what = format!(" has {count} programs, at most {SCRIPTS_MAX} may be");
-        broken.add_key(key, what, "let one script ask several things");
+        let what = format!(" has {count} programs; the maximum is {SCRIPTS_MAX}");
+        broken.add_key(key, what, "combine several checks in one script");
     }
     if scripts.iter().any(|path| path.as_os_str().is_empty()) {
         let hint = "name the program, such as \"./stop.sh\"";
@@ -356,12 +356,12 @@ fn git(settings: &Settings, broken: &mut BrokenRules) {
         broken.add_key("git.commit_message", what, CommitMessage::ALLOWED);
     }
     if let Err(problem) = Protected::check(&settings.git.protected) {
-        let hint = "* and ? stand for what is in one name, ** for any directories, [ab] for a choice; a slash at its start means the top";
+        let hint = "* and ? match within a name, ** matches any directories, [ab] matches one of the characters; a leading slash means the top of the repository";
         broken.add_key("git.protected", format!(": {problem}"), hint);
     }
 }
 
-/// Checks that each notification has the keys that its way needs.
+/// Checks that each notification has the keys that its target needs.
 fn notify_needs(settings: &Settings, broken: &mut BrokenRules) {
     for notify in &settings.notify {
         let no_url = notify.url.is_none() && notify.url_env.is_none();
@@ -369,7 +369,7 @@ fn notify_needs(settings: &Settings, broken: &mut BrokenRules) {
         let url = (
             no_url,
             "url",
-            "give the address the message is sent to, or with `url_env` the variable that has it",
+            "set the address, or name the variable with the address in `url_env`",
         );
         let needs = match notify.to {
             NotifyTarget::Desktop => Vec::new(),
@@ -408,7 +408,7 @@ fn notify_needs(settings: &Settings, broken: &mut BrokenRules) {
                 url,
             ],
         };
-        // One at a time: the first one often shows what is meant.
+        // Report only the first missing key: it often shows the mistake.
         if let Some((_, key, hint)) = needs.into_iter().find(|(is_missing, ..)| *is_missing) {
             let to = notify.to.word();
             let what = format!("`notify.to` is `{to}`, which needs `notify.{key}`");
@@ -423,7 +423,7 @@ fn notify_values(settings: &Settings, broken: &mut BrokenRules) {
         if notify.on.is_empty() {
             add(
                 format!("`on` of notify {number} is empty: nothing would be sent"),
-                "name moments, or leave `on` out for the usual ones",
+                "name events, or remove `on` to get the default",
             );
         }
         let command = notify.command.as_ref();
@@ -438,7 +438,7 @@ fn notify_values(settings: &Settings, broken: &mut BrokenRules) {
             let to = notify.to.word();
             add(
                 format!("`url` of notify {number} is not an address that `{to}` can use"),
-                "services have one that begins with `https://` or `http://`, mail has `smtp://host:port` or `smtps://host`",
+                "services need an address with `https://` or `http://`, mail needs `smtp://host:port` or `smtps://host`",
             );
         }
     }
@@ -453,7 +453,7 @@ fn hooks(settings: &Settings, broken: &mut BrokenRules) {
     }
 }
 
-/// A recorded or copied mask would otherwise be used as the secret itself.
+/// Rejects `***` in place of a secret: it was copied from output that masks secrets.
 fn masks(settings: &Settings, broken: &mut BrokenRules) {
     let command = [("command", &settings.agents.command.env)];
     let environments = agents(settings).map(|(agent, own)| (agent, &own.env));
@@ -471,7 +471,7 @@ fn masks(settings: &Settings, broken: &mut BrokenRules) {
             broken.add_key(
                 &key,
                 format!(" has `{}` where a secret belongs", Secret::MASK),
-                "that is how secrets are shown; give the secret itself",
+                "secrets are shown this way in output; set the secret itself",
             );
         }
     }

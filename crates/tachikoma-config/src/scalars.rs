@@ -1,4 +1,4 @@
-//! Values with a meaning of their own: durations as human text, percentages, sums of money and secrets.
+//! Types of single values: durations, percentages, amounts of money and secrets.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HumanDuration(Duration);
 
-/// A value that its type cannot hold; says what it must be.
+/// A value that is not valid for its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be {must_be}, not {given}")]
 pub struct OutOfRange {
@@ -24,7 +24,7 @@ pub struct OutOfRange {
 const A_DURATION: &str = "a duration such as \"5s\" or \"1h 30m\"";
 
 impl HumanDuration {
-    /// Longer is surely a slip, and a deadline that far away overflows the clock.
+    /// Maximum duration. A longer one is a mistake, and its deadline would overflow the clock.
     pub const MAX: Self = Self::from_secs(100 * 365 * 24 * 60 * 60);
 
     /// Returns a duration of whole seconds.
@@ -39,7 +39,7 @@ impl HumanDuration {
         self.0
     }
 
-    /// Returns the duration as a limit: none when it is zero.
+    /// Returns the duration as a limit; `None` if it is zero.
     #[must_use]
     pub fn limit(self) -> Option<Duration> {
         (!self.0.is_zero()).then_some(self.0)
@@ -107,7 +107,7 @@ impl JsonSchema for HumanDuration {
     }
 }
 
-/// A share of 100: finite, from 0 to 100, decimals allowed.
+/// A percentage from 0 to 100, with decimals.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Percent(f64);
@@ -119,7 +119,7 @@ impl Percent {
         self.0
     }
 
-    /// A default; checked when compiled.
+    /// Returns a default; checked at compile time.
     pub(super) const fn whole(percent: u8) -> Self {
         assert!(percent <= 100, "a percentage is at most 100");
         Self(percent as f64)
@@ -167,13 +167,13 @@ impl JsonSchema for Percent {
     }
 }
 
-/// A sum of US dollars: finite, 0 or more.
+/// An amount of US dollars, 0 or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Usd(f64);
 
 impl Usd {
-    /// Returns the sum in dollars.
+    /// Returns the amount in dollars.
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0
@@ -188,7 +188,7 @@ impl TryFrom<f64> for Usd {
             return Ok(Self(number));
         }
         Err(OutOfRange {
-            must_be: "a sum of dollars, 0 or more",
+            must_be: "an amount of dollars, 0 or more",
             given: number.to_string(),
         })
     }
@@ -214,7 +214,7 @@ impl JsonSchema for Usd {
     }
 }
 
-/// A key, token or webhook address. Prints and serialises as `***`; [`Secret::expose`] is the one way to the text.
+/// A key, token or webhook address. Printed and serialized as `***`; only [`Secret::expose`] returns the text.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -223,7 +223,7 @@ impl Secret {
     /// Shown in place of a secret.
     pub const MASK: &'static str = "***";
 
-    /// Returns the text itself, for the one place that uses it.
+    /// Returns the secret text, for the one place that uses it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

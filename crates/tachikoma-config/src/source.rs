@@ -1,4 +1,4 @@
-//! From TOML text to values and the lines on which they stand.
+//! Parses TOML text into values with their lines.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::Key;
 
-/// The line of every place in a TOML text.
+/// Line numbers of all values in a TOML text.
 #[derive(Debug)]
 pub(super) struct Lines(BTreeMap<String, usize>);
 
-/// Text that is not TOML.
+/// A syntax error in TOML text.
 #[derive(Debug)]
 pub(super) struct NotToml {
     pub(super) line: Option<usize>,
     pub(super) what: String,
 }
 
-/// Reads `text`, or returns one complaint for each line that is not TOML.
+/// Parses `text`. Returns one error for each invalid line.
 pub(super) fn parse(text: &str) -> Result<(Table, Lines), Vec<NotToml>> {
     let (spanned, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
@@ -39,7 +39,7 @@ impl Lines {
     /// Returns the line of a place such as `gate[1].timeout`, or of the table that contains it.
     pub(super) fn of(&self, place: &str) -> Option<usize> {
         let mut place = place;
-        // Ends: the place gets shorter.
+        // Terminates: the place gets shorter.
         loop {
             if let Some(line) = self.0.get(place) {
                 return Some(*line);
@@ -61,7 +61,7 @@ fn complaint(error: &toml::de::Error, text: &str) -> NotToml {
     }
 }
 
-/// Well-formed text fails only by a number that no TOML value can hold.
+/// Well-formed text fails only if a number is out of range.
 fn number_complaint(error: &toml::de::Error, text: &str) -> NotToml {
     let number = error.span().and_then(|span| text.get(span));
     NotToml {

@@ -11,32 +11,32 @@ use super::scalars::{HumanDuration, Percent, Usd};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StopConditions {
-    /// Failing runs of gates in a row that stop the loop. 0 = no limit.
+    /// Stop after this many failing gate runs in a row. 0 = no limit.
     pub max_test_failure_streak: u32,
-    /// Iterations in a row without progress that stop the loop. 0 = no limit.
+    /// Stop after this many iterations in a row without progress. 0 = no limit.
     pub max_no_progress_iterations: u32,
-    /// Failed iterations in a row that end the loop with an error. 0 = no limit.
+    /// End with an error after this many failed iterations in a row. 0 = no limit.
     pub max_consecutive_failures: u32,
-    /// Regular expressions over the agent's final text that stop the loop; what it quotes from the prompt does not count. `^` and `$` are the ends of a line. A claim that is believed comes first.
+    /// Stop when the agent's final text matches one of these regular expressions. Quotes of the prompt do not count. `^` and `$` match at line ends. An accepted claim of completion takes precedence.
     pub stop_on_patterns: Vec<String>,
-    /// Programs asked after every iteration, all at once, with the status as JSON on their standard input: exit 0 = go on, 10 =
-    /// the work is complete, which the gates have to prove, 11 = stop.
+    /// Programs that run after every iteration, all at once, with the status as JSON on stdin. Exit 0 = continue, 10 = claim that
+    /// the work is complete (the gates have to confirm it), 11 = stop.
     pub custom_scripts: Vec<PathBuf>,
-    /// What the loop may cost over all its runs, by the agent's own figures; looked at while it works, too. 0 = no limit.
+    /// Maximum cost of the loop over all its runs, as reported by the agent. Also checked during a turn. 0 = no limit.
     pub max_cost_usd: Usd,
-    /// Tokens the loop may use, those from the cache included; looked at while it works, too. 0 = no limit.
+    /// Maximum number of tokens, including cached ones. Also checked during a turn. 0 = no limit.
     pub max_tokens: u64,
-    /// How long the loop may work. Pauses, suspends, and waits for a usage limit, an outage or the operator do not count. 0 = no limit.
+    /// Maximum working time of the loop. Pauses, suspends, and waits for a usage limit, an outage or the operator do not count. 0 = no limit.
     pub max_duration: HumanDuration,
-    /// How long the model's service may be unreachable before the loop ends with an error. 0 = no limit, except for a loop in which no request ever succeeded: that one ends after 10 minutes.
+    /// End with an error when the model's service is unreachable for this long. 0 = no limit, but a loop in which no request has succeeded yet ends after 10 minutes.
     pub max_outage: HumanDuration,
-    /// Share of the subscription's window the loop may use, where the agent reports it. 0 = no limit.
+    /// Stop at this percentage of the subscription's quota, if the agent reports it. 0 = no limit.
     pub max_quota_percent: Percent,
-    /// The line by which the agent claims completion. Empty = no line does.
+    /// The line with which the agent claims completion. Empty = disabled.
     pub completion_promise: String,
-    /// Claims in a row that are needed, at least 1.
+    /// Number of claims in a row that are needed, at least 1.
     pub confirmations: u32,
-    /// A Markdown file with check boxes, all of which must be ticked before a claim is believed; all ticked is a claim itself.
+    /// Markdown file with check boxes. All of them must be ticked before a claim is accepted, and ticking the last one is a claim.
     /// Absent = none.
     pub objectives: Option<PathBuf>,
 }
@@ -61,35 +61,35 @@ impl Default for StopConditions {
     }
 }
 
-/// The agent's conversation: its program, its time-outs, its transcripts.
+/// The agent's conversation: its program, its timeouts, its transcripts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionSettings {
     /// The program of the `claude` agent.
     pub claude_command: String,
-    /// How long one iteration may take. 0 = no limit.
+    /// Maximum duration of one iteration. 0 = no limit.
     pub session_timeout: HumanDuration,
-    /// After a restart of Tachikoma the conversation goes on; else a fresh one starts from the checkpoint.
+    /// Continue the conversation after a restart of Tachikoma. If false, a new one starts with the hand-off.
     pub persist_sessions: bool,
-    /// Where the transcripts lie.
+    /// Directory of the transcripts.
     pub state_dir: PathBuf,
-    /// Every iteration gets a conversation of its own.
+    /// Start a new conversation for every iteration.
     pub fresh_each_iteration: bool,
-    /// Every iteration gets a process of its own, in the same conversation. Else one process serves the whole conversation.
+    /// Start a new process for every iteration, in the same conversation. If false, one process serves the whole conversation.
     pub process_each_iteration: bool,
-    /// How long the agent may take to its first output, unless its processes are at work. Not for `command`, which reports nothing. 0 = no limit.
+    /// Maximum time until the agent's first output, unless its processes are busy. Not used for `command`. 0 = no limit.
     pub first_output_timeout: HumanDuration,
-    /// How long the agent may be silent; not counted while a tool runs or its processes are at work. Not for `command`. 0 = no limit.
+    /// Maximum time without output. Time in which a tool runs or the agent's processes are busy does not count. Not used for `command`. 0 = no limit.
     pub silence_timeout: HumanDuration,
-    /// How long one tool may run, or an agent be silently at work. Not for `command`. 0 = no limit.
+    /// Maximum duration of one tool call, and of silence with busy processes. Not used for `command`. 0 = no limit.
     pub tool_timeout: HumanDuration,
-    /// How long the agent may take to exit after its final result. Not for `command`. 0 = none.
+    /// Time for the agent to exit after its final result. Not used for `command`. 0 = none.
     pub result_grace: HumanDuration,
-    /// How long a stop waits for the running tool before the agent is ended. 0 = none.
+    /// Time that a stop waits for the running tool call before the agent is interrupted. 0 = none.
     pub graceful_timeout: HumanDuration,
-    /// What is kept of one iteration's output: its head and its tail. 0 = no limit.
+    /// Maximum size of the transcript of one iteration. Beginning and end are kept. 0 = no limit.
     pub transcript_max_bytes: u64,
-    /// Number of iterations to keep transcripts of. 0 = no limit.
+    /// Number of iterations with kept transcripts. 0 = no limit.
     pub transcripts_kept: u32,
 }
 
@@ -113,17 +113,17 @@ impl Default for SessionSettings {
     }
 }
 
-/// How the context's fill is judged.
+/// Thresholds for the context usage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContextSettings {
-    /// A warning is given from here. 100 = off.
+    /// Ask the agent to finish at this context usage. 100 = off.
     pub warning_percent: Percent,
-    /// From here no prompt is sent before a reboot. 100 = off.
+    /// Send no further prompt before a reboot at this context usage. 100 = off.
     pub hard_limit_percent: Percent,
-    /// The size of the context window. 0 = ask the agent.
+    /// Size of the context window in tokens. 0 = as reported by the agent.
     pub window_tokens: u64,
-    /// Tool calls after which a session is rebooted, only when the agent reports no usage. 0 = off.
+    /// Reboot after this many tool calls. Used only if the agent reports no context usage. 0 = off.
     pub tool_call_threshold: u32,
 }
 
@@ -142,33 +142,33 @@ impl Default for ContextSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RebootSettings {
-    /// Sessions are rebooted at all.
+    /// Whether sessions are rebooted.
     pub enabled: bool,
     /// How a session is replaced.
     pub mode: RebootMode,
-    /// The context is too full to go on well from so many tokens, or from `context_redline_percent` if that comes first. 0 = off.
+    /// Reboot at this many tokens of context, or at `context_redline_percent` if that comes first. 0 = off.
     pub context_redline_tokens: u64,
-    /// The least time between two reboots. 0 = none.
+    /// Minimum time between two reboots. 0 = none.
     pub min_reboot_interval: HumanDuration,
-    /// Successful reboots in any hour. 0 = no limit.
+    /// Maximum number of successful reboots per hour. 0 = no limit.
     pub max_reboots_per_hour: u32,
-    /// The wait after a reboot that failed. 0 = none.
+    /// Wait after a failed reboot. 0 = none.
     pub failure_cooldown: HumanDuration,
-    /// Failed reboots in a row that end the loop with an error. 0 = no limit.
+    /// End with an error after this many failed reboots in a row. 0 = no limit.
     pub max_consecutive_failures: u32,
-    /// How long late output of the old session is waited for. 0 = none.
+    /// Time to wait for late output of the old session. 0 = none.
     pub graceful_delay: HumanDuration,
-    /// How long the operator is waited for in mode `confirm`; then the loop pauses. 0 = no limit.
+    /// Time to wait for the operator in mode `confirm`. The loop pauses after it. 0 = no limit.
     pub confirm_timeout: HumanDuration,
     /// Hooks run before a reboot.
     pub enable_pre_hooks: bool,
     /// Hooks run after a reboot.
     pub enable_post_hooks: bool,
-    /// The old session is asked for its hand-off.
+    /// Ask the old session for a hand-off.
     pub preserve_summary: bool,
-    /// Reboots of the loop. Absent = no limit; 0 = never reboot.
+    /// Maximum number of reboots. Absent = no limit; 0 = never reboot.
     pub max_restarts: Option<u32>,
-    /// The most a hand-off may take of the new session's prompt. 0 = no limit.
+    /// Maximum size of a hand-off. 0 = no limit.
     pub handoff_max_bytes: u64,
     /// What causes a reboot.
     pub triggers: RebootTriggers,
@@ -216,13 +216,13 @@ pub enum RebootMode {
 pub struct RebootTriggers {
     /// The context reached `context_redline_percent` or `reboot.context_redline_tokens`.
     pub on_redline: bool,
-    /// The agent's work got worse.
+    /// The quality of the agent's work dropped.
     pub on_degradation: bool,
-    /// The session lived this many iterations. Absent or 0 = off.
+    /// The session has lasted this many iterations. Absent or 0 = off.
     pub after_iterations: Option<u32>,
-    /// The session lived this long. Absent or 0 = off.
+    /// The session has lasted this long. Absent or 0 = off.
     pub after_duration: Option<HumanDuration>,
-    /// Regular expressions over the agent's final text.
+    /// The agent's final text matches one of these regular expressions.
     pub on_patterns: Vec<String>,
 }
 
@@ -242,29 +242,29 @@ impl Default for RebootTriggers {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StateSettings {
-    /// The loop survives the end of its process. false = its journal and transcripts are in a temporary directory, and gone at its end.
+    /// Save the loop, so that it can be resumed. If false, its journal and transcripts are in a temporary directory that is deleted at its end.
     pub enabled: bool,
-    /// The snapshot's file.
+    /// File of the snapshot.
     pub state_path: PathBuf,
-    /// Where backups lie.
+    /// Directory of the backups.
     pub backup_dir: PathBuf,
-    /// How often the snapshot is written besides at iteration ends. 0 = off.
+    /// Write the snapshot at this interval, in addition to the end of each iteration. 0 = off.
     pub auto_save_interval: HumanDuration,
-    /// How often the loop is backed up besides at starts and reboots. 0 = off.
+    /// Back up the loop at this interval, in addition to starts and reboots. 0 = off.
     pub backup_interval: HumanDuration,
-    /// Backups of a loop that are kept. 0 = no limit.
+    /// Number of backups to keep for each loop. 0 = no limit.
     pub max_backups: u32,
-    /// Snapshot and backups are compressed (zstd). Closed segments and transcripts always are.
+    /// Compress snapshot and backups (zstd). Closed journal segments and transcripts are always compressed.
     pub compress: bool,
-    /// Everything that is kept of a loop is encrypted (age); needs a key: `encrypt_identity_file`, `encrypt_passphrase_file`, or the variable `TACHIKOMA_STATE_PASSPHRASE`.
+    /// Encrypt all files of the loop (age). Needs a key: `encrypt_identity_file`, `encrypt_passphrase_file`, or the variable `TACHIKOMA_STATE_PASSPHRASE`.
     pub encrypt: bool,
-    /// The file with the passphrase of a key that was made here. Absent = none.
+    /// File with the passphrase that protects a generated key. Absent = none.
     pub encrypt_passphrase_file: Option<PathBuf>,
-    /// The public keys (`age1...`) that can decrypt. Empty = that of the identity.
+    /// Public keys (`age1...`) that can decrypt the files. Empty = the key of the identity file.
     pub encrypt_recipients: Vec<String>,
-    /// The file with the private key (`AGE-SECRET-KEY-1...`) that the loop reads its own state with. Absent = none.
+    /// File with the private key (`AGE-SECRET-KEY-1...`) with which the loop reads its own state. Absent = none.
     pub encrypt_identity_file: Option<PathBuf>,
-    /// Where copies of backups go: `s3://bucket/prefix` or `file:///directory`. Credentials are never part of it. Absent = nowhere.
+    /// Upload backups to this address: `s3://bucket/prefix` or `file:///directory`. It must not contain credentials. Absent = no upload.
     pub cloud_url: Option<String>,
 }
 
@@ -291,17 +291,17 @@ impl Default for StateSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GitSettings {
-    /// The files the loop changed are committed after every iteration.
+    /// Commit the files that the loop changed after every iteration.
     pub auto_commit: bool,
-    /// Also after an iteration that failed.
+    /// Commit also after a failed iteration.
     pub commit_on_failure: bool,
-    /// The commit's message. `{iteration}`, `{status}`, `{context}`, `{session}` and `{loop}` are filled in; `{{` and `}}` are plain braces.
+    /// Commit message. `{iteration}`, `{status}`, `{context}`, `{session}` and `{loop}` are replaced; `{{` and `}}` are literal braces.
     pub commit_message: String,
-    /// Files that are never committed, kept or taken back. A pattern without a slash is a name anywhere, one with a slash is a path from any directory.
+    /// Files that are never committed, stored in snapshots or rolled back. A pattern without a slash matches a name in any directory, one with a slash a path below any directory.
     pub protected: Vec<String>,
-    /// New files above this size are neither committed nor kept. 0 = no limit.
+    /// Do not commit or store new files above this size. 0 = no limit.
     pub max_file_bytes: u64,
-    /// How long a commit may take, the repository's own hooks included. 0 = no limit.
+    /// Maximum duration of a commit, including the repository's git hooks. 0 = no limit.
     pub commit_timeout: HumanDuration,
 }
 
@@ -324,37 +324,37 @@ impl Default for GitSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenCodeSettings {
-    /// `tachikoma opencode up` runs it.
+    /// Allow `tachikoma opencode up` to run it.
     pub enabled: bool,
-    /// Its port. 0 = any free one.
+    /// Port. 0 = any free port.
     pub serve_port: u16,
-    /// The name it listens on. `localhost` is 127.0.0.1; one that others reach needs a password.
+    /// Address to listen on. `localhost` is 127.0.0.1. An address that other machines can reach needs a password.
     pub serve_hostname: String,
-    /// It asks for a password: OPENCODE_SERVER_PASSWORD, or one that is made at each start. With false, every user of the machine can run commands as you.
+    /// Require a password: OPENCODE_SERVER_PASSWORD, or a new one at each start. If false, every user of the machine can run commands as you.
     pub require_password: bool,
-    /// It is restarted when it dies.
+    /// Restart the server when it dies.
     pub auto_restart: bool,
-    /// The first wait before a restart, doubled with each in a row up to a minute.
+    /// Wait before the first restart. Doubled for each further restart in a row, up to one minute.
     pub restart_delay_ms: u64,
-    /// Restarts without a healthy minute between them before giving up. 0 = no limit.
+    /// Give up after this many restarts without a healthy minute in between. 0 = no limit.
     pub max_restart_attempts: u32,
-    /// The command line that starts it; `serve`, port and hostname are appended. Absent = `opencode`.
+    /// Command line that starts the server. `serve`, port and hostname are appended. Absent = `opencode`.
     pub serve_command: Option<String>,
-    /// It is also restarted when it exits with 0 unasked.
+    /// Restart the server also when it exits with 0 by itself.
     pub restart_on_normal_exit: bool,
-    /// How often its health is asked. 0 = off.
+    /// Interval of health checks. 0 = off.
     pub health_interval: HumanDuration,
-    /// Missed answers in a row that count as a hang. 0 = no limit.
+    /// Restart the server after this many failed health checks in a row. 0 = no limit.
     pub health_failures: u32,
-    /// Memory above which it is replaced once no session is busy. 0 = no limit.
+    /// Restart the server above this memory use, when no session is busy. 0 = no limit.
     pub max_rss_bytes: u64,
-    /// The address of a server that someone else runs: a loop uses it and never restarts it. Absent or empty = a server of its own.
+    /// Address of a running server to use. The loop never restarts it. Absent or empty = the loop starts its own server.
     #[serde(serialize_with = "without_password")]
     pub attach: Option<String>,
 }
 
-/// An address has no place for a password; one that has it all the same is not written anywhere.
-#[expect(clippy::ref_option, reason = "serde wants it so")]
+/// An address must not contain a password. If it does, the password is removed here, so that it is not written anywhere.
+#[expect(clippy::ref_option, reason = "serde passes a reference")]
 fn without_password<S: Serializer>(attach: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
     attach.as_deref().map(crate::without_password).serialize(to)
 }

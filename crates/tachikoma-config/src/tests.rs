@@ -37,8 +37,8 @@ fn check(layers: Layers, messages: &[&str]) {
     assert_eq!(error, messages.join("\n"));
 }
 
-/// The contract with its commented keys switched on.
-fn contract_in_full() -> String {
+/// The documented configuration, with all commented keys enabled.
+fn documented_configuration() -> String {
     let is_key = |line: &str| {
         line.starts_with("[[") || (line.starts_with(char::is_lowercase) && line.contains(" = "))
     };
@@ -51,14 +51,14 @@ fn contract_in_full() -> String {
 
 // complaint_9
 #[test]
-fn the_contract_is_the_default() {
+fn documented_configuration_equals_the_defaults() {
     assert_eq!(loaded(CONTRACT).settings, Settings::default());
     assert_eq!(loaded("").settings, Settings::default());
 }
 
 #[test]
-fn every_key_of_the_contract_is_known_and_shown_in_its_order() {
-    let loaded = loaded(&contract_in_full());
+fn config_show_lists_every_documented_key_in_order() {
+    let loaded = loaded(&documented_configuration());
     let lines: Vec<usize> = loaded
         .entries()
         .filter_map(|entry| entry.origin.line())
@@ -82,16 +82,16 @@ fn every_key_of_the_contract_is_known_and_shown_in_its_order() {
 }
 
 #[test]
-fn settings_survive_being_written() {
-    let full = loaded(&contract_in_full()).settings;
+fn settings_survive_serialization() {
+    let full = loaded(&documented_configuration()).settings;
     let json = serde_json::to_string(&full).unwrap();
     assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), full);
     assert_eq!(loaded(&toml::to_string(&full).unwrap()).settings, full);
 }
 
-/// Each block of the file is a configuration, `> ` before a line of TOML or `$ ` before a variable, and what is said about it.
+/// Each block of the file is a configuration (`> ` before a line of TOML, `$ ` before a variable) and the expected messages.
 #[test]
-fn problems_are_told_with_place_and_hint() {
+fn problems_are_reported_with_place_and_hint() {
     for block in PROBLEMS.trim_end().split("\n\n") {
         let marked = |mark| {
             block
@@ -114,7 +114,7 @@ fn problems_are_told_with_place_and_hint() {
 }
 
 #[test]
-fn problems_of_all_layers_come_at_once() {
+fn problems_of_all_layers_are_reported_together() {
     let mut layers = of_text("max_iterations = 'many'");
     layers.variables([(
         "TACHIKOMA_PROMPT_PATH".into(),
@@ -148,7 +148,7 @@ fn files_are_absent_unreadable_or_not_utf_8() {
     let mut layers = Layers::new();
     assert!(
         !layers.file(&path, FileOf::Project),
-        "an absent file is no problem"
+        "an absent file is accepted"
     );
     assert_eq!(layers.load().unwrap().settings, Settings::default());
 
@@ -174,7 +174,7 @@ fn files_are_absent_unreadable_or_not_utf_8() {
 }
 
 #[test]
-fn later_layers_win_and_origins_tell() {
+fn later_layers_override_earlier_ones_and_origins_are_recorded() {
     let mut layers = Layers::new();
     layers.text(Path::new("user.toml"), "max_iterations = 1\niteration_delay = '1s'\nagents.demo.env.A = 'a'\nagents.demo.env.B = 'b'");
     layers.text(Path::new("tachikoma.toml"), "context_threshold = 80.5\nmax_iterations = 2\n[session]\nstate_dir = 's'\n[agents.demo.env]\nB = 'c'");
@@ -218,7 +218,7 @@ fn later_layers_win_and_origins_tell() {
 }
 
 #[test]
-fn variables_are_read_as_toml_where_that_fits_else_as_text() {
+fn variables_are_parsed_as_toml_or_used_as_text() {
     let settings = of_variables(&[
         ("TACHIKOMA_ITERATION_DELAY", "7s"),
         ("TACHIKOMA_ATTENDED_MODE", "true"),
@@ -256,7 +256,7 @@ fn variables_are_read_as_toml_where_that_fits_else_as_text() {
 }
 
 #[test]
-fn variables_that_are_not_settings_are_left_alone() {
+fn variables_that_are_not_settings_are_ignored() {
     let names = [
         "LOOP_ID",
         "INSIDE",
@@ -296,7 +296,7 @@ fn secrets_are_never_shown() {
 }
 
 #[test]
-fn the_hash_follows_values_not_origins_nor_secrets() {
+fn hash_depends_on_values_but_not_on_origins_or_secrets() {
     let hash = |toml| loaded(toml).hash();
     assert_eq!(hash(""), hash(CONTRACT));
     assert_eq!(
@@ -316,7 +316,7 @@ fn durations_are_shown_as_they_are_written() {
 }
 
 #[test]
-fn what_is_not_built_is_a_key_and_the_rest_is_this() {
+fn keys_without_effect_are_listed() {
     for entry in NOT_BUILT {
         assert_ne!(place(&Key::dotted(entry)), Place::Unknown, "{entry}");
     }
@@ -481,7 +481,7 @@ fn a_value_with_control_characters_does_not_print_lines_of_its_own() {
 }
 
 #[test]
-fn a_model_is_no_flag_of_the_agent() {
+fn a_model_that_looks_like_a_flag_is_rejected() {
     check(
         of_text("agents.claude.model = \"--dangerously-skip-permissions\""),
         &[
@@ -491,13 +491,13 @@ fn a_model_is_no_flag_of_the_agent() {
 }
 
 #[test]
-fn a_warning_at_100_is_off_and_above_no_limit() {
+fn a_warning_of_100_percent_is_off_and_may_exceed_the_hard_limit() {
     let settings = loaded("context.warning_percent = 100").settings;
     assert_eq!(settings.context.warning_percent, Percent::whole(100));
 }
 
 #[test]
-fn agents_are_called_as_they_are_written() {
+fn agent_names_match_the_configuration() {
     let names = [
         "claude", "opencode", "codex", "gemini", "acp", "command", "demo",
     ];
@@ -521,7 +521,7 @@ fn the_schema_knows_every_key_and_alias() {
 }
 
 #[test]
-fn the_page_is_the_reference() {
+fn configuration_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, reference()).unwrap();

@@ -157,7 +157,8 @@ fn diff_explains_why_it_cannot_show_an_iteration() {
     let ran = tachikoma(&elsewhere).run(["diff"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(
-        ran.stderr.contains("only for loops that run in a git repository"),
+        ran.stderr
+            .contains("only for loops that run in a git repository"),
         "{}",
         ran.stderr
     );
