@@ -1,4 +1,4 @@
-//! What an agent may ask of the loop that it works for, and what becomes of what it may not.
+//! Requests of an agent to its own loop: allowed ones work, others are refused and recorded.
 
 use serde_json::Value;
 use tachikoma_testkit::{Scratch, await_until};

@@ -1,4 +1,4 @@
-//! What git runs for the loop is not the operator's: hooks and filters of the repository, which an agent may write.
+//! Git hooks and filters run by the loop have no rights of the operator, because an agent may write them.
 
 use std::fs;
 use std::path::PathBuf;

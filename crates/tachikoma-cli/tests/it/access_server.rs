@@ -1,4 +1,4 @@
-//! The OpenCode server that several share: no agent ends it, and its tools command no loop.
+//! A shared OpenCode server: agents cannot stop it, and its tools cannot command a loop.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Signals of the agent to the runner are no orders of the operator.
+//! Signals sent by the agent do not control the runner.
 
 use std::process::Command;
 
@@ -85,7 +85,7 @@ fn the_agent_cannot_make_a_detached_loop_reload() {
 }
 
 #[test]
-fn from_a_sender_that_is_gone_only_a_termination_counts() {
+fn a_signal_of_an_exited_sender_counts_only_if_it_is_sigterm() {
     let scratch = with_agent(&format!("{UP} {UNTIL_GO}"));
     scratch.write("tachikoma.toml", CONFIG);
     let tool = tool(&scratch);

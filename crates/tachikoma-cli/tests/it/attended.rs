@@ -1,4 +1,4 @@
-//! The operator is asked by a loop of the real binary, and answers from another process.
+//! Attended mode of the real binary: the operator answers from another process.
 
 use std::fs;
 

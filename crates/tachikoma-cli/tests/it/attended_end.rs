@@ -1,4 +1,4 @@
-//! The last iteration of an attended loop is asked about like every other: its changes can be looked at, and brought back.
+//! The operator is also asked after the last iteration, and can roll it back.
 
 use crate::attended_support::{ATTENDED, await_question, repository};
 use crate::live_support::{SOON, obey, tool};

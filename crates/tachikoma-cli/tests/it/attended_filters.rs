@@ -1,4 +1,4 @@
-//! A rollback in a repository with filters that fail, hang or are killed: the work tree is never a mix of two states.
+//! A rollback with git filters that fail, hang or are killed never leaves a mixed work tree.
 
 use std::fs;
 use std::path::PathBuf;

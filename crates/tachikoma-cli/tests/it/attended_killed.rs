@@ -1,4 +1,4 @@
-//! The runner is killed at each record of a life with questions, a rollback and a confirmed reboot, and the next one goes on.
+//! The runner is killed at each record of an attended loop, and the next runner continues.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The operator has an iteration rolled back, and something comes between: half a work tree is never what is left.
+//! A rollback of the operator that is interrupted is finished or undone.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tachikoma_testkit::{Live, Scratch, Tool, await_until};
 
 use crate::attended_support::{ATTENDED, CALLED_OFF, await_question, repository, rolled_back};
-use crate::keep_support::path_with_git;
+use crate::autocommit_support::path_with_git;
 use crate::live_support::{SOON, await_status, obey, status, tool};
 
 /// Git is about to change the work tree.

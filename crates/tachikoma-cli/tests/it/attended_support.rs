@@ -1,4 +1,4 @@
-//! What tests of attended loops have in common.
+//! Helpers for tests of attended loops.
 
 use serde_json::Value;
 use tachikoma_testkit::{Scratch, Tool};

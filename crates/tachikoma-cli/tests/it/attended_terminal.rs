@@ -1,4 +1,4 @@
-//! A person at the terminal of a loop is asked, and answers with a key.
+//! The operator answers questions with keys at the terminal.
 
 use std::io::Write as _;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! Backups: taken by themselves, listed, checked, and good for going on here and elsewhere.
+//! Backups: automatic and manual, listed, checked and restored.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
-//! Backups in the work tree: files of the loop never count as work.
+//! Backups inside the work tree are not part of the loop's work.
 
 use tachikoma_testkit::{Scratch, await_until};
 
+use crate::autocommit_support::{dirty, subjects};
 use crate::backups::{back_up, say};
 use crate::git_support::{commit_all, repository};
-use crate::keep_support::{dirty, subjects};
 use crate::support::{SOON, as_configured, files, journals, kill, loops, run, status, tachikoma};
 
 const KEPT: &str = "[state]\nbackup_dir = \"kept\"\nmax_backups = 0\nbackup_interval = \"1ms\"\n";

@@ -1,4 +1,4 @@
-//! Budgets and patterns: what ends a loop before it costs too much, in the middle of a turn too.
+//! Budgets and stop patterns end a loop, also during a turn.
 
 use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehaviour;
@@ -60,7 +60,7 @@ fn ended(scratch: &Scratch) -> (String, f64) {
 }
 
 #[test]
-fn a_budget_of_a_dollar_is_kept_in_the_middle_of_a_turn() {
+fn a_cost_budget_stops_the_loop_during_a_turn() {
     // The agent ends at the answer that goes beyond it; one that does not is interrupted when its tool has ended.
     for (scenario, calls_made) in [(endless(), 2), (overspending(), 3)] {
         let scratch = with_scenario(&scenario);
@@ -120,7 +120,7 @@ fn costs_survive_a_killed_runner() {
 
 /// Tokens that are burnt before anyone looks: the first turn already ends at the budget.
 #[test]
-fn complaint_33_tokens_end_the_first_turn() {
+fn complaint_33_a_token_budget_ends_the_first_turn() {
     let scratch = with_scenario(&endless());
     let ran = run_with(&scratch, &[("MAX_TOKENS", "250000")]);
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
@@ -151,7 +151,7 @@ fn without_live_costs_the_budget_is_checked_between_iterations() {
 }
 
 #[test]
-fn complaint_34_and_35_a_subscription_has_a_window_and_no_price() {
+fn complaint_34_35_a_subscription_has_a_quota_and_no_cost() {
     let allowed = |used: &str| {
         Turn::text("did a part")
             .using(DEAR)
@@ -177,7 +177,7 @@ fn complaint_34_and_35_a_subscription_has_a_window_and_no_price() {
 
 /// No limit of iterations, and a promise that never comes.
 #[test]
-fn complaint_30_an_endless_loop_ends_with_its_time() {
+fn complaint_30_max_duration_ends_an_endless_loop() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_DURATION", "1s")
@@ -207,7 +207,7 @@ fn the_time_limit_ends_a_working_agent() {
 
 /// The limit is a flag, however it is written, and no word of it gets into the prompt.
 #[test]
-fn complaint_31_a_limit_with_an_equals_sign_is_a_limit() {
+fn complaint_31_a_limit_flag_with_an_equals_sign_works() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--max-iterations=3"], "cat >> heard"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -216,7 +216,7 @@ fn complaint_31_a_limit_with_an_equals_sign_is_a_limit() {
 
 /// An agent that starts loops would start agents that start loops.
 #[test]
-fn complaint_32_a_loop_does_not_start_loops_unless_that_is_meant() {
+fn complaint_32_an_agent_cannot_start_a_loop_without_nested() {
     let scratch = Scratch::new();
     scratch.write("inner/prompt.md", "inner");
     let start = |flag: &str| {

@@ -1,4 +1,4 @@
-//! Claims of completion between the moment they are made and the moment they are judged.
+//! Claims of completion until they are checked.
 
 use tachikoma_testkit::Scratch;
 

@@ -1,4 +1,4 @@
-//! An agent that says nothing: it is looked at before it is ended, and one that is at work is not ended.
+//! A silent agent is sampled before it is killed. A busy one continues.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -107,7 +107,7 @@ fn expect_timeout(failed: &Value, timeout: &str) {
 }
 
 #[test]
-fn complaint_10_one_that_computes_is_left_alone_until_tool_timeout() {
+fn complaint_10_a_silent_agent_that_computes_runs_until_tool_timeout() {
     let (scratch, failed) = one_iteration(falls_silent(Some(WhileSilent::Compute)));
     expect_busy(&scratch, &failed, COMPUTES);
     expect_timeout(&failed, "silence");

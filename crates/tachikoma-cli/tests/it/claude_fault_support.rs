@@ -1,4 +1,4 @@
-//! The same loop in haste: the fake agent misbehaves, and nothing is waited for. Without a repository, set by variables.
+//! A fast loop around a misbehaving fake agent, without a repository.
 
 use std::os::unix::fs::symlink;
 

@@ -1,4 +1,4 @@
-//! Claude Code that misbehaves: what the loop does, and what a person reads about it.
+//! A misbehaving Claude Code: the reaction of the loop, and its messages.
 
 use insta::assert_snapshot;
 use tachikoma_testkit::fake_agent::{Ignored, Misbehaviour};

@@ -1,4 +1,4 @@
-//! The hand-off to a new session: built once, kept, repeated unchanged, and shown.
+//! The hand-off to a new session: built once, stored, repeated unchanged and shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -184,7 +184,7 @@ fn without_a_repository_the_files_that_the_agent_touched_are_named() {
 }
 
 #[test]
-fn the_start_commit_stays_where_the_loop_began() {
+fn the_start_commit_does_not_change() {
     let scratch = stage(&scenario([says("a", 1_000), says("b", 1_000)]), "");
     let begun = scratch.git(&["rev-parse", "HEAD"]);
     assert_eq!(
@@ -206,7 +206,7 @@ fn the_start_commit_stays_where_the_loop_began() {
 }
 
 #[test]
-fn hand_offs_are_shown_by_session_and_before_they_are_due() {
+fn checkpoint_show_prints_past_and_current_hand_offs() {
     let scratch = two_sessions();
     assert_snapshot!(shown(&tachikoma(&scratch).run(["checkpoint", "show", "7"])), @"
     exit: 1

@@ -1,4 +1,4 @@
-//! Claude Code that cannot work as it is set up: each a clear message, and a loop that goes on when the cause is gone.
+//! A Claude Code that cannot run: a clear message, and the loop continues after the cause is fixed.
 
 use std::fs;
 use std::path::Path;

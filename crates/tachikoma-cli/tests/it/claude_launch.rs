@@ -1,4 +1,4 @@
-//! How Claude Code would be run: nothing is started here.
+//! The launch of Claude Code, shown by a dry run.
 
 use insta::assert_snapshot;
 use tachikoma_testkit::Scratch;

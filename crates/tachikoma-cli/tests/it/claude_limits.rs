@@ -1,4 +1,4 @@
-//! When a session is replaced, and how often: thresholds, counts, and the flags that set them.
+//! Thresholds and counts for reboots, and the flags that set them.
 
 use serde_json::Value;
 use tachikoma_testkit::{Scenario, Scratch, Turn, Usage};
@@ -67,7 +67,7 @@ fn a_threshold_of_100_switches_the_redline_off() {
 }
 
 #[test]
-fn the_threshold_is_met_to_the_decimal() {
+fn the_redline_is_exact_to_the_decimal() {
     let below = stage(&scenario([did(), says("a", 80_980), claims(1_000)]), "");
     let ran = run_claude(&below, &["--context-threshold", "40.5"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -112,7 +112,7 @@ fn without_readings_tool_calls_trigger_a_reboot() {
 }
 
 #[test]
-fn a_new_session_for_each_iteration_is_not_a_reboot() {
+fn fresh_sessions_do_not_count_as_reboots() {
     let turns = [did(), says("a", 20_000), says("b", 20_000), claims(20_000)];
     let scratch = stage(&scenario(turns), "");
     let ran = run_claude(&scratch, &["--fresh-session"]);
@@ -144,7 +144,7 @@ fn named(scratch: &Scratch, flags: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn flags_win_over_the_file_and_hold_until_others_are_given() {
+fn flags_override_the_file_and_apply_to_later_runs() {
     let turns = [says("a", 1_000), says("b", 1_000)];
     let scratch = stage(&scenario(turns), "");
     let text = scratch.read("tachikoma.toml");

@@ -1,4 +1,4 @@
-//! A loop around the fake agent, in the place of Claude Code.
+//! A loop around the fake agent that replaces Claude Code.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Usage limits of Claude Code: waited for to their end, over the death of a runner too, and no failure.
+//! Usage limits of Claude Code: the loop waits for the reset, also after a kill, and counts no failure.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn millis(time: &Value) -> u64 {
 /// One call before the limit is lifted, one soon after it, and neither success nor failure in between.
 // complaint_40
 #[test]
-fn one_request_before_the_reset_of_a_usage_limit_and_one_after() {
+fn a_usage_limit_causes_one_request_before_and_one_after_the_reset() {
     let (scratch, replay, lifted) = limited(6);
     let ran = claude(&scratch).env(REPLAY_VAR, &replay).run(run("1"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());

@@ -1,4 +1,4 @@
-//! Copies of backups on a real S3 server that dies, is full, is slow or refuses: the loop does not care, and says so.
+//! Uploads to a real S3 server that dies, is full, is slow or refuses requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A loop goes on in another place, with nothing but its copy in the cloud.
+//! A loop continues on another machine from its remote backup.
 
 use std::path::Path;
 

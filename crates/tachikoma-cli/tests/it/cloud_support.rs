@@ -1,4 +1,4 @@
-//! What the tests of copies share: a server, and loops that copy their backups to it.
+//! A server for uploads, and loops that upload to it.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
-//! A copy has the work tree as it was when it was made: nothing that was not committed stays behind, and the loop knows what of it is its own.
+//! A remote backup contains the work tree, including uncommitted changes and their owner.
 
 use tachikoma_testkit::{Scratch, await_until};
 
+use crate::autocommit_support::{dirty, files_of, subjects};
 use crate::backups::say;
 use crate::cloud_support::{incidents, settings, up_to, with_identity};
-use crate::keep_support::{dirty, files_of, subjects};
 use crate::support::{SOON, kill, lines, loops, tachikoma};
 
 /// A directory for uploads, and a repository with a loop that uploads its backups there.
@@ -140,7 +140,7 @@ fn files_of_the_user_are_restored_and_stay_uncommitted() {
 
 /// A run in a repository that is there would go on beside the commits that came.
 #[test]
-fn a_restore_at_home_names_the_commits_to_merge() {
+fn a_restore_on_the_same_machine_names_the_commits_to_merge() {
     let (_copies, url, here) = here("");
     say(&here, &words("1", LINE), 3);
     let (there, _) = there(&url);

@@ -1,4 +1,4 @@
-//! The work tree in copies: it is there, it stays there, and what became of it is said.
+//! Work trees in remote backups: uploaded, kept, restored and reported.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::{Scratch, await_until};
 
+use crate::autocommit_support::path_with_git;
 use crate::cloud_support::{Server, repository, sha256, with_identity};
-use crate::keep_support::path_with_git;
 use crate::live_support::tool_of_nobody;
 use crate::support::{SOON, files, kill};
 
@@ -25,7 +25,7 @@ fn restore<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_run_that_ends_at_once_has_its_work_in_every_copy() {
+fn a_short_run_uploads_its_work_tree() {
     let server = Server::start();
     let here = repository(&server, "max_backups = 0");
     server.say(&here, &words("1"), 3);
@@ -46,7 +46,7 @@ fn a_run_that_ends_at_once_has_its_work_in_every_copy() {
 }
 
 #[test]
-fn a_loop_that_moved_once_moves_again() {
+fn a_restored_loop_can_be_uploaded_and_restored_again() {
     let server = Server::start();
     let here = repository(&server, "");
     server.say(&here, &words("1"), 3);
@@ -174,7 +174,7 @@ fn existing_files_stay_and_are_named_in_a_restore() {
 }
 
 #[test]
-fn a_work_tree_that_cannot_be_made_is_a_failure_and_the_commits_are_kept() {
+fn a_work_tree_that_cannot_be_restored_is_an_error_and_commits_are_kept() {
     let server = Server::start();
     let here = repository(&server, "");
     server.say(&here, &words("1"), 3);

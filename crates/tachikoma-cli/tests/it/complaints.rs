@@ -1,4 +1,4 @@
-//! What users of other programs of this kind complain about, tested with this one. The numbers in test names count these complaints.
+//! Complaints of users of similar programs, tested with this one. Test names have the number of the complaint.
 
 use serde_json::Value;
 use tachikoma_testkit::fake_agent::Misbehaviour;
@@ -17,7 +17,7 @@ fn outcomes(scratch: &Scratch) -> Vec<Value> {
 
 /// Sessions that are done and never exit.
 #[test]
-fn complaint_5_finished_agents_that_stay_do_not_pile_up() {
+fn complaint_5_agents_that_stay_after_their_result_are_killed() {
     let mark = unique();
     let stays = Misbehaviour {
         hang_after_result: true,
@@ -39,7 +39,7 @@ fn complaint_5_finished_agents_that_stay_do_not_pile_up() {
 
 /// Words in its output that start a timer of five seconds, after which it is killed.
 #[test]
-fn complaint_6_no_words_of_the_agent_end_it_before_its_result() {
+fn complaint_6_agent_text_does_not_end_a_turn_before_its_result() {
     let work = Turn::bash("echo 'Event emitted: build.done'; sleep 6; echo x > made")
         .saying("Event emitted: build.done");
     let scratch = with_scenario(&Scenario::of([work, Turn::text("built")]));
@@ -51,7 +51,7 @@ fn complaint_6_no_words_of_the_agent_end_it_before_its_result() {
 
 /// A timeout in the middle of a task, after which all is forgotten.
 #[test]
-fn complaint_11_after_a_timeout_the_work_and_the_conversation_go_on() {
+fn complaint_11_work_and_conversation_continue_after_a_timeout() {
     let stuck = Turn::bash("echo half > work; sleep 600");
     let scratch = with_scenario(&Scenario::of([stuck, Turn::text("the other half")]));
     let shown = loop_of(&scratch, "2", &[("SESSION__TOOL_TIMEOUT", "3s")]);
@@ -68,7 +68,7 @@ fn complaint_11_after_a_timeout_the_work_and_the_conversation_go_on() {
 
 /// Project files and packages that are called like a limit.
 #[test]
-fn complaint_38_39_words_about_limits_in_what_a_tool_or_the_agent_writes_are_no_limit() {
+fn complaint_38_39_text_about_limits_from_tools_or_the_agent_is_not_a_usage_limit() {
     let file = "@upstash/ratelimit\n5-hour limit reached\nClaude AI usage limit reached|1794715906";
     let work = Turn::bash(&format!("printf '%s' '{file}'; exit 1"))
         .saying("You've hit your limit · resets 4:11am (UTC)");
@@ -82,7 +82,7 @@ fn complaint_38_39_words_about_limits_in_what_a_tool_or_the_agent_writes_are_no_
 
 /// A timeout that counts as a limit, because such words came before it.
 #[test]
-fn complaint_38_a_timeout_behind_words_about_limits_is_a_timeout() {
+fn complaint_38_a_timeout_after_text_about_limits_is_a_timeout() {
     let stuck = Turn::bash("echo 'API rate limit reached'; sleep 600")
         .saying("You've hit your limit · resets 4:11am (UTC)");
     let scratch = with_scenario(&Scenario::of([stuck, Turn::text("well")]));
@@ -100,7 +100,7 @@ fn complaint_38_a_timeout_behind_words_about_limits_is_a_timeout() {
 
 /// A limit that is taken for an answer, again and again.
 #[test]
-fn complaint_37_41_a_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
+fn complaint_37_41_a_usage_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
     let limit = Turn::status(429, "rate_limit_error", "<promise>COMPLETE</promise>");
     let turns = [
         limit,
@@ -120,7 +120,7 @@ fn complaint_37_41_a_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
 
 /// A chain of processes that survives the supervisor's timeout.
 #[test]
-fn complaint_43_a_timeout_ends_the_whole_chain_of_processes() {
+fn complaint_43_a_timeout_kills_all_descendants_of_the_agent() {
     let scratch = Scratch::new();
     let mark = unique();
     let end = format!("sleep 600; : {mark}");
@@ -137,7 +137,7 @@ fn complaint_43_a_timeout_ends_the_whole_chain_of_processes() {
 
 /// A process that dies at once, again and again, over the same conversation.
 #[test]
-fn complaint_59_a_conversation_that_kills_its_process_is_given_up_after_the_third_time() {
+fn complaint_59_a_conversation_that_crashes_its_process_three_times_is_replaced() {
     let dies = Misbehaviour {
         exit_at_line: Some(2),
         exit_code: 1,
@@ -160,7 +160,7 @@ fn complaint_59_a_conversation_that_kills_its_process_is_given_up_after_the_thir
 }
 
 #[test]
-fn complaint_59_a_conversation_that_is_in_use_elsewhere_is_replaced_at_once() {
+fn complaint_59_a_conversation_in_use_elsewhere_is_replaced_at_once() {
     let taken = Misbehaviour {
         exit_at_line: Some(1),
         exit_code: 1,

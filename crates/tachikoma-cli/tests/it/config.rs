@@ -8,7 +8,7 @@ use tachikoma_testkit::Scratch;
 use crate::support::{as_configured, shown, tachikoma};
 
 #[test]
-fn every_value_has_its_origin() {
+fn config_show_prints_the_origin_of_every_value() {
     let scratch = Scratch::new();
     let user = scratch.home().join(".config/tachikoma");
     fs::create_dir_all(&user).expect("the home is ours");
@@ -62,7 +62,7 @@ fn every_value_has_its_origin() {
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn config_show_masks_secrets() {
     let scratch = Scratch::new();
     let text = "[agents.command]\nprogram = [\"true\"]\nenv = { API_KEY = \"hush-hush\" }\n";
     scratch.write("tachikoma.toml", text);
@@ -147,7 +147,7 @@ fn a_named_configuration_file_must_exist() {
 }
 
 #[test]
-fn the_schema_is_json() {
+fn config_schema_prints_json() {
     let scratch = Scratch::new();
     let schema = tachikoma(&scratch).run(["config", "schema"]).json();
     assert!(
@@ -157,7 +157,7 @@ fn the_schema_is_json() {
 }
 
 #[test]
-fn shells_can_complete() {
+fn completions_are_printed_for_every_shell() {
     let scratch = Scratch::new();
     for shell in ["bash", "zsh", "fish"] {
         let ran = tachikoma(&scratch).run(["completions", shell]);
@@ -169,7 +169,7 @@ fn shells_can_complete() {
 }
 
 #[test]
-fn the_version() {
+fn version_flag_prints_the_version() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(["--version"]);
     assert_eq!(
@@ -482,7 +482,7 @@ fn help_of_the_other_commands() {
 }
 
 #[test]
-fn no_unit_is_printed_for_a_directory_whose_name_has_a_line_break() {
+fn service_print_rejects_a_directory_name_with_a_line_break() {
     let scratch = Scratch::new();
     let name = "a\nExecStartPre=touch injected\n";
     scratch.write(format!("{name}/prompt.md"), "go");

@@ -1,4 +1,4 @@
-//! Damage and loss are seen, said, and got past: by those who look back on a loop, by its runner, and by the next one.
+//! Damaged and lost records are reported, and the loop continues.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use tachikoma_testkit::{Scratch, await_until};
 
 use crate::backups::{back_up, backups, say, up_to};
-use crate::backups_hurt::damage;
+use crate::backups_damaged::damage;
 use crate::encrypt::{ENCRYPTED, KEY};
 use crate::support::{
     SOON, await_events, files, journal, kill, loops, run, start_busy, status, tachikoma,
@@ -84,7 +84,7 @@ fn an_unreadable_journal_is_an_error() {
 }
 
 #[test]
-fn a_runner_whose_journal_is_damaged_goes_on_in_a_new_segment_and_backs_that_up() {
+fn a_runner_with_a_damaged_journal_continues_in_a_new_segment_and_backs_it_up() {
     for more in ["", ENCRYPTED] {
         let scratch = Scratch::new();
         scratch.write("../key.txt", KEY);
@@ -126,7 +126,7 @@ fn a_runner_whose_journal_is_damaged_goes_on_in_a_new_segment_and_backs_that_up(
 }
 
 #[test]
-fn no_hint_gives_up_records_of_a_running_loop() {
+fn hints_never_suggest_accept_loss_for_a_running_loop() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -170,7 +170,7 @@ fn cut_to(path: &Path, lines: usize) {
 }
 
 #[test]
-fn a_journal_that_ends_before_a_backup_does_has_lost_records() {
+fn a_journal_that_is_older_than_a_backup_has_lost_records() {
     let scratch = with_history();
     say(&scratch, &up_to("3"), 3);
     let taken = back_up(&scratch);
@@ -210,7 +210,7 @@ fn a_journal_that_ends_before_a_backup_does_has_lost_records() {
 }
 
 #[test]
-fn backups_of_another_epoch_or_key_do_not_judge_a_journal() {
+fn backups_of_another_epoch_or_key_are_not_compared_with_the_journal() {
     // A loop that was restored to before its last backups.
     let scratch = with_history();
     let first = back_up(&scratch);
@@ -239,7 +239,7 @@ fn backups_of_another_epoch_or_key_do_not_judge_a_journal() {
 }
 
 #[test]
-fn a_loop_of_which_only_backups_are_left_is_named_before_another_one_begins() {
+fn run_warns_before_a_new_loop_if_only_backups_of_the_old_one_are_left() {
     let scratch = with_history();
     scratch.write(
         "tachikoma.toml",
@@ -292,7 +292,7 @@ fn a_loop_of_which_only_backups_are_left_is_named_before_another_one_begins() {
 }
 
 #[test]
-fn no_backup_of_a_loop_that_is_here_or_elsewhere_is_warned_of() {
+fn run_does_not_warn_of_backups_of_existing_loops() {
     let scratch = with_history();
     back_up(&scratch);
     say(&scratch, &["state", "clear"], 0);
@@ -311,7 +311,7 @@ fn no_backup_of_a_loop_that_is_here_or_elsewhere_is_warned_of() {
 }
 
 #[test]
-fn a_loop_that_a_restore_moved_away_is_named_so() {
+fn a_loop_that_a_restore_moved_to_quarantine_is_named() {
     let scratch = with_history();
     back_up(&scratch);
     say(&scratch, &["state", "restore", "--yes"], 0);

@@ -1,4 +1,4 @@
-//! The demonstration keeps to a directory of its own.
+//! `tachikoma demo` writes only into its own directory.
 
 use insta::assert_snapshot;
 use tachikoma_testkit::Scratch;
@@ -6,7 +6,7 @@ use tachikoma_testkit::Scratch;
 use crate::support::{files, tachikoma};
 
 #[test]
-fn a_directory_with_something_in_it_is_left_alone() {
+fn demo_refuses_a_directory_that_is_not_empty() {
     let scratch = Scratch::new();
     scratch.write("mine/plan.md", "my own plan\n");
     scratch.write("file", "");
@@ -29,7 +29,7 @@ fn a_directory_with_something_in_it_is_left_alone() {
 }
 
 #[test]
-fn a_relative_directory_is_made_and_holds_all_of_it() {
+fn demo_creates_a_relative_directory_and_writes_only_there() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(["demo", "--dir", "new/er"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -48,7 +48,7 @@ fn a_relative_directory_is_made_and_holds_all_of_it() {
 }
 
 #[test]
-fn a_demonstration_that_failed_is_not_summed_up() {
+fn a_failed_demo_prints_no_summary() {
     let scratch = Scratch::new();
     let mut live = tachikoma(&scratch).spawn(["demo", "--dir", "here"]);
     tachikoma_testkit::await_until("it works", crate::support::SOON, || {

@@ -1,4 +1,4 @@
-//! `state.encrypt`: nothing that a loop keeps can be read without its key, and with it everything goes as without.
+//! `state.encrypt`: no stored file is readable without the key.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -134,7 +134,7 @@ fn start(scratch: &Scratch) -> Live {
 }
 
 #[test]
-fn without_encryption_the_canary_is_in_every_file() {
+fn the_canary_is_in_every_file_without_encryption() {
     let scratch = with_state("");
     run_up_to(&scratch, "3");
     say(&scratch, &["state", "set", "plan", "\"CaNaRy\""], 0);

@@ -1,4 +1,4 @@
-//! Other keys: changed, missing, elsewhere; and what they do to what is kept.
+//! Changed, missing and foreign keys.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ pub(crate) fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
 }
 
 #[test]
-fn a_changed_key_rewrites_what_is_kept_and_the_old_one_is_not_needed_any_more() {
+fn a_changed_key_reencrypts_all_files_and_the_old_key_is_not_needed() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     say(&scratch, &["state", "backup"], 0);
@@ -88,7 +88,7 @@ fn files_for_another_key_stay_and_are_counted() {
 }
 
 #[test]
-fn a_segment_of_a_key_that_is_not_here_is_never_called_damaged() {
+fn a_segment_with_a_missing_key_is_not_reported_as_damaged() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let old = loops(&scratch)[0].join("journal-0001.jsonl");
@@ -191,7 +191,7 @@ fn damage_to_encrypted_lines_is_found_without_the_key() {
 }
 
 #[test]
-fn from_a_passphrase_to_a_key_all_is_rewritten() {
+fn a_change_from_passphrase_to_key_reencrypts_all_files() {
     let scratch = with_state("encrypt = true\n");
     let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
     let script = "echo x >>work";
@@ -235,7 +235,7 @@ fn files_of_an_encrypted_backup_are_restored_encrypted() {
 }
 
 #[test]
-fn a_passphrase_alone_brings_a_loop_back_elsewhere_and_after_a_purge() {
+fn a_passphrase_restores_a_loop_on_another_machine_and_after_a_purge() {
     let scratch = with_state("encrypt = true\nbackup_dir = '../copies'\n");
     let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
     let ran = with(&scratch).run(words("2", "echo x >>work"));
@@ -256,7 +256,7 @@ fn a_passphrase_alone_brings_a_loop_back_elsewhere_and_after_a_purge() {
 }
 
 #[test]
-fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
+fn invalid_settings_are_reported_instead_of_a_missing_key() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "1");
     scratch.write(
@@ -282,7 +282,7 @@ fn settings_that_cannot_be_read_are_named_and_not_a_missing_key() {
 }
 
 #[test]
-fn a_key_in_the_repository_is_refused_and_ours_are_ignored_by_git() {
+fn a_key_in_the_repository_is_refused_and_generated_keys_are_git_ignored() {
     let scratch = with_state("encrypt = true\nencrypt_identity_file = 'sub/key.txt'\n");
     scratch.write("sub/key.txt", KEY);
     scratch.git(&["init", "-q"]);

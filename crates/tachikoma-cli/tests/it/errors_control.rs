@@ -17,7 +17,7 @@ use crate::support::{
 };
 
 #[test]
-fn commands_without_a_loop() {
+fn commands_without_a_loop_are_refused() {
     let scratch = Scratch::new();
     for command in ["pause", "resume", "stop", "skip", "reboot"] {
         let ran = tachikoma(&scratch).run([command]);
@@ -38,7 +38,7 @@ fn commands_without_a_loop() {
 }
 
 #[test]
-fn commands_after_the_end_of_a_loop() {
+fn commands_after_the_end_of_a_loop_are_refused() {
     let scratch = with_history();
     let before = journals(&scratch);
     for command in ["pause", "resume", "stop", "skip", "reboot"] {
@@ -56,7 +56,7 @@ fn commands_after_the_end_of_a_loop() {
 }
 
 #[test]
-fn readers_without_a_loop() {
+fn reading_commands_without_a_loop_say_so() {
     let scratch = Scratch::new();
     assert_snapshot!(shown(&tachikoma(&scratch).run(["events"])), @"
     exit: 1
@@ -75,7 +75,7 @@ fn readers_without_a_loop() {
 }
 
 #[test]
-fn a_resume_of_a_loop_that_is_not_paused() {
+fn resume_is_refused_if_the_loop_is_not_paused() {
     let scratch = Scratch::new();
     let _live = start_busy(&scratch, &[]);
     assert_snapshot!(shown(&tachikoma(&scratch).run(["resume"])), @"
@@ -109,7 +109,7 @@ fn say(scratch: &Scratch, line: &str) -> (Value, Value) {
 }
 
 #[test]
-fn words_that_the_runner_does_not_understand() {
+fn unknown_requests_are_answered_with_an_error() {
     let scratch = Scratch::new();
     let _live = start_busy(&scratch, &[]);
     let (hello, answer) = say(&scratch, "{\"kind\":\"dance\"}\n");
@@ -160,7 +160,7 @@ fn other_version(scratch: &Scratch) -> fs::File {
 }
 
 #[test]
-fn a_runner_of_another_version() {
+fn a_runner_of_another_version_is_reported() {
     let scratch = Scratch::new();
     kill(&scratch, start_busy(&scratch, &[]));
     let before = journals(&scratch);
@@ -195,7 +195,7 @@ fn a_runner_of_another_version() {
 }
 
 #[test]
-fn a_runtime_directory_that_cannot_be_used() {
+fn an_unusable_runtime_directory_is_reported() {
     let scratch = with_history();
     let before = journals(&scratch);
     let tool = tachikoma(&scratch).env("XDG_RUNTIME_DIR", "/proc/nowhere");
@@ -246,7 +246,7 @@ fn runtime_directory_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn a_path_that_is_too_long_for_a_socket() {
+fn a_socket_path_that_is_too_long_is_reported() {
     let scratch = with_history();
     let before = journals(&scratch);
     let long = scratch.home().join("x".repeat(120));

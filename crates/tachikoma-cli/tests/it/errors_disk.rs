@@ -1,4 +1,4 @@
-//! A full disk: a wait with a reason, that ends by itself when room is made, and by a stop.
+//! A full disk: the loop waits until there is space, and can be stopped.
 
 use std::io::Write as _;
 
@@ -32,7 +32,7 @@ fn on_a_small_disk(scratch: &Scratch, script: &str) -> Option<String> {
 }
 
 #[test]
-fn a_backup_for_which_there_is_no_room_asks_for_room_and_nothing_else() {
+fn a_backup_on_a_full_disk_only_hints_to_free_space() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
     let script = r#"
@@ -49,7 +49,7 @@ fn a_backup_for_which_there_is_no_room_asks_for_room_and_nothing_else() {
 }
 
 #[test]
-fn a_disk_that_is_full_from_the_start() {
+fn a_disk_that_is_full_at_the_start_is_an_error() {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
     let script = r#"
@@ -117,7 +117,7 @@ fn check_full(script: &str) -> Option<String> {
 }
 
 #[test]
-fn a_loop_on_a_full_disk_goes_on_by_itself_when_there_is_room() {
+fn a_loop_on_a_full_disk_continues_when_space_is_free() {
     let script = r#"
         "$0" pause
         rm .ralph/ballast
@@ -170,7 +170,7 @@ fn a_loop_on_a_full_disk_can_be_stopped() {
 }
 
 #[test]
-fn a_loop_on_a_full_disk_ends_by_a_signal() {
+fn a_signal_ends_a_loop_on_a_full_disk() {
     let script = r#"
         kill -TERM $pid
         wait $pid

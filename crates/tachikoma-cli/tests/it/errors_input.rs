@@ -1,4 +1,4 @@
-//! Bad input gets a clear error: prompts, programs, settings, flags. Nothing is begun and nothing is lost.
+//! Invalid prompts, programs, settings and flags: a clear error, and nothing is started.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! What is on disk cannot be used: it is named, never overwritten, and there is a way on.
+//! Unusable files in `.ralph`: named, never overwritten, with a way to continue.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -319,7 +319,7 @@ fn a_journal_whose_beginning_the_agent_destroyed_says_what_is_lost() {
 }
 
 #[test]
-fn two_runners() {
+fn a_second_runner_is_refused() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let second = tachikoma(&scratch).run(["run"]);
@@ -341,7 +341,7 @@ fn two_runners() {
 }
 
 #[test]
-fn a_socket_and_a_lock_of_a_dead_runner() {
+fn socket_and_lock_of_a_dead_runner_do_not_block_a_run() {
     let scratch = Scratch::new();
     kill(&scratch, start_busy(&scratch, &[]));
     let sockets = fs::read_dir(scratch.runtime_dir().join("tachikoma")).expect("it was made");

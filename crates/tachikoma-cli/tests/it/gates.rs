@@ -1,4 +1,4 @@
-//! Gates of the real binary: what they prove, how they fail, and that nothing of them is left.
+//! Gates of the real binary: results, failures, and no process left.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tachikoma_testkit::{Live, Scratch, await_until, processes_with};
 
-use crate::keep_support::repository;
+use crate::autocommit_support::repository;
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{
     CLAIMS, SOON, await_events, events, files, kill, loops, run, status, tachikoma,
@@ -46,7 +46,7 @@ fn results(scratch: &Scratch) -> Vec<Value> {
 }
 
 #[test]
-fn complaint_21_ten_false_claims_are_believed_not_once_and_a_proven_one_at_once() {
+fn complaint_21_ten_false_claims_are_rejected_and_a_proven_one_is_accepted() {
     let scratch = Scratch::new();
     let config = format!(
         "[stop_conditions]\nmax_test_failure_streak = 0\n{}",
@@ -68,7 +68,7 @@ fn complaint_21_ten_false_claims_are_believed_not_once_and_a_proven_one_at_once(
 }
 
 #[test]
-fn all_gates_run_so_that_everything_that_fails_is_named() {
+fn all_gates_run_and_every_failure_is_named() {
     let scratch = Scratch::new();
     let told =
         "env | grep ^TACHIKOMA_ | sort > env.$TACHIKOMA_GATE_NAME; pwd -P > where; cat > input";
@@ -127,7 +127,7 @@ fn all_gates_run_so_that_everything_that_fails_is_named() {
 }
 
 #[test]
-fn failing_gates_of_every_iteration_end_the_loop_and_are_told_to_the_agent() {
+fn gates_that_fail_in_every_iteration_end_the_loop_and_are_in_the_prompt() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -208,7 +208,7 @@ fn processes_that_a_gate_leaves_are_ended() {
 }
 
 #[test]
-fn a_stop_ends_gates_and_the_next_run_judges_the_claim() {
+fn a_stop_ends_gates_and_the_next_run_checks_the_claim() {
     for words in [&["stop"][..], &["stop", "--now"]] {
         let scratch = Scratch::new();
         let seconds = seconds();
@@ -257,7 +257,7 @@ fn a_signal_ends_gates_that_ignore_it() {
 }
 
 #[test]
-fn pause_and_skip_act_on_gates_under_way() {
+fn pause_and_skip_act_on_running_gates() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let live = judging(&scratch, &seconds, "");
@@ -407,7 +407,7 @@ fn changes_of_a_gate_belong_to_the_loop() {
 }
 
 #[test]
-fn a_broken_gate_is_seen_before_the_first_iteration_and_stops_nothing() {
+fn a_broken_gate_is_reported_before_the_first_iteration() {
     let scratch = repository(
         "[stop_conditions]\nmax_test_failure_streak = 1\n\
          [[gate]]\nname = 'broken'\ncommand = 'echo x >> made; no-such-program'\n",

@@ -99,7 +99,7 @@ fn an_edit_in_the_same_tick_as_the_index_is_seen() {
 }
 
 #[test]
-fn on_a_terminal_there_is_colour_and_the_users_pager() {
+fn diff_uses_color_and_the_users_pager_on_a_terminal() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > tracked"]);
     let tool = tachikoma(&scratch)
@@ -116,7 +116,7 @@ fn on_a_terminal_there_is_colour_and_the_users_pager() {
 }
 
 #[test]
-fn an_old_loop_is_asked_for_by_name() {
+fn diff_shows_an_archived_loop_by_id() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a", "echo 2 > b"]);
     let old = status(&scratch)["loop_id"].as_str().unwrap().to_owned();

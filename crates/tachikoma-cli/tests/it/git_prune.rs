@@ -1,4 +1,4 @@
-//! The snapshots of a loop go with the loop, and no others.
+//! Git snapshots are deleted with their loop.
 
 use crate::git_support::{repository, run_iterations, sh};
 use crate::support::{loops, status, tachikoma};

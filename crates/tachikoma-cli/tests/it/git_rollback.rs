@@ -1,4 +1,4 @@
-//! `tachikoma rollback`: the work tree as it was, and nothing else touched.
+//! `tachikoma rollback` restores the work tree and changes nothing else.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -166,7 +166,7 @@ fn a_loop_with_commits_continues_after_a_rollback() {
 
 /// The next session would look for work that is gone.
 #[test]
-fn the_next_session_is_told_and_the_journal_has_it() {
+fn a_rollback_is_recorded_and_in_the_next_prompt() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a", "true"]);
     done(&scratch, "1");
@@ -210,7 +210,7 @@ fn unchanged_files_are_not_written() {
 }
 
 #[test]
-fn while_a_loop_runs_it_is_refused() {
+fn rollback_is_refused_while_a_loop_runs() {
     let scratch = repository();
     let live = start_busy(&scratch, &["--no-auto-commit"]);
     let loop_id = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
@@ -250,7 +250,7 @@ fn a_rollback_asks_at_a_terminal_and_fails_without_one() {
 }
 
 #[test]
-fn files_that_git_cannot_keep_are_not_overwritten() {
+fn files_that_git_cannot_store_are_not_overwritten() {
     // In the place of a file.
     let scratch = repository();
     let iterations = [
@@ -286,7 +286,7 @@ fn files_that_git_cannot_keep_are_not_overwritten() {
 
 /// It may have existed then, but it was not in the snapshot.
 #[test]
-fn files_that_were_ignored_then_stay() {
+fn files_that_were_ignored_at_the_snapshot_stay() {
     let scratch = repository();
     scratch.write(".gitignore", "local.conf\n/data/\n*.log\n");
     scratch.write("sub/.gitignore", "here\n");
@@ -309,7 +309,7 @@ fn files_that_were_ignored_then_stay() {
 }
 
 #[test]
-fn protected_and_huge_files_stay() {
+fn rollback_leaves_protected_and_huge_files() {
     let scratch = repository();
     scratch.write(
         "tachikoma.toml",
@@ -351,7 +351,7 @@ fn protected_and_huge_files_stay() {
 
 /// What was small when it was kept is brought back, however large it has become.
 #[test]
-fn a_file_that_has_grown_is_kept_and_brought_back() {
+fn a_file_that_has_grown_is_stored_and_restored() {
     let scratch = repository();
     scratch.write("tachikoma.toml", "git.max_file_bytes = 1000\n");
     commit_all(&scratch);
@@ -365,7 +365,7 @@ fn a_file_that_has_grown_is_kept_and_brought_back() {
 }
 
 #[test]
-fn submodules_stay_where_they_are() {
+fn rollback_leaves_submodules() {
     let scratch = repository();
     sh(
         &scratch,
@@ -395,7 +395,7 @@ fn submodules_stay_where_they_are() {
 }
 
 #[test]
-fn before_the_first_commit_and_on_no_branch() {
+fn rollback_works_before_the_first_commit_and_with_a_detached_head() {
     let scratch = Scratch::with_git();
     run_iterations(&scratch, &["echo 1 > a", "echo 2 > a; echo 2 > b"]);
     done(&scratch, "2");
@@ -410,7 +410,7 @@ fn before_the_first_commit_and_on_no_branch() {
 }
 
 #[test]
-fn in_a_linked_work_tree_with_a_sparse_checkout() {
+fn rollback_works_in_a_linked_work_tree_with_a_sparse_checkout() {
     let scratch = repository();
     sh(
         &scratch,
@@ -429,7 +429,7 @@ fn in_a_linked_work_tree_with_a_sparse_checkout() {
 
 /// Who asks for a sparse work tree has files outside of it all the same.
 #[test]
-fn files_outside_a_sparse_checkout_stay() {
+fn rollback_leaves_files_outside_a_sparse_checkout() {
     let scratch = repository();
     scratch.write("far/a", "1\n");
     scratch.write("near/a", "1\n");
@@ -447,7 +447,7 @@ fn files_outside_a_sparse_checkout_stay() {
 }
 
 #[test]
-fn a_link_out_of_the_work_tree_is_not_followed() {
+fn rollback_does_not_follow_a_link_out_of_the_work_tree() {
     let scratch = repository();
     run_iterations(&scratch, &["mkdir d; echo 1 > d/a", "true"]);
     sh(&scratch, "rm -r d; mkdir ../outside");
@@ -461,7 +461,7 @@ fn a_link_out_of_the_work_tree_is_not_followed() {
 }
 
 #[test]
-fn an_old_loop_is_named() {
+fn rollback_finds_an_archived_loop_by_id() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > a", "true"]);
     let old = status(&scratch)["loop_id"].as_str().unwrap().to_owned();

@@ -86,7 +86,7 @@ fn only_tracked_files_count() {
 }
 
 #[test]
-fn without_an_identity_nothing_starts_that_would_have_to_commit() {
+fn a_run_that_commits_is_refused_without_a_git_identity() {
     let scratch = repository();
     assert_eq!(start(&scratch, &[]).code(), Some(3));
     sh(
@@ -109,7 +109,7 @@ fn without_an_identity_nothing_starts_that_would_have_to_commit() {
 }
 
 #[test]
-fn a_dry_run_says_what_git_is_used_for() {
+fn a_dry_run_prints_how_git_is_used() {
     let said = |scratch: &Scratch, flags: &[&str]| {
         let ran = start(scratch, &[&["--dry-run"], flags].concat());
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -157,7 +157,7 @@ fn works_and_claims(scratch: &Scratch, dir: &str) -> Ran {
 }
 
 #[test]
-fn a_loop_around_here_in_the_same_repository_is_warned_of() {
+fn run_warns_of_a_loop_in_a_parent_directory_of_the_same_repository() {
     let scratch = repository();
     scratch.write("sub/deep/file", "1");
     commit_all(&scratch);
@@ -178,7 +178,7 @@ fn a_loop_around_here_in_the_same_repository_is_warned_of() {
 }
 
 #[test]
-fn a_loop_elsewhere_in_the_same_repository_is_warned_of() {
+fn run_warns_of_a_loop_elsewhere_in_the_same_repository() {
     let scratch = repository();
     for dir in ["one/deep", "other"] {
         scratch.write(format!("{dir}/file"), "1");

@@ -46,7 +46,7 @@ pub fn results(scratch: &Scratch) -> Vec<Value> {
 }
 
 #[test]
-fn hooks_run_around_a_reboot_and_are_told_about_it() {
+fn hooks_run_before_and_after_a_reboot_and_get_its_data() {
     let scratch = Scratch::new();
     let told = "cat > told.$TACHIKOMA_HOOK; env | grep ^TACHIKOMA_ | sort > env.$TACHIKOMA_HOOK; pwd -P > where; echo noted";
     let config = [
@@ -176,7 +176,7 @@ fn a_hook_stops_the_loop_by_its_exit() {
 }
 
 #[test]
-fn a_hook_that_takes_too_long_is_ended_with_all_it_started() {
+fn a_hook_that_times_out_is_killed_with_its_children() {
     let scratch = Scratch::new();
     let seconds = seconds();
     // It does not hear SIGTERM, and has a child in a session of its own that has no environment.

@@ -1,4 +1,4 @@
-//! A real pseudo-terminal with a program in it, and what a person would see there.
+//! A pseudo-terminal with a program in it.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

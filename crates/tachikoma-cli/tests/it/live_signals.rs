@@ -1,4 +1,4 @@
-//! Signals that are not meant for the loop, a loop that is stuck when Ctrl-C is pressed, and one in the background.
+//! Ignored signals, a hanging loop, and a loop in the background.
 
 use std::io::Write as _;
 use std::time::Instant;
@@ -40,7 +40,7 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
 }
 
 #[test]
-fn three_presses_end_a_run_that_is_stuck() {
+fn three_ctrl_c_end_a_run_that_hangs() {
     let scratch = with_agent("exit 0");
     let tool = tool(&scratch);
     // Its last output goes to a full pipe without a reader.
@@ -89,7 +89,7 @@ fn pid(number: u32) -> Pid {
 }
 
 #[test]
-fn three_presses_end_everything_even_if_the_guard_is_stopped() {
+fn three_ctrl_c_end_everything_even_if_the_guard_is_stopped() {
     let seconds = seconds();
     let scratch = with_agent(&format!(
         "trap '' INT TERM; {UP} while :; do sleep {seconds}; done"
@@ -107,7 +107,7 @@ fn three_presses_end_everything_even_if_the_guard_is_stopped() {
 }
 
 #[test]
-fn a_loop_in_the_background_does_not_draw() {
+fn a_background_job_does_not_draw_a_progress_line() {
     let seconds = seconds();
     let scratch = with_agent(&format!("echo working; {UP} exec sleep {seconds}"));
     let tool = tool(&scratch);
@@ -126,7 +126,7 @@ fn a_loop_in_the_background_does_not_draw() {
 }
 
 #[test]
-fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
+fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
     let seconds = seconds();
     let scratch = with_agent(&format!("{UP} exec sleep {seconds}"));
     scratch.write("tachikoma.toml", "[session]\nsession_timeout = \"8s\"\n");
@@ -173,7 +173,7 @@ fn time_in_which_all_was_stopped_from_outside_counts_against_no_timeout() {
 }
 
 #[test]
-fn a_signal_during_a_tool_call_says_what_is_waited_for_and_a_second_one_interrupts() {
+fn a_signal_during_a_tool_call_names_the_wait_and_a_second_one_interrupts() {
     let scratch = stage(
         &scenario([bash("until [ -e go ]; do sleep 0.05; done", 1_000)]),
         "",

@@ -1,4 +1,4 @@
-//! A loop of the real binary, watched from outside.
+//! A running loop of the real binary.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

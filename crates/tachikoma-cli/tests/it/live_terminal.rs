@@ -1,4 +1,4 @@
-//! A person at a terminal: the progress line, what agents may not do to it, Ctrl-C, Ctrl-Z, and a window that is closed.
+//! A loop at a terminal: progress line, hostile output, Ctrl-C, Ctrl-Z, and a closed window.
 
 use std::time::Instant;
 
@@ -337,7 +337,7 @@ fn a_detached_loop_survives_its_terminal() {
 }
 
 #[test]
-fn detach_passes_errors_on() {
+fn detach_prints_errors_of_the_background_process() {
     let scratch = Scratch::new();
     let detached = ["run", "--detach", "--", "true"];
     let ran = tool(&scratch).run(detached);
@@ -358,7 +358,7 @@ fn detach_passes_errors_on() {
 }
 
 #[test]
-fn a_loop_that_is_at_its_limit_is_not_left_in_the_background() {
+fn detach_reports_a_loop_that_is_already_at_its_limit() {
     let scratch = with_agent("exit 0");
     let tool = tool(&scratch);
     let words = [

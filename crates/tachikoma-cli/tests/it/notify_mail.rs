@@ -113,7 +113,7 @@ fn smtps_has_tls_from_the_first_byte() {
 }
 
 #[test]
-fn an_answer_without_an_end_is_not_read_to_its_end() {
+fn an_endless_answer_is_bounded() {
     let rules = MailRules {
         endless: true,
         ..MailRules::default()

@@ -262,7 +262,7 @@ fn a_give_up_is_shown_and_cleared() {
 
 /// D004-20; nothing of a server survives its supervisor, `kill -9` included, and what was counted is known to the next.
 #[test]
-fn a_supervisor_that_is_killed_leaves_nothing_and_the_next_one_knows_what_it_knew() {
+fn a_killed_supervisor_leaves_no_process_and_the_next_one_has_its_state() {
     let marker = unique();
     let script = json!({"always": {"grandchild": marker}});
     let bed = Bed::new(&script, "restart_delay_ms = 10");
@@ -318,7 +318,7 @@ fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
 
 /// D004-16: SIGHUP reads the configuration again, and a mistake in it changes nothing.
 #[test]
-fn a_hang_up_reads_the_configuration_again() {
+fn sighup_reloads_the_configuration_of_the_supervisor() {
     let bed = Bed::new(&json!({}), "restart_delay_ms = 10");
     let mut live = bed.up();
     let first = bed.await_ready(1);

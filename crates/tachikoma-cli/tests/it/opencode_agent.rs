@@ -131,7 +131,7 @@ pub(crate) fn outcomes(bed: &Bed) -> Vec<String> {
 }
 
 #[test]
-fn all_iterations_are_one_conversation_in_a_server_of_the_loops_own() {
+fn iterations_share_one_conversation_in_the_loops_own_server() {
     let mark = unique();
     let turn = json!({"tools": 2, "command": format!(": {mark}"), "tokens": 21_000});
     let bed = Bed::new(&json!({"turn": turn}), "");
@@ -157,7 +157,7 @@ fn all_iterations_are_one_conversation_in_a_server_of_the_loops_own() {
 
 /// Agents run `rm -rf` and `git clean`.
 #[test]
-fn a_tool_that_deletes_all_that_is_kept_ends_neither_loop_nor_server() {
+fn a_tool_that_deletes_all_state_ends_neither_loop_nor_server() {
     let turn = json!({"command": "rm -rf .ralph"});
     let bed = Bed::new(&json!({"turn": turn}), "health_interval = '50ms'");
     let ran = bed.start("3").wait(LOOP);
@@ -168,7 +168,7 @@ fn a_tool_that_deletes_all_that_is_kept_ends_neither_loop_nor_server() {
 }
 
 #[test]
-fn a_turn_that_a_dying_server_cut_goes_on_and_its_prompt_is_there_once() {
+fn a_turn_interrupted_by_a_dying_server_continues_with_one_prompt() {
     let turn = json!({"command": HELD});
     let bed = Bed::new(&json!({"turn": turn}), "restart_delay_ms = 0");
     let live = bed.start("2");
@@ -240,7 +240,7 @@ fn a_prompt_that_did_not_arrive_is_given_again() {
 }
 
 #[test]
-fn a_stream_that_is_cut_is_taken_up_and_nothing_is_missed() {
+fn an_interrupted_event_stream_is_resumed_without_loss() {
     let bed = Bed::new(&json!({"always": {"cuts_streams_after": 4}}), "");
     let ran = bed.start("3").wait(LOOP);
     expect(&ran, 3);
@@ -250,7 +250,7 @@ fn a_stream_that_is_cut_is_taken_up_and_nothing_is_missed() {
 }
 
 #[test]
-fn garbage_in_the_stream_is_shown_and_does_no_harm() {
+fn garbage_in_the_event_stream_is_skipped() {
     let bed = Bed::new(&json!({"always": {"garbage": "<html>{\"type\":"}}), "");
     let ran = bed.start("2").wait(LOOP);
     expect(&ran, 3);
@@ -260,7 +260,7 @@ fn garbage_in_the_stream_is_shown_and_does_no_harm() {
 }
 
 #[test]
-fn a_server_that_is_given_up_ends_the_loop_with_what_to_do() {
+fn a_server_that_the_supervisor_gave_up_ends_the_loop_with_a_hint() {
     let settings = "restart_delay_ms = 1\nmax_restart_attempts = 2";
     let bed = Bed::new(&json!({"always": {"exit": 1}}), settings);
     let ran = bed.start("2").wait(LOOP);
@@ -303,7 +303,7 @@ fn a_stop_ends_the_turn_in_the_server() {
 }
 
 #[test]
-fn a_tool_in_the_server_may_leave_a_note_and_no_more() {
+fn a_tool_in_the_server_may_only_leave_notes() {
     let command = "tachikoma note mind the beans; tachikoma stop --now 2> refused; echo x > asked";
     let bed = Bed::new(&json!({"turn": {"command": command}}), "");
     let ran = bed.start("1").wait(LOOP);
@@ -316,7 +316,7 @@ fn a_tool_in_the_server_may_leave_a_note_and_no_more() {
 }
 
 #[test]
-fn the_shared_server_is_used_where_it_is_up_and_outlives_the_loop() {
+fn a_running_shared_server_is_used_and_outlives_the_loop() {
     let bed = Bed::new(&json!({}), "");
     let mut up = bed.up();
     bed.await_ready(1);

@@ -170,7 +170,7 @@ fn bed(script: &Value) -> (Bed, Fake, String) {
 }
 
 #[test]
-fn a_conversation_without_a_message_is_taken_up() {
+fn a_conversation_without_messages_is_resumed() {
     let (bed, _server, url) = bed(&json!({}));
     let session = post(&url, "/session", &json!({}));
     let id = session["id"].as_str().expect("an id");
@@ -236,7 +236,7 @@ fn the_rest_of_an_interrupted_turn_does_not_end_the_next_one() {
 }
 
 #[test]
-fn a_turn_that_someone_else_ends_is_lost_and_goes_on() {
+fn a_turn_aborted_by_another_client_is_repeated() {
     let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
     let mut bridge = Bridge::start(&bed, &url, &[]);
     bridge.prompt(1);

@@ -1,4 +1,4 @@
-//! `tachikoma opencode up`: who may reach the server, and what a supervisor makes of what it finds.
+//! `tachikoma opencode up`: access to the server, and the state of an earlier supervisor.
 
 use std::io::{Read as _, Write as _};
 

@@ -1,4 +1,4 @@
-//! How `run` ends: its exit code and its last words for each outcome.
+//! Exit code and last output of `run` for each outcome.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn done() {
+fn exit_code_0_when_done() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
     assert_snapshot!(shown(&ran), @"
@@ -44,7 +44,7 @@ fn a_claim_inside_a_sentence_does_not_count() {
 
 /// Complaint 23: words about a claim were taken for the claim.
 #[test]
-fn complaint_23_a_promise_that_is_not_meant_is_none_and_said() {
+fn complaint_23_a_quoted_completion_promise_is_not_a_claim() {
     for (script, why) in [
         ("cat", "it is quoted from the prompt"),
         (
@@ -174,7 +174,7 @@ fn the_limit_holds_over_new_runs() {
 }
 
 #[test]
-fn the_operator_stops_it() {
+fn the_operator_stops_the_loop() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let stop = tachikoma(&scratch).run(["stop"]);
@@ -205,7 +205,7 @@ fn the_operator_stops_it() {
 }
 
 #[test]
-fn the_operator_stops_it_in_a_delay_and_in_a_backoff() {
+fn the_operator_stops_the_loop_during_a_delay_and_a_backoff() {
     // The third backoff is long enough to be looked at.
     for (script, reason, waits) in [("true", "delay", 1), ("false", "backoff", 3)] {
         let scratch = Scratch::new();
@@ -231,7 +231,7 @@ fn check_signal(signal: Signal) -> Option<i32> {
 }
 
 #[test]
-fn signals_stop_it_in_order() {
+fn signals_escalate_from_stop_to_kill() {
     assert_eq!(check_signal(Signal::HUP), Some(129));
     assert_eq!(check_signal(Signal::INT), Some(130));
     assert_eq!(check_signal(Signal::TERM), Some(143));
@@ -257,7 +257,7 @@ fn a_reader_that_goes_away_does_not_end_the_loop() {
 }
 
 #[test]
-fn a_reader_that_wants_one_line_of_what_happened_gets_it() {
+fn events_can_be_piped_into_head() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], "true"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -279,7 +279,7 @@ fn a_reader_that_wants_one_line_of_what_happened_gets_it() {
 }
 
 #[test]
-fn quiet_is_one_line() {
+fn quiet_prints_one_line() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--quiet"], CLAIMS));
     assert_snapshot!(shown(&ran), @"
@@ -291,7 +291,7 @@ fn quiet_is_one_line() {
 }
 
 #[test]
-fn json_is_the_journal_without_its_checksums() {
+fn json_output_is_the_journal_without_checksums() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--json", "--max-iterations", "2"], "echo hi"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -327,7 +327,7 @@ fn events_can_be_followed_to_the_end() {
 }
 
 #[test]
-fn the_agents_words_cannot_steer_the_terminal() {
+fn agent_output_cannot_control_the_terminal() {
     let scratch = Scratch::new();
     let script = r"printf 'plain \033[31mred\033[0m \033]0;title\007end\n'";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], script));

@@ -1,4 +1,4 @@
-//! `status`, `events` and `logs`: before, during and after a loop.
+//! `status`, `events` and `logs` before, during and after a loop.
 
 use std::collections::BTreeSet;
 
@@ -105,7 +105,7 @@ fn a_runner_whose_socket_is_gone_is_live() {
 }
 
 #[test]
-fn before_there_is_a_loop() {
+fn status_before_the_first_loop() {
     let scratch = Scratch::new();
     assert_snapshot!(shown(&tachikoma(&scratch).run(["status", "--json"])), @r#"
     exit: 0
@@ -123,7 +123,7 @@ fn before_there_is_a_loop() {
 }
 
 #[test]
-fn while_it_works() {
+fn status_while_the_agent_works() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let working = status(&scratch);
@@ -152,7 +152,7 @@ fn while_it_works() {
 }
 
 #[test]
-fn while_it_waits() {
+fn status_during_a_wait() {
     let scratch = Scratch::new();
     let _live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], "true"));
     await_events(&scratch, "wait_started", 1);
@@ -178,7 +178,7 @@ fn while_it_waits() {
 }
 
 #[test]
-fn while_it_is_paused() {
+fn status_while_paused() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     assert_snapshot!(shown(&tachikoma(&scratch).run(["pause", "--now"])), @"
@@ -209,7 +209,7 @@ fn while_it_is_paused() {
 }
 
 #[test]
-fn after_the_end() {
+fn status_after_the_end() {
     let scratch = with_history();
     let ended = status(&scratch);
     check_keys(&ended);
@@ -233,7 +233,7 @@ fn after_the_end() {
 }
 
 #[test]
-fn after_a_crash() {
+fn status_after_a_crash() {
     let scratch = Scratch::new();
     kill(&scratch, start_busy(&scratch, &[]));
     let before = files(&scratch.path());
@@ -245,7 +245,7 @@ fn after_a_crash() {
 }
 
 #[test]
-fn from_a_subdirectory() {
+fn status_from_a_subdirectory() {
     let scratch = with_history();
     scratch.write("src/deep/file", "");
     let here = tachikoma(&scratch).run(["status", "--json"]);

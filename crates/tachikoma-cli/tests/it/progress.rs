@@ -1,4 +1,4 @@
-//! Progress of the real binary: what counts, with a repository and without one, and when a loop ends for want of it.
+//! Detection of progress, with and without a repository.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tachikoma_testkit::{Scratch, await_until};
 
-use crate::keep_support::repository;
+use crate::autocommit_support::repository;
 use crate::support::{SOON, as_configured, await_events, events, run, status, tachikoma};
 
 /// What each iteration was worth.
@@ -17,7 +17,7 @@ fn scores(scratch: &Scratch) -> Vec<u64> {
 }
 
 #[test]
-fn complaint_30_a_loop_that_does_nothing_ends_by_itself_and_says_how_to_go_on() {
+fn complaint_30_a_loop_without_progress_ends_with_a_hint() {
     let scratch = Scratch::new();
     let ran = as_configured(&scratch).run(run(&[], "echo thinking"));
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
@@ -38,7 +38,7 @@ fn complaint_30_a_loop_that_does_nothing_ends_by_itself_and_says_how_to_go_on() 
 }
 
 #[test]
-fn without_a_repository_files_tell() {
+fn without_a_repository_changed_files_are_progress() {
     let scratch = Scratch::new();
     let script = "case $TACHIKOMA_ITERATION in
         1) echo 1 > a; mkdir b; echo 1 > b/c;;
@@ -68,7 +68,7 @@ fn without_a_repository_files_tell() {
 }
 
 #[test]
-fn complaint_25_a_commit_of_the_agents_own_is_progress() {
+fn complaint_25_a_commit_by_the_agent_is_progress() {
     let scratch = repository("");
     let script = "[ $TACHIKOMA_ITERATION -gt 3 ] || { echo $TACHIKOMA_ITERATION > f; git add f; }
         git commit --quiet --allow-empty -m work";
@@ -154,7 +154,7 @@ fn iterations_that_fail_end_by_their_own_limit() {
 }
 
 #[test]
-fn the_state_file_has_the_progress() {
+fn the_snapshot_contains_the_progress() {
     let scratch = Scratch::new();
     scratch.write("plan.md", "- [x] one\n- [ ] two\n- [ ] three\n");
     scratch.write(

@@ -1,4 +1,4 @@
-//! The configuration is read again while the loop runs.
+//! The configuration is reloaded while the loop runs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -136,7 +136,7 @@ fn an_agent_that_edits_the_configuration_changes_nothing() {
 }
 
 #[test]
-fn a_hang_up_has_a_detached_loop_read_it_again() {
+fn sighup_reloads_the_configuration_of_a_detached_loop() {
     let scratch = configured();
     let tool = tool(&scratch);
     obey(&tool, &["run", "--detach"]);

@@ -1,4 +1,4 @@
-//! Taking up a loop: after a crash, after an end, with other flags, with an edited configuration.
+//! Resuming a loop: after a crash, after an end, with other flags and settings.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn an_attempt_that_was_cut_is_in_the_history() {
+fn an_interrupted_attempt_is_in_the_history() {
     let scratch = Scratch::new();
     let script = format!("[ $TACHIKOMA_ATTEMPT = 1 ] && {BUSY}; echo $TACHIKOMA_ITERATION");
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
@@ -40,7 +40,7 @@ fn an_attempt_that_was_cut_is_in_the_history() {
 }
 
 #[test]
-fn a_runner_that_is_killed_in_an_iteration() {
+fn a_killed_runner_repeats_its_iteration() {
     let scratch = Scratch::new();
     let script = format!(
         "[ $TACHIKOMA_ITERATION$TACHIKOMA_ATTEMPT = 21 ] && {BUSY}; echo $TACHIKOMA_ITERATION"
@@ -89,7 +89,7 @@ fn a_runner_that_is_killed_in_an_iteration() {
 }
 
 #[test]
-fn a_loop_that_was_stopped() {
+fn a_stopped_loop_is_resumed() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     assert_eq!(tachikoma(&scratch).run(["stop"]).code(), Some(0));
@@ -115,7 +115,7 @@ fn a_loop_that_was_stopped() {
 }
 
 #[test]
-fn a_loop_that_ended_with_an_error() {
+fn a_loop_that_ended_with_an_error_is_resumed() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -138,7 +138,7 @@ fn a_loop_that_ended_with_an_error() {
 }
 
 #[test]
-fn a_loop_whose_limit_is_raised() {
+fn a_loop_is_resumed_with_a_raised_limit() {
     let scratch = with_history();
     let ran = tachikoma(&scratch).run(["run", "--quiet", "--delay", "0s", "--max-iterations", "3"]);
     assert_snapshot!(shown(&ran), @r#"
@@ -174,7 +174,7 @@ fn a_loop_that_is_done_is_followed_by_a_new_one() {
 }
 
 #[test]
-fn new_leaves_the_old_loop_as_it_was() {
+fn new_does_not_change_the_old_loop() {
     let scratch = with_history();
     let before = journals(&scratch);
     let old = status(&scratch)["loop_id"].clone();
@@ -192,7 +192,7 @@ fn new_leaves_the_old_loop_as_it_was() {
 }
 
 #[test]
-fn a_bare_run_does_what_the_last_one_was_told() {
+fn a_bare_run_uses_the_arguments_of_the_last_run() {
     let scratch = Scratch::new();
     scratch.write("task.md", "from the file\n");
     let script = "cat >> got";
@@ -367,7 +367,7 @@ fn a_loss_that_is_accepted_is_kept_in_quarantine() {
 }
 
 #[test]
-fn a_wait_goes_on_over_a_crash() {
+fn a_wait_continues_after_a_crash() {
     let scratch = Scratch::new();
     let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], "true"));
     await_events(&scratch, "wait_started", 1);

@@ -1,4 +1,4 @@
-//! What is kept: closed segments and transcripts compressed and readable, the last ten loops, and all that is not ours.
+//! Retention: compressed segments and transcripts, and the last ten loops.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -95,7 +95,7 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn a_loop_that_begins_makes_room_and_one_that_goes_on_does_not_lose_its_own() {
+fn a_new_loop_prunes_old_loops_and_a_resumed_one_keeps_its_own() {
     let scratch = Scratch::new();
     let mut ids = Vec::new();
     for _ in 0..10 {
@@ -168,7 +168,7 @@ fn a_transcript_that_was_never_closed_is_readable_and_stays() {
 }
 
 #[test]
-fn closed_segments_are_compressed_and_the_loop_goes_on_from_them() {
+fn closed_segments_are_compressed_and_can_be_resumed() {
     let scratch = Scratch::new();
     one_loop(&scratch, "true");
     let dir = loops(&scratch).remove(0);

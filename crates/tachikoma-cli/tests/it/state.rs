@@ -1,4 +1,4 @@
-//! `tachikoma state show`, `verify` and `export`: what is kept, looked at and never changed.
+//! `tachikoma state show`, `verify` and `export`. All only read.
 
 use std::fs;
 use std::path::PathBuf;
@@ -117,7 +117,7 @@ fn a_loop_that_runs_and_one_whose_runner_died_can_be_shown() {
 
 /// The snapshot is older than the journal, damaged, missing: the state is the same, and it is said.
 #[test]
-fn a_snapshot_that_is_not_up_to_date_is_said_to_be_so() {
+fn state_show_reports_an_outdated_snapshot() {
     let scratch = with_history();
     let old = fs::read(snapshot(&scratch)).unwrap();
     good(&scratch, &["state", "set", "a", "1"]);
@@ -199,7 +199,7 @@ fn verify_names_damaged_objects_with_a_hint() {
 }
 
 #[test]
-fn a_loop_that_runs_is_not_taken_for_damaged() {
+fn verify_accepts_a_running_loop() {
     let scratch = Scratch::new();
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "0"], "echo words"));
     await_events(&scratch, "iteration_completed", 3);
@@ -230,7 +230,7 @@ fn exported(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn an_export_is_the_state_and_all_records_and_says_where_it_ends() {
+fn an_export_has_state_records_and_an_end_marker() {
     let scratch = with_history();
     let lines = exported(&good(&scratch, &["state", "export"]).stdout);
     let records = exported(&good(&scratch, &["events", "--json"]).stdout);
@@ -244,7 +244,7 @@ fn an_export_is_the_state_and_all_records_and_says_where_it_ends() {
 }
 
 #[test]
-fn an_export_overwrites_nothing_unless_told() {
+fn an_export_overwrites_only_with_force() {
     let scratch = with_history();
     let ran = good(&scratch, &["state", "export", "--output", "out.jsonl"]);
     assert!(ran.stdout.contains("records are in out.jsonl"));

@@ -1,4 +1,4 @@
-//! `tachikoma state set`: through the live runner, and without one on the files themselves.
+//! `tachikoma state set`, with and without a live runner.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ fn custom(scratch: &Scratch) -> Value {
 }
 
 #[test]
-fn without_a_runner_it_is_journalled_and_saved() {
+fn state_set_without_a_runner_is_journaled() {
     let scratch = with_history();
     let before = status(&scratch);
     done(
@@ -54,7 +54,7 @@ fn without_a_runner_it_is_journalled_and_saved() {
 
 /// Numbers survive being written and read again and again, to the last bit.
 #[test]
-fn numbers_stay_what_they_are_over_runs() {
+fn numbers_survive_state_set_and_new_runs() {
     let scratch = with_history();
     let numbers = "[0.1, 1e308, 5e-324, 9007199254740993, 18446744073709551615, 123456789.12345678, 1e21, 3.7e-44, 2.2250738585072014e-308, 0.30000000000000004, 31.245270191439438, 121.48791951161945]";
     done(&set(&scratch, "numbers", numbers), "numbers is set");
@@ -77,7 +77,7 @@ fn numbers_stay_what_they_are_over_runs() {
 }
 
 #[test]
-fn a_live_runner_writes_it_down_itself() {
+fn a_live_runner_records_state_set() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     done(&set(&scratch, "a", "[true]"), "a is set");
@@ -157,7 +157,7 @@ fn the_number_of_custom_keys_is_limited() {
 
 /// A crash stays known: a process that sets a value in between does not count as a runner.
 #[test]
-fn after_a_crash_the_next_run_still_learns_of_it() {
+fn state_set_after_a_crash_is_seen_by_the_next_run() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     kill(&scratch, live);

@@ -1,4 +1,4 @@
-//! `tachikoma state clear`: the loop is set aside, or everything goes, and never what is not ours.
+//! `tachikoma state clear`: archives the loop, or deletes all files of Tachikoma.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -45,7 +45,7 @@ fn a_loop_that_is_cleared_is_archived_and_the_next_run_begins_another() {
 
 /// One move brings an archived loop back.
 #[test]
-fn an_archived_loop_can_be_taken_up_again() {
+fn an_archived_loop_can_be_resumed() {
     let scratch = with_history();
     let old = status(&scratch);
     assert_eq!(tachikoma(&scratch).run(CLEAR).code(), Some(0));
@@ -55,7 +55,7 @@ fn an_archived_loop_can_be_taken_up_again() {
 }
 
 #[test]
-fn new_and_done_archive_the_loop_before_in_the_same_way() {
+fn new_loops_archive_the_previous_loop() {
     let scratch = with_history();
     let first = loops(&scratch).remove(0);
     let ran = tachikoma(&scratch).run(run(&["--new", "--quiet"], CLAIMS));
@@ -124,7 +124,7 @@ fn a_damaged_loop_can_be_cleared() {
 }
 
 #[test]
-fn a_live_runner_is_left_alone() {
+fn clear_and_purge_refuse_a_live_runner() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     for words in [&CLEAR[..], &PURGE] {
@@ -176,7 +176,7 @@ fn full() -> Scratch {
 }
 
 #[test]
-fn a_purge_leaves_nothing_of_ours() {
+fn a_purge_deletes_all_files_of_tachikoma() {
     let scratch = full();
     scratch.write("work.txt", "the work");
     let ran = tachikoma(&scratch).run(PURGE);
@@ -194,7 +194,7 @@ fn a_purge_leaves_nothing_of_ours() {
 }
 
 #[test]
-fn a_purge_leaves_all_that_is_not_ours() {
+fn a_purge_keeps_files_of_other_programs() {
     let scratch = full();
     let outside = scratch.home().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -265,7 +265,7 @@ fn an_unconfirmed_purge_does_nothing() {
 }
 
 #[test]
-fn a_terminal_is_asked() {
+fn clear_asks_at_a_terminal() {
     let scratch = with_history();
     for (words, question) in [
         (&CLEAR[..], "archive the loop of"),

@@ -1,4 +1,4 @@
-//! What the groups of the snapshot say is what happened, and the file is where the settings put it.
+//! The groups of the snapshot, and its location.
 
 use serde_json::{Value, json};
 use tachikoma_testkit::Scratch;
@@ -12,7 +12,7 @@ fn snapshot(scratch: &Scratch) -> Value {
 }
 
 #[test]
-fn a_loop_begins_at_nothing_and_core_says_what_the_launch_said() {
+fn a_new_loop_has_the_settings_of_its_launch() {
     let scratch = with_history();
     let opened = &events(&scratch, "segment_opened")[0]["state"];
     assert_eq!(opened["iteration"], 0);

@@ -1,4 +1,4 @@
-//! What the tests of the binary share: the binary itself, agents that are a line of shell, and a look at the journals.
+//! Helpers for tests of the binary: the binary, shell agents and journals.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! Only loops that the user started here go on: one that came with a clone or a copy does not.
+//! Only loops that the user started or adopted are resumed.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -30,7 +30,7 @@ fn has(scratch: &Scratch, name: &str) -> bool {
 }
 
 #[test]
-fn killed_loop_goes_on_without_a_question() {
+fn killed_loop_is_resumed_without_a_question() {
     let scratch = Scratch::new();
     let live = untrusting(&scratch).spawn(run(&[], "touch up; exec sleep 600"));
     await_until("the agent", SOON, || has(&scratch, "up"));

@@ -1,4 +1,4 @@
-//! What an agent gets in each turn: its prompt, the hand-off, its variables, an input of its own.
+//! What an agent gets in each turn: prompt, hand-off, variables, stdin.
 
 use std::fs;
 use std::io::Write as _;
@@ -149,7 +149,7 @@ fn a_reboot_hands_over_to_the_next_session() {
 }
 
 #[test]
-fn a_skip_gives_up_the_iteration_in_hand_and_goes_on() {
+fn a_skip_ends_the_current_iteration_and_continues() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &["--max-iterations", "1"]);
     assert_snapshot!(shown(&tachikoma(&scratch).run(["skip"])), @"
@@ -198,7 +198,7 @@ fn a_paused_loop_stays_paused_over_a_reboot() {
 }
 
 #[test]
-fn the_agent_knows_its_turn() {
+fn the_agent_gets_iteration_and_attempt_as_variables() {
     let scratch = Scratch::new();
     let script = "env | grep ^TACHIKOMA_ | sort > variables";
     let ran = as_configured(&scratch).run(run(&["--max-iterations", "2"], script));
@@ -216,7 +216,7 @@ fn the_agent_knows_its_turn() {
 }
 
 #[test]
-fn an_agent_that_lives_for_a_session_gets_no_numbers_of_a_turn() {
+fn a_long_lived_agent_gets_no_iteration_variables() {
     let turns = [
         says("one", 1_000),
         bash("env | grep ^TACHIKOMA_ | sort > variables", 1_000),
@@ -240,7 +240,7 @@ fn an_agent_that_lives_for_a_session_gets_no_numbers_of_a_turn() {
 
 // complaint_8
 #[test]
-fn the_agent_does_not_get_our_own_input() {
+fn the_agent_does_not_inherit_stdin() {
     let scratch = Scratch::new();
     let words = run(&["--max-iterations", "1"], "cat > got");
     let mut command = tachikoma(&scratch).command(words);
@@ -284,7 +284,7 @@ fn the_prompt_can_be_an_argument() {
 }
 
 #[test]
-fn the_agent_may_ask_but_not_command() {
+fn the_agent_may_read_the_status_but_not_command() {
     let scratch = Scratch::new();
     let binary = env!("CARGO_BIN_EXE_tachikoma");
     let script =
@@ -303,7 +303,7 @@ fn the_agent_may_ask_but_not_command() {
 }
 
 #[test]
-fn a_program_is_looked_for_in_the_path_that_the_agent_gets() {
+fn programs_are_found_in_the_path_of_the_agent() {
     let scratch = Scratch::new();
     scratch.write_script("own/bin/my-agent", format!("#!/bin/sh\n{CLAIMS}\n"));
     let bin = scratch.path().join("own/bin");

@@ -1,5 +1,4 @@
-//! An editor or a pager has the terminal of a loop for a while: keys go to it, and the loop gets the terminal back
-//! after any end of it.
+//! An editor or pager uses the terminal of a loop, and the loop gets the terminal back.
 
 use std::fs::{self, File};
 use std::io::Write as _;

@@ -62,7 +62,7 @@ fn in_loop(dir: &Path, part: &str) -> PathBuf {
 
 /// A loop that goes on with a damaged line or segment goes on with it under another key, too.
 #[test]
-fn a_damaged_journal_outlives_a_change_of_keys() {
+fn a_damaged_journal_survives_a_change_of_keys() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
@@ -97,7 +97,7 @@ fn a_damaged_journal_outlives_a_change_of_keys() {
 }
 
 #[test]
-fn a_damaged_journal_outlives_the_end_of_encryption() {
+fn a_damaged_journal_survives_when_encryption_is_turned_off() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
@@ -114,7 +114,7 @@ fn a_damaged_journal_outlives_the_end_of_encryption() {
 
 /// Damage in an archived loop, its transcripts and hand-offs does not affect the running loop.
 #[test]
-fn damage_in_an_archived_loop_outlives_a_change_of_keys() {
+fn damage_in_an_archived_loop_does_not_block_a_change_of_keys() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
@@ -156,7 +156,7 @@ fn damage_in_an_archived_loop_outlives_a_change_of_keys() {
 
 /// Files of an archived loop with a lost key.
 #[test]
-fn a_locked_archived_loop_refuses_no_other() {
+fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     let scratch = with_state(ENCRYPTED);
     run_up_to(&scratch, "2");
     let dir = loops(&scratch)[0].clone();
@@ -202,7 +202,7 @@ fn a_locked_archived_loop_refuses_no_other() {
 
 /// A locked loop is not damage that a restore may move away.
 #[test]
-fn a_restoration_is_refused_where_what_is_there_is_locked() {
+fn a_restore_is_refused_if_the_current_loop_cannot_be_decrypted() {
     let plain = with_state("");
     run_up_to(&plain, "1");
     let told = say(&plain, &["state", "backup"], 0);
@@ -233,7 +233,7 @@ fn encrypted_to(key: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_good_backup_comes_before_an_older_locked_one() {
+fn a_good_backup_is_preferred_to_an_older_one_without_its_key() {
     let scratch = with_state(&format!("{ENCRYPTED}max_backups = 0\n"));
     run_up_to(&scratch, "1");
     say(&scratch, &["state", "backup"], 0);
@@ -262,7 +262,7 @@ fn a_good_backup_comes_before_an_older_locked_one() {
 
 /// The state after a killed end of encryption with a lost key.
 #[test]
-fn a_backup_that_opens_stays_beside_one_of_its_name_that_does_not() {
+fn a_readable_backup_is_kept_beside_one_with_its_name_that_cannot_be_decrypted() {
     let scratch = with_state("");
     run_up_to(&scratch, "1");
     say(&scratch, &["state", "backup"], 0);
@@ -288,7 +288,7 @@ fn a_backup_that_opens_stays_beside_one_of_its_name_that_does_not() {
 
 /// The name of a file that grows is encrypted with it.
 #[test]
-fn a_transcript_in_the_place_of_another_is_refused() {
+fn a_transcript_that_was_swapped_with_another_is_rejected() {
     let scratch = with_state(ENCRYPTED);
     let script = "echo said in $TACHIKOMA_ITERATION; echo x >>work";
     let ran = tool(&scratch).run(words("2", script));

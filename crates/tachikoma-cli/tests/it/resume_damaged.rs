@@ -1,4 +1,4 @@
-//! A loop of which someone has deleted, cut, changed or exchanged a part: what is left is gone on from, and never lost.
+//! Resuming a loop with deleted, cut or changed files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,7 @@ fn a_directory_in_place_of_the_snapshot_does_not_stop_a_run() {
 }
 
 #[test]
-fn a_death_between_a_new_loop_and_the_archive_of_the_old_one_brings_nothing_back() {
+fn a_kill_between_new_loop_and_archive_does_not_revive_the_old_loop() {
     for has_snapshot in [true, false] {
         let scratch = with_history();
         let old = loops(&scratch).remove(0);

@@ -1,4 +1,4 @@
-//! What cuts a turn of a loop with OpenCode beside a dying server, and what is not shown of it.
+//! Interrupted turns with OpenCode, and secrets in messages.
 
 use std::fs;
 

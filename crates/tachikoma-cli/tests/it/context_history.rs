@@ -1,4 +1,4 @@
-//! What can be looked up about contexts and reboots, also while the loop runs and after a crash.
+//! `context` and `history`, also during a run and after a crash.
 
 use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, await_until, mask};
@@ -236,7 +236,7 @@ fn a_delayed_reboot_is_shown_as_pending() {
 }
 
 #[test]
-fn without_readings_there_is_a_history_but_no_curve() {
+fn without_context_readings_there_is_no_curve() {
     let scratch = Scratch::new();
     let empty = tachikoma(&scratch).run(["history"]);
     assert_eq!(empty.code(), Some(1), "{}", empty.snapshot());

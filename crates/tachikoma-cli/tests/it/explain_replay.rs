@@ -1,4 +1,4 @@
-//! `tachikoma explain` and `tachikoma replay`: what was decided and why, and what would have been. Both only read.
+//! `tachikoma explain` and `tachikoma replay`. Both only read.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -56,7 +56,7 @@ fn filled_twice(more: &str) -> Scratch {
 }
 
 #[test]
-fn a_loop_with_failures_and_waits_comes_out_the_same() {
+fn replay_reproduces_a_loop_with_failures_and_waits() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--delay", "20ms"], UPS_AND_DOWNS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -64,7 +64,7 @@ fn a_loop_with_failures_and_waits_comes_out_the_same() {
 }
 
 #[test]
-fn a_conversation_with_reboots_hand_offs_and_hooks_comes_out_the_same() {
+fn replay_reproduces_reboots_hand_offs_and_hooks() {
     let hooks = "[[hook]]\non = 'before_reboot'\ncommand = 'true'\n[[hook]]\non = 'after_reboot'\ncommand = 'exit 3'\n";
     for more in ["", hooks, "[reboot.triggers]\nafter_iterations = 1\n"] {
         comes_out_the_same(&filled_twice(more));
@@ -72,7 +72,7 @@ fn a_conversation_with_reboots_hand_offs_and_hooks_comes_out_the_same() {
 }
 
 #[test]
-fn commands_of_the_operator_come_out_the_same() {
+fn replay_reproduces_commands_of_the_operator() {
     let scratch = Scratch::new();
     let script = format!("[ $TACHIKOMA_ITERATION -lt 5 ] && {BUSY}; {CLAIMS}");
     let live = tachikoma(&scratch).spawn(run(&[], &script));
@@ -96,7 +96,7 @@ fn commands_of_the_operator_come_out_the_same() {
 }
 
 #[test]
-fn a_runner_that_was_killed_and_one_with_other_settings_come_out_the_same() {
+fn replay_reproduces_killed_runners_and_changed_settings() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &["--max-iterations", "7"]);
     kill(&scratch, live);
@@ -190,7 +190,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
 }
 
 #[test]
-fn another_redline_is_replayed() {
+fn replay_applies_another_redline() {
     let scratch = filled_twice("");
     let found = replay(&scratch, &["--set", "context_redline_percent=60"]);
     let first = &found["differences"][0];
@@ -252,7 +252,7 @@ fn another_redline_is_replayed() {
 }
 
 #[test]
-fn a_loop_that_has_not_ended_would_have_gone_on() {
+fn replay_of_a_running_loop_has_no_outcome() {
     let scratch = with_history();
     let found = replay(&scratch, &["--set", "max_iterations=0"]);
     assert_eq!(found["goes_on"], true, "{found:#}");
@@ -260,7 +260,7 @@ fn a_loop_that_has_not_ended_would_have_gone_on() {
 }
 
 #[test]
-fn a_setting_that_is_wrong_is_refused_and_one_without_effect_is_said() {
+fn replay_refuses_an_invalid_setting_and_names_one_without_effect() {
     let scratch = with_history();
     let said = |set: &str| shown(&tachikoma(&scratch).run(["replay", "--set", set]));
     assert_snapshot!(said("max_iteration=3"), @"
@@ -308,7 +308,7 @@ fn a_setting_that_is_wrong_is_refused_and_one_without_effect_is_said() {
 }
 
 #[test]
-fn a_live_loop_is_explained_without_its_lock() {
+fn explain_reads_a_running_loop_without_its_lock() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     let ran = tachikoma(&scratch).run(["explain"]);
@@ -331,7 +331,7 @@ fn a_live_loop_is_explained_without_its_lock() {
 }
 
 #[test]
-fn a_journal_that_is_cut_or_damaged_is_explained_as_far_as_it_reads() {
+fn explain_reads_a_damaged_journal_up_to_the_damage() {
     let scratch = Scratch::new();
     let ran = tachikoma(&scratch).run(run(&["--quiet"], UPS_AND_DOWNS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -375,7 +375,7 @@ fn a_journal_that_is_cut_or_damaged_is_explained_as_far_as_it_reads() {
 }
 
 #[test]
-fn an_archived_loop_is_found_by_its_name() {
+fn explain_finds_an_archived_loop_by_id() {
     let scratch = with_history();
     let old = status(&scratch)["loop_id"].as_str().unwrap().to_owned();
     let ran = tachikoma(&scratch).run(run(&["--quiet", "--new"], CLAIMS));
@@ -430,7 +430,7 @@ fn an_archived_loop_is_found_by_its_name() {
 }
 
 #[test]
-fn fresh_sessions_are_replayed_and_there_is_no_iteration_0() {
+fn replay_handles_fresh_sessions_and_explain_refuses_iteration_0() {
     let turns = [says("a", 30_000)];
     let scratch = stage(&scenario(turns), "");
     let live = claude(&scratch).spawn(["run", "--max-iterations", "1"]);
@@ -444,7 +444,7 @@ fn fresh_sessions_are_replayed_and_there_is_no_iteration_0() {
 }
 
 #[test]
-fn a_value_that_is_half_toml_is_not_taken_for_words() {
+fn replay_refuses_a_value_with_unclosed_quotes() {
     let scratch = Scratch::new();
     for broken in ["max_iterations=[1", "agent.name=\"demo", "agent={name"] {
         let ran = tachikoma(&scratch).run(["replay", "--set", broken]);

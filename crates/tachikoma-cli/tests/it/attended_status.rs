@@ -1,4 +1,4 @@
-//! What a person, a script or a bot is shown of an attended loop: enough to answer, and to know what waits.
+//! What status, hooks and notifications show of an attended loop.
 
 use std::io::Write as _;
 use std::process::Stdio;

@@ -1,10 +1,10 @@
-//! A night in a repository with a working user: failures, reboots and killed runners, and no file of the user is touched.
+//! A long run in a repository with an active user: failures, reboots and kills do not touch the user's files.
 
 use std::fs;
 
 use tachikoma_testkit::{Live, Scratch, await_until};
 
-use crate::keep_support::{dirty, git_hook, repository, snapshots, subjects};
+use crate::autocommit_support::{dirty, git_hook, repository, snapshots, subjects};
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{SOON, kill, run, status, tachikoma};
 
@@ -77,7 +77,7 @@ fn killed_or_over(scratch: &Scratch, live: &mut Live) -> bool {
 
 /// Complaint 19: at the end of a loop the user's stashes were gone, and everything that lay around was in a commit.
 #[test]
-fn complaint_19_a_night_leaves_all_that_is_the_users_as_it_was() {
+fn complaint_19_a_long_run_leaves_the_users_files_unchanged() {
     let scratch = in_use(
         "[reboot]\nmin_reboot_interval = '0s'\nmax_reboots_per_hour = 0\n[reboot.triggers]\nafter_iterations = 4\n",
     );
@@ -145,7 +145,7 @@ fn complaint_19_a_night_leaves_all_that_is_the_users_as_it_was() {
 
 /// Complaint 18: the agent cleaned up with `git clean` and `git reset`, and what was not committed was gone.
 #[test]
-fn complaint_18_what_an_agent_wipes_out_can_be_brought_back() {
+fn complaint_18_files_that_an_agent_deletes_can_be_restored() {
     let scratch = in_use("");
     let wipe =
         "[ $TACHIKOMA_ITERATION = 1 ] || { git reset --quiet --hard; git clean -qfdx -e .ralph; }";

@@ -4,7 +4,7 @@ use std::fs;
 
 use tachikoma_testkit::{Ran, Scratch};
 
-use crate::keep_support::{WORK, git_hook, repository, subjects};
+use crate::autocommit_support::{WORK, git_hook, repository, subjects};
 use crate::support::{run, status, tachikoma};
 
 /// Works, and keeps its prompt where no git sees it.
@@ -29,7 +29,7 @@ fn iterations(scratch: &Scratch, flags: &[&str], up_to: &str) -> Ran {
 }
 
 #[test]
-fn why_a_commit_was_refused_is_in_the_next_prompt() {
+fn the_reason_of_a_refused_commit_is_in_the_next_prompt() {
     let scratch = repository("");
     git_hook(
         &scratch,
@@ -45,7 +45,7 @@ fn why_a_commit_was_refused_is_in_the_next_prompt() {
 }
 
 #[test]
-fn a_conversation_that_goes_on_is_told_of_a_rollback_once() {
+fn a_rollback_is_announced_once_in_a_continued_conversation() {
     let scratch = repository("");
     iterations(&scratch, &[], "2");
     let ran = tachikoma(&scratch).run(["rollback", "2", "--yes"]);
@@ -58,7 +58,7 @@ fn a_conversation_that_goes_on_is_told_of_a_rollback_once() {
 }
 
 #[test]
-fn commits_that_were_switched_off_can_be_switched_on_again() {
+fn auto_commit_can_be_turned_on_again() {
     let scratch = repository("");
     iterations(&scratch, &["--no-auto-commit"], "1");
     iterations(&scratch, &[], "2");
@@ -75,7 +75,7 @@ fn commits_that_were_switched_off_can_be_switched_on_again() {
 }
 
 #[test]
-fn commits_on_no_branch_are_announced() {
+fn run_announces_commits_with_a_detached_head() {
     let scratch = repository("");
     let says = "has a detached HEAD";
     let ran = iterations(&scratch, &[], "1");

@@ -1,4 +1,4 @@
-//! Who asks: an agent while a question is open, a message, and a hook of the operator's.
+//! Who may answer and command: agents, notification commands, and hooks of the operator.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Hooks around loops, sessions and iterations, which are waited for, and hooks beside the loop, which are not.
+//! Blocking hooks of loops, sessions and iterations, and background hooks.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -112,7 +112,7 @@ fn custom_values_of_a_hook_are_kept() {
 }
 
 #[test]
-fn exit_125_of_any_frame_stops_the_loop_and_names_the_hook() {
+fn exit_125_of_any_blocking_hook_stops_the_loop() {
     for on in [
         "loop_start",
         "session_start",
@@ -171,7 +171,7 @@ fn other_failures_are_warnings_and_the_other_hooks_run() {
 }
 
 #[test]
-fn a_stop_acts_at_once_while_a_hook_runs_and_status_says_what_is_waited_for() {
+fn a_stop_acts_at_once_while_a_hook_runs_and_status_names_the_hook() {
     let scratch = Scratch::new();
     let long = seconds();
     let sleeps = format!("sleep {long}");
@@ -198,7 +198,7 @@ fn a_stop_acts_at_once_while_a_hook_runs_and_status_says_what_is_waited_for() {
 }
 
 #[test]
-fn a_skip_goes_on_without_the_hook_and_a_pause_waits_for_it() {
+fn skip_abandons_a_hook_and_pause_waits_for_it() {
     let scratch = Scratch::new();
     let long = seconds();
     let sleeps = format!("sleep {long}");
@@ -234,7 +234,7 @@ fn await_said(scratch: &Scratch, words: &str) {
 }
 
 #[test]
-fn a_frame_that_was_cut_by_kill_9_is_run_again() {
+fn blocking_hooks_interrupted_by_kill_9_run_again() {
     let scratch = Scratch::new();
     let once = "echo $TACHIKOMA_HOOK >> said; [ -e free ] || sleep 600";
     configure(
@@ -258,7 +258,7 @@ fn a_frame_that_was_cut_by_kill_9_is_run_again() {
 }
 
 #[test]
-fn hooks_at_the_end_that_were_cut_by_kill_9_are_run_again() {
+fn hooks_at_the_end_interrupted_by_kill_9_run_again() {
     let scratch = Scratch::new();
     let once = "echo $TACHIKOMA_HOOK >> said; [ -e free ] || sleep 600";
     configure(&scratch, &[hook("loop_end", once, "timeout = '0s'")]);
@@ -284,7 +284,7 @@ fn sigterm_gives_hooks_at_the_end_a_little_time() {
 }
 
 #[test]
-fn hooks_beside_the_loop_are_not_waited_for() {
+fn background_hooks_do_not_delay_the_loop() {
     let scratch = Scratch::new();
     let holds = "while [ ! -e claimed ]; do sleep 0.01; done; echo $TACHIKOMA_REASON >> said";
     configure(&scratch, &[hook("error", holds, "")]);
@@ -302,7 +302,7 @@ fn hooks_beside_the_loop_are_not_waited_for() {
 }
 
 #[test]
-fn a_hook_beside_the_loop_may_stop_it_and_the_last_one_is_told_too() {
+fn a_background_hook_may_stop_the_loop() {
     let scratch = Scratch::new();
     configure(
         &scratch,

@@ -1,4 +1,4 @@
-//! `state.enabled = false`: the loop works in full, and nothing of it is left.
+//! `state.enabled = false`: the loop works and leaves no files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use insta::assert_snapshot;
 use tachikoma_testkit::{Scratch, Tool, await_until};
 
-use crate::keep_support::{WORK, repository, snapshots, subjects};
+use crate::autocommit_support::{WORK, repository, snapshots, subjects};
 use crate::support::{BUSY, SOON, files, kill, loops, run, shown, status, tachikoma, with_history};
 
 const UNKEPT: &str = "[state]\nenabled = false\n";
@@ -167,7 +167,7 @@ fn temporary_state_of_a_killed_runner_can_be_purged() {
 }
 
 #[test]
-fn a_loop_that_is_kept_is_neither_resumed_nor_touched() {
+fn a_saved_loop_is_not_used_with_temporary_state() {
     let scratch = with_history();
     let kept = status(&scratch)["loop_id"].clone();
     let before = files(&scratch.path().join(".ralph"));

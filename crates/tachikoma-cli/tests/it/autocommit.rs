@@ -1,14 +1,14 @@
-//! The work of a loop in the user's repository: what is committed, when, and what is said of it.
+//! Commits of a loop in the user's repository: content, time and reports.
 
 use std::path::Path;
 
 use tachikoma_testkit::{Live, Scratch, await_until};
 
+use crate::autocommit_support::{
+    WORK, dirty, files_of, git_hook, recorded, repository, snapshots, subjects,
+};
 use crate::claude_support::{
     bash, claims, claude, prompts, run_claude, says, scenario, stage, wrap_agent,
-};
-use crate::keep_support::{
-    WORK, dirty, files_of, git_hook, recorded, repository, snapshots, subjects,
 };
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{BUSY, SOON, await_events, events, kill, run, status, tachikoma};
@@ -53,7 +53,7 @@ fn each_successful_iteration_is_committed() {
 }
 
 #[test]
-fn the_work_tree_before_each_iteration_is_kept() {
+fn a_snapshot_is_stored_before_each_iteration() {
     let scratch = repository("");
     // The second iteration changes nothing.
     let script = format!("[ $TACHIKOMA_ITERATION = 2 ] || {{ {WORK} }}");
@@ -84,7 +84,7 @@ fn work_of_a_failed_iteration_is_committed_with_the_next_success() {
 }
 
 #[test]
-fn a_failed_iteration_is_committed_where_that_is_wanted() {
+fn a_failed_iteration_is_committed_with_commit_on_failure() {
     let scratch = repository(
         "[git]\ncommit_on_failure = true\ncommit_message = 'wip({loop}) {iteration}/{session}: {status}, {context}'\n",
     );
@@ -158,7 +158,7 @@ fn work_cut_by_a_kill_is_committed_when_the_loop_stops_in_a_pause() {
 }
 
 #[test]
-fn failed_work_is_committed_when_the_loop_ends_well() {
+fn work_of_a_failed_iteration_is_committed_when_the_loop_completes() {
     let scratch = repository("");
     let script = format!("{WORK} exit 1");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], &script));
@@ -168,7 +168,7 @@ fn failed_work_is_committed_when_the_loop_ends_well() {
 }
 
 #[test]
-fn an_error_leaves_failed_work_where_it_is() {
+fn an_error_leaves_failed_work_uncommitted() {
     let scratch = repository("[stop_conditions]\nmax_consecutive_failures = 1\n");
     let script = format!("{WORK} exit 1");
     let ran = tachikoma(&scratch).run(run(&[], &script));
@@ -179,7 +179,7 @@ fn an_error_leaves_failed_work_where_it_is() {
 }
 
 #[test]
-fn the_work_is_committed_before_a_reboot_and_the_hand_off_stands_on_it() {
+fn work_is_committed_before_a_reboot_and_the_hand_off_names_the_commit() {
     let scratch = repository("");
     let script = format!("{WORK} [ $TACHIKOMA_ITERATION = 2 ] || {BUSY}");
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "2"], &script));
@@ -202,7 +202,7 @@ fn the_work_is_committed_before_a_reboot_and_the_hand_off_stands_on_it() {
 }
 
 #[test]
-fn the_whole_cycle_of_a_full_context_has_a_commit_of_its_own() {
+fn a_reboot_has_its_own_commit() {
     let turns = [
         bash("echo 1 > made", 30_000),
         says("full", 171_000),
@@ -351,7 +351,7 @@ fn a_hanging_git_hook_is_killed_at_its_timeout() {
 }
 
 #[test]
-fn skip_goes_on_without_the_commit() {
+fn skip_abandons_the_commit() {
     let (scratch, live, seconds) = hanging("", "10m");
     await_hook(&scratch);
     scratch.write(".git/fine", "");
@@ -410,7 +410,7 @@ fn changes_of_a_killed_iteration_belong_to_the_loop() {
 
 /// Complaint 19, in the small: changes of the user were swept into commits.
 #[test]
-fn complaint_19_what_the_user_does_in_between_stays_the_users() {
+fn complaint_19_changes_of_the_user_between_iterations_are_not_committed() {
     let scratch = repository("");
     scratch.write("mine", "committed\n");
     scratch.write(".gitignore", "local.conf\n");
@@ -443,7 +443,7 @@ fn complaint_19_what_the_user_does_in_between_stays_the_users() {
 }
 
 #[test]
-fn a_stop_that_does_not_wait_for_a_commit_still_tells_the_loops_work_from_the_users() {
+fn a_stop_without_a_commit_still_records_the_owner_of_changes() {
     let scratch = repository("");
     let script = format!("{WORK} [ $TACHIKOMA_ITERATION = 2 ] || {BUSY}");
     let live = tachikoma(&scratch).spawn(run(&[], &script));

@@ -1,11 +1,11 @@
-//! A git that does not answer: the loop waits for it, but not for long, and obeys meanwhile.
+//! A git that hangs: the loop waits for a limited time and obeys commands meanwhile.
 
 use std::time::{Duration, Instant};
 
 use tachikoma_testkit::{Scratch, Tool, await_until, processes_with};
 
+use crate::autocommit_support::{WORK, git_hook, path_with_git, repository, subjects};
 use crate::claude_support::{claude, says, scenario, stage};
-use crate::keep_support::{WORK, git_hook, path_with_git, repository, subjects};
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{SOON, await_events, events, run, status, tachikoma};
 
@@ -84,7 +84,7 @@ fn an_iteration_begins_without_its_snapshot_when_that_takes_too_long() {
 }
 
 #[test]
-fn the_first_iteration_waits_for_the_opening_look() {
+fn the_first_iteration_waits_for_the_first_survey() {
     let scratch = repository("");
     // Longer than an iteration waits for its snapshot.
     let begun = scratch.home().join("begun");

@@ -6,7 +6,7 @@ use tachikoma_testkit::Scratch;
 
 use crate::budgets::{overspending, run_with, short};
 use crate::claude_fault_support::{claude, with_scenario};
-use crate::hindsight::{comes_out_the_same, replay};
+use crate::explain_replay::{comes_out_the_same, replay};
 use crate::support::{CLAIMS, await_events, kill, run, shown, tachikoma};
 
 /// Claims completion three times, of which the gate believes the third.
@@ -86,7 +86,7 @@ fn a_false_claim_is_explained() {
 }
 
 #[test]
-fn a_claim_is_replayed_by_other_gates() {
+fn replay_applies_other_gates_to_a_claim() {
     let scratch = claimed_early();
     assert_eq!(ends(&scratch, "gate=[]"), (None, 0));
     assert_eq!(ends(&scratch, "stop_conditions.confirmations=2"), (None, 3));
@@ -121,7 +121,7 @@ fn a_claim_is_replayed_by_other_gates() {
 }
 
 #[test]
-fn scripts_objectives_and_a_runner_killed_over_a_gate_come_out_the_same() {
+fn replay_reproduces_scripts_objectives_and_a_kill_during_a_gate() {
     let scratch = Scratch::new();
     scratch.write("plan.md", "- [ ] a\n");
     scratch.write("ask.sh", "#!/bin/sh\necho words; exit 0\n");
@@ -197,7 +197,7 @@ fn replay_applies_a_budget_that_the_loop_did_not_have_at_the_end_of_a_turn() {
 }
 
 #[test]
-fn a_pattern_that_is_taken_away_or_added_is_replayed_as_far_as_it_is_known() {
+fn replay_applies_removed_patterns_and_names_added_ones() {
     let scratch = Scratch::new();
     let agent = "[ $TACHIKOMA_ITERATION -gt 1 ] && echo 'stuck: no disk'; true";
     let ran = tachikoma(&scratch)

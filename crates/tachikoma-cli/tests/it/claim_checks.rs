@@ -1,4 +1,4 @@
-//! What gates, stop scripts and objectives do around a claim: to the work tree, to the loop, and in its time.
+//! Gates, stop scripts and objectives around a claim of completion.
 
 use tachikoma_testkit::Scratch;
 
@@ -22,7 +22,7 @@ fn configured(text: &str) -> Scratch {
 }
 
 #[test]
-fn work_that_was_found_complete_is_complete_if_gates_prove_it() {
+fn a_claim_in_the_first_iteration_is_accepted_if_gates_pass() {
     let scratch = configured(&gate("proof", "exit 0", ""));
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], ONLY_CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -106,7 +106,7 @@ fn control_characters_in_gate_output_do_not_prevent_the_next_launch() {
 }
 
 #[test]
-fn time_that_is_over_ends_gates_and_the_next_run_judges_their_claim() {
+fn max_duration_ends_gates_and_the_next_run_checks_the_claim() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let limit = "[stop_conditions]\nmax_duration = '5s'\n";
@@ -164,7 +164,7 @@ fn a_gate_may_run_a_loop_of_its_own() {
 }
 
 #[test]
-fn scripts_that_cannot_be_asked_are_said_at_the_start() {
+fn stop_scripts_that_cannot_run_are_reported_at_the_start() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -193,7 +193,7 @@ fn scripts_that_cannot_be_asked_are_said_at_the_start() {
 }
 
 #[test]
-fn objectives_that_may_not_be_meant_so_are_said_before_the_first_iteration() {
+fn suspicious_objectives_are_reported_before_the_first_iteration() {
     for (plan, expected) in [
         ("no boxes\n", "there is no check box in the objectives, "),
         (

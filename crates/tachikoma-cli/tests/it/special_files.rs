@@ -1,5 +1,4 @@
-//! What a person or an agent may do to `.ralph` beyond deleting a file: pipes and links in the place of files, all of it
-//! deleted in the middle, a second runner that gets in.
+//! Pipes, links and missing files in `.ralph`.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, symlink};
@@ -36,7 +35,7 @@ fn check_goes_on(scratch: &Scratch, why: &str) {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_the_snapshot() {
+fn a_pipe_instead_of_the_snapshot_does_not_block() {
     let scratch = with_history();
     fs::remove_file(scratch.path().join(".ralph/state.json")).expect("it is ours");
     make_pipe(&scratch, ".ralph/state.json");
@@ -47,7 +46,7 @@ fn a_pipe_in_the_place_of_the_snapshot() {
 }
 
 #[test]
-fn a_link_in_the_place_of_the_snapshot() {
+fn a_link_instead_of_the_snapshot_is_not_followed() {
     let scratch = with_history();
     let snapshot = scratch.path().join(".ralph/state.json");
     let elsewhere = scratch.home().join("elsewhere.json");
@@ -60,7 +59,7 @@ fn a_link_in_the_place_of_the_snapshot() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_the_lock() {
+fn a_pipe_instead_of_the_lock_does_not_block() {
     let scratch = with_history();
     fs::remove_file(scratch.path().join(".ralph/lock")).expect("it is ours");
     make_pipe(&scratch, ".ralph/lock");
@@ -76,7 +75,7 @@ fn a_pipe_in_the_place_of_the_lock() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_the_journal() {
+fn a_pipe_instead_of_the_journal_does_not_block() {
     let scratch = with_history();
     let journal = crate::support::journal(&scratch);
     let kept = fs::read(&journal).expect("it is ours");
@@ -95,7 +94,7 @@ fn a_pipe_in_the_place_of_the_journal() {
 /// What an agent deletes in a long iteration is back long before its end: its runner may be killed in between.
 // complaint_12
 #[test]
-fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
+fn a_kill_after_all_files_were_deleted_loses_nothing() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",
@@ -127,7 +126,7 @@ fn a_kill_after_everything_was_deleted_in_a_long_iteration_costs_nothing() {
 
 /// The first runner is held while someone deletes everything and starts a second one.
 #[test]
-fn two_runners_after_everything_was_deleted() {
+fn a_second_runner_is_refused_after_all_files_were_deleted() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",

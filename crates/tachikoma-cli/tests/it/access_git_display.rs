@@ -1,13 +1,13 @@
-//! What git is asked for in a shell of the operator's: nothing that the repository names is run to show it, and no secret is handed on.
+//! Commands that show git data run no program named by the repository and pass no secret to git.
 
 use std::fs;
 
 use tachikoma_testkit::Scratch;
 
 use crate::access_secrets::{CANARY, assert_clean, spy};
+use crate::autocommit_support::path_with_git;
 use crate::cloud_support::{Server, settings};
 use crate::git_support::{repository, run_iterations};
-use crate::keep_support::path_with_git;
 use crate::live_pty::Terminal;
 use crate::support::tachikoma;
 

@@ -1,4 +1,4 @@
-//! What `run` says where it finds a loop: it resumes it, falls back to what is left of it, or refuses.
+//! Messages of `run` about an existing loop: resumed, recovered or refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn all_records(ran: &Ran) -> Vec<Value> {
 }
 
 #[test]
-fn resuming_is_said_beside_the_records() {
+fn run_reports_the_resumed_loop() {
     let scratch = Scratch::new();
     kill(&scratch, start_busy(&scratch, &["--max-iterations", "1"]));
     let ran = tachikoma(&scratch).run(["run", "--json", "--", "true"]);
@@ -105,7 +105,7 @@ fn a_damaged_snapshot_is_replaced_by_the_journal() {
 }
 
 #[test]
-fn damage_before_the_snapshot_is_fallen_back_from() {
+fn damage_before_the_snapshot_is_tolerated() {
     let scratch = with_history();
     damage(&journal(&scratch), "{\"seq\":2,", "{\"sez\":2,");
     let ran = tachikoma(&scratch).run(ONE_MORE);
@@ -357,7 +357,7 @@ fn of_format_1() -> Scratch {
 }
 
 #[test]
-fn a_loop_of_an_earlier_version_goes_on() {
+fn a_loop_of_an_earlier_version_is_resumed() {
     let scratch = of_format_1();
     let words = ["run", "--max-iterations", "15"];
     let ran = tachikoma(&scratch).run(words);

@@ -1,4 +1,4 @@
-//! Restoring what was hurt, interrupted or led another life in between: nothing is mixed, and nothing is lost.
+//! Restoring damaged, interrupted or concurrent backups mixes and loses nothing.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -176,7 +176,7 @@ fn a_backup_with_a_missing_line_end_restores_an_undamaged_loop() {
 }
 
 #[test]
-fn the_journal_in_a_backup_stays_where_earlier_segments_are_missing() {
+fn a_backup_is_restored_without_its_earlier_segments() {
     let scratch = with_history();
     let taken = back_up(&scratch);
     restore(&scratch, &taken);
@@ -200,7 +200,7 @@ fn the_journal_in_a_backup_stays_where_earlier_segments_are_missing() {
 
 /// Where two directories cannot be exchanged, there is a moment in which the loop is in none of its places.
 #[test]
-fn a_loop_that_was_moved_away_is_put_back() {
+fn a_loop_in_quarantine_is_put_back_by_a_restore() {
     let scratch = with_history();
     let before = status(&scratch);
     let dir = loops(&scratch)[0].clone();
@@ -238,7 +238,7 @@ fn a_loop_that_was_moved_away_is_put_back() {
 }
 
 #[test]
-fn a_restoration_is_not_undone_by_the_next_one() {
+fn a_restore_is_not_undone_by_the_next_one() {
     let scratch = with_history();
     say(&scratch, &["state", "set", "plan", "7"], 0);
     back_up(&scratch);

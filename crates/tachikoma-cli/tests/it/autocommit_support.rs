@@ -1,4 +1,4 @@
-//! A repository in which a loop runs, and what the tests ask of it.
+//! A repository for a loop, and helpers to inspect it.
 
 use std::ffi::OsString;
 use std::path::Path;
