@@ -5,7 +5,7 @@ use tachikoma_testkit::{Scratch, await_until};
 
 use crate::support::{BUSY, CLAIMS, SOON, await_events, events, run, tachikoma};
 
-/// What was refused, in order.
+/// Returns the refused requests in the journal, in order.
 pub(crate) fn refused(scratch: &Scratch) -> Vec<String> {
     let incidents = events(scratch, "incident");
     let refused = incidents.iter().filter(|it| it["kind"] == "access_refused");
@@ -136,7 +136,7 @@ fn a_nested_loop_obeys_the_process_that_started_it() {
     assert_eq!(live.wait(SOON).code(), Some(5));
 }
 
-/// Connects to a socket many times over, and says nothing.
+/// Opens many connections to a socket and sends nothing.
 const CROWDS: &str = "#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>

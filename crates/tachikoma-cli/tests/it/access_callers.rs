@@ -120,7 +120,7 @@ fn a_hook_that_stops_the_loop_runs_to_its_end() {
 fn a_background_hook_stops_the_loop_at_once_and_runs_to_its_end() {
     for words in ["stop", "stop --now"] {
         let scratch = Scratch::new();
-        // It goes on only when its wish is in the journal, and has something left to do then.
+        // The hook continues only after its request is in the journal.
         let stops = format!(
             "{BIN} {words} > said; until grep -q '\"type\":\"stop' .ralph/loops/*/journal-0001.jsonl; do sleep 0.01; done; sleep 0.3; echo all of it > heard"
         );

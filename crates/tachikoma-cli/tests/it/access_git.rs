@@ -11,12 +11,12 @@ use crate::git_support::repository;
 use crate::live_support::{BIN, await_nobody, obey, seconds};
 use crate::support::{CLAIMS, SOON, events, run, tachikoma};
 
-/// A program beside the work tree, which the agent has put there.
+/// Creates a program outside of the work tree, as an agent could.
 fn planted(scratch: &Scratch, name: &str, script: &str) -> PathBuf {
     scratch.write_script(scratch.home().join(name), format!("#!/bin/sh\n{script}\n"))
 }
 
-/// The words of an agent that has git run a program at each commit, and works.
+/// The command line of an agent that makes git run a program at each commit.
 fn hooks_git(program: &std::path::Path) -> String {
     format!(
         "cp {} .git/hooks/pre-commit; echo more >> work",
@@ -24,7 +24,7 @@ fn hooks_git(program: &std::path::Path) -> String {
     )
 }
 
-/// Asks the loop from inside of git; `said` has what came of it.
+/// A script that sends a command to the loop from inside of git and writes the answer to `said`.
 fn asks(words: &str, said: &str) -> String {
     format!("{BIN} {words} >> \"$HOME/{said}\" 2>&1; echo \"{words}: $?\" >> \"$HOME/{said}\"")
 }
@@ -33,7 +33,7 @@ fn asks(words: &str, said: &str) -> String {
 fn a_git_hook_cannot_command_the_loop_and_its_processes_end_with_the_run() {
     let scratch = repository();
     let long = seconds();
-    // Out of the session, out of the family, and without a variable to be known by.
+    // In a new session, reparented, and without variables that identify it.
     let left = planted(
         &scratch,
         "left",

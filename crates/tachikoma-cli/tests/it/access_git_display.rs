@@ -11,7 +11,7 @@ use crate::git_support::{repository, run_iterations};
 use crate::live_pty::Terminal;
 use crate::support::tachikoma;
 
-/// A program that shows what it is given, and that it ran.
+/// A program that records its arguments and that it ran.
 fn planted(scratch: &Scratch, name: &str) -> String {
     let path = scratch.home().join(name);
     let script = format!("#!/bin/sh\ntouch {0}.ran; cat \"$@\"\n", path.display());
@@ -48,7 +48,7 @@ fn diff_does_not_run_programs_of_the_repository() {
         "{}",
         shown.snapshot()
     );
-    // The operator's own is used, where there is a terminal.
+    // The operator's own pager is used on a terminal.
     let own = planted(&scratch, "own");
     let global = scratch.home().join("gitconfig");
     fs::write(&global, format!("[core]\n\tpager = {own}\n")).unwrap();
@@ -57,7 +57,7 @@ fn diff_does_not_run_programs_of_the_repository() {
     terminal.await_text("as committed");
     assert_eq!(terminal.wait(), Some(0));
     assert_eq!(ran(&scratch), ["own.ran"]);
-    // Programs that ran during the rollback have shown nothing.
+    // No program of the repository ran during the rollback.
     fs::remove_file(format!("{own}.ran")).unwrap();
     let mut terminal = Terminal::start(&tool, &["rollback", "1", "--yes"], 80);
     terminal.await_text("1 file changed");
@@ -117,7 +117,7 @@ fn git_does_not_fetch_missing_objects() {
 fn commands_that_run_git_hand_it_no_secret() {
     let scratch = repository();
     run_iterations(&scratch, &["echo 1 > tracked"]);
-    // With copies elsewhere a backup has a bundle of the repository.
+    // A backup for upload contains a bundle of the repository.
     let server = Server::start();
     let notify = "[[notify]]\nto = 'webhook'\nurl_env = 'MY_HOOK'\nsecret_env = 'MY_KEY'\n";
     scratch.write("tachikoma.toml", settings(&server.url(), notify));
@@ -139,7 +139,7 @@ fn commands_that_run_git_hand_it_no_secret() {
         &["diff", "1"][..],
         &["state", "backup"],
         &["state", "restore", "--yes"],
-        // The last one: the configuration came later, and goes with it.
+        // The purge comes last, because it deletes the configuration.
         &["rollback", "1", "--yes"],
     ] {
         let who = words[..words.len().min(2)].join("-");

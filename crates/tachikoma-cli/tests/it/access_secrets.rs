@@ -12,7 +12,7 @@ use crate::support::{CLAIMS, run, tachikoma};
 
 pub const CANARY: &str = "canary-4711";
 
-/// A program that writes down its environment and all that it can read of those above it.
+/// A program that records its environment and all it can read of its ancestors.
 pub fn spy(scratch: &Scratch) -> String {
     let script = "#!/bin/sh\n{ env; p=$$\nwhile [ \"$p\" -gt 1 ]; do echo \"[$p]\"; tr '\\0' '\\n' < /proc/$p/environ\n\
         p=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$p/status); done; } >> \"$(dirname \"$0\")/found.$1\" 2>&1\n";

@@ -33,7 +33,7 @@ fn agents_cannot_stop_or_replace_the_shared_server() {
     let bed = Bed::new(&json!({}), "");
     let mut up = bed.up();
     let before = bed.await_ready(1);
-    // Also without the variables that it would be known by, and out of the family.
+    // Also without the variables that identify it, and reparented.
     let asks = format!(
         "{BIN} opencode stop; echo $? >> answers; {BIN} opencode restart; echo $? >> answers; \
          (setsid env -u TACHIKOMA_LOOP_ID -u TACHIKOMA_INSIDE {BIN} opencode stop; echo $? >> answers) & wait; {CLAIMS}"

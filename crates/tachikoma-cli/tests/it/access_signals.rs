@@ -13,7 +13,7 @@ use crate::live_support::{
 };
 use crate::support::{CLAIMS, run, tachikoma};
 
-/// The runner, as its agent sees it: the parent of the parent of the guard.
+/// Finds the runner from the agent: the parent of the guard's parent.
 const RUNNER: &str =
     "above() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; runner=$(above $(above $PPID))";
 
@@ -35,7 +35,7 @@ fn reloads(tool: &tachikoma_testkit::Tool<'_>) -> usize {
     events.iter().filter(of).count()
 }
 
-/// A hang-up is refused because its sender is unknown.
+/// A SIGHUP is refused because its sender is unknown.
 fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
     await_until("it is recorded", SOON, || {
         events(tool).iter().any(|record| {
@@ -48,7 +48,7 @@ fn await_refusal_in_doubt(tool: &tachikoma_testkit::Tool<'_>) {
 #[test]
 fn signals_of_the_agent_do_not_end_the_loop() {
     let scratch = Scratch::new();
-    // One after the other: signals that wait together have no order. The journal has this script, too.
+    // Sent one at a time, because pending signals have no order.
     let signals = "n=0; for s in TERM INT INT INT HUP TSTP; do kill -s $s $runner; n=$((n+1)); \
          until [ $(grep -c access_refuse[d] .ralph/loops/*/journal-0001.jsonl) = $n ]; do sleep 0.01; done; done";
     let script = format!("{RUNNER}; {signals}; {CLAIMS}");
@@ -128,7 +128,7 @@ int main(int count, char **words) {
 
 #[test]
 fn signals_with_a_forgeable_sender_are_refused() {
-    // One after the other: signals that wait together have no order.
+    // Sent one at a time, because pending signals have no order.
     let pokes = "n=0; for s in 1 2 15; do for how in p q; do ./pokes $runner $s $how & n=$((n+1)); \
          until [ $(grep -c access_refuse[d] .ralph/loops/*/journal-0001.jsonl) = $n ]; do sleep 0.01; done; done; done";
     let scratch = with_agent(&format!("{RUNNER}; {pokes}; {UP} {UNTIL_GO}"));

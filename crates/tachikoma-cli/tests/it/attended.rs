@@ -19,7 +19,7 @@ fn kill(live: Live) {
     live.wait(SOON);
 }
 
-/// What happened between the loop and its operator, in order.
+/// Returns the questions, answers and requests in the journal, in order.
 fn operator(tool: &Tool<'_>) -> Vec<Value> {
     let events = events(tool)
         .into_iter()

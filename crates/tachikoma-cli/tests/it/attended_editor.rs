@@ -13,7 +13,7 @@ use crate::live_support::{
     BIN, SOON, await_status, is_alive, obey, state_of, status, tool, with_agent,
 };
 
-/// Says who it is, notes what is pressed, and ends when it may.
+/// An editor script that prints its name, records keys, and exits when a file exists.
 const EDITOR: &str = "#!/bin/sh
 trap 'touch interrupted' INT
 echo $$ >editor.tmp; mv editor.tmp editor
@@ -31,7 +31,7 @@ read line <close
 echo 'only this once' >>\"$1\"
 ";
 
-/// A loop that asks, with an editor open.
+/// Starts a loop that asks a question, with an editor open.
 fn editing(scratch: &Scratch) -> (Tool<'_>, Terminal, u32) {
     editing_with(scratch, EDITOR)
 }
@@ -46,7 +46,7 @@ fn editing_with<'a>(scratch: &'a Scratch, script: &str) -> (Tool<'a>, Terminal, 
     let path = scratch.path().join("editor");
     await_until("the editor is open", SOON, || path.exists());
     let editor = scratch.read("editor").trim().parse().unwrap();
-    // It runs before it has the terminal.
+    // The editor starts before it has the terminal.
     await_until("keys are the editor's", SOON, || {
         terminal.has_in_front(editor)
     });
@@ -87,7 +87,7 @@ fn the_loop_gets_the_terminal_back_from_a_killed_editor() {
     terminal.answer(b'c');
     terminal.await_text("question 2: iteration 1 is over");
     assert_eq!(scratch.read("prompts"), "work\n");
-    // Who is interrupted now is the loop.
+    // Ctrl-C now reaches the loop.
     await_until("keys are read", SOON, || terminal.gives_keys());
     terminal.press(CTRL_C);
     assert!(!terminal.keeps_giving_keys());
@@ -115,7 +115,7 @@ fn ctrl_z_in_an_editor_stops_the_loop_too_and_both_continue() {
     });
     terminal.signal(Signal::CONT);
     await_until("the editor goes on", SOON, || state_of(editor) != Some('T'));
-    // Open for both, so that the editor may open its end at any time, or not at all.
+    // Opened for reading and writing, so that opening does not block.
     let gate = scratch.path().join("close");
     let mut gate = File::options().read(true).write(true).open(gate).unwrap();
     gate.write_all(b"\n").unwrap();
@@ -154,7 +154,7 @@ fn a_third_ctrl_c_restores_the_terminal() {
     terminal.press(CTRL_C);
     let hook = scratch.path().join("hook0");
     await_until("the hook at the end hangs", SOON, || hook.exists());
-    // Two presses at once may be one signal.
+    // Two presses at once may be merged into one signal.
     await_until("the program ends", SOON, || {
         terminal.press(CTRL_C);
         terminal.has_ended()
@@ -164,7 +164,7 @@ fn a_third_ctrl_c_restores_the_terminal() {
     assert_eq!(code, Some(130), "{screen:#?}");
 }
 
-/// The operator is writing: the question waits for the text.
+/// While the operator edits, the timeout of the question does not apply.
 #[test]
 fn a_question_waits_for_a_prompt_that_is_being_edited() {
     let scratch = with_agent("cat >>prompts");
@@ -192,7 +192,7 @@ fn a_question_waits_for_a_prompt_that_is_being_edited() {
     assert_eq!(terminal.end().0, Some(5));
 }
 
-/// Another client has answered meanwhile.
+/// Another client answers while the operator edits.
 #[test]
 fn a_late_edit_is_kept_for_the_next_question() {
     let scratch = with_agent("cat >>prompts");
@@ -208,7 +208,7 @@ fn a_late_edit_is_kept_for_the_next_question() {
     assert_eq!(draft, "work\nonly this once\n");
     terminal.answer(b'e');
     terminal.await_text("question 3: iteration 2 is over");
-    // The editor has added its line to what was kept.
+    // The editor appended its line to the saved draft.
     assert_eq!(
         scratch.read("prompts"),
         "work\nwork\nonly this once\nonly this once\n"
@@ -217,7 +217,7 @@ fn a_late_edit_is_kept_for_the_next_question() {
     assert_eq!(terminal.end().0, Some(5));
 }
 
-/// Leaves a server behind that asks the loop, and goes on.
+/// An editor that starts a background server, which sends requests to the loop.
 const LEAVES: &str = "#!/bin/sh
 (setsid sh server.sh >/dev/null 2>&1 </dev/null &)
 while [ ! -e serving ]; do sleep 0.02; done

@@ -116,7 +116,7 @@ fn a_failing_filter_leaves_the_work_tree_unchanged() {
     assert_eq!(live.wait(SOON).code(), Some(5));
 }
 
-/// Begins a rollback, and kills the runner in the middle of it.
+/// Starts a rollback and kills the runner during it.
 fn killed_half_way(ground: &Ground) -> Tool<'_> {
     let (tool, live) = ground.begin();
     ground.set("s-hangs");
@@ -164,7 +164,7 @@ fn a_rollback_that_can_be_neither_finished_nor_undone_ends_the_loop() {
     ground.set("s-hangs");
     obey(&tool, &["answer", "rollback"]);
     ground.reached();
-    // In the place of a file that has to be put back.
+    // A directory at the path of a file that has to be restored.
     let place = ground.scratch.path().join("z");
     let _ = fs::remove_file(&place);
     fs::create_dir(&place).unwrap();
@@ -186,21 +186,21 @@ fn a_rollback_that_can_be_neither_finished_nor_undone_ends_the_loop() {
 
 #[test]
 fn a_stop_is_obeyed_while_a_filter_sleeps() {
-    // In the look, in the plan, and in the middle of it.
+    // During the survey, the planning and the checkout.
     for hangs in ["c-hangs", "p-hangs", "s-hangs"] {
         let ground = Ground::new();
         let (tool, live) = ground.begin();
         if hangs == "p-hangs" {
-            // The planning step sees it first.
+            // The planning step runs the filter first.
             let leaves = ["config", "filter.odd.clean", "echo late >late; cat"];
             ground.scratch.git(&leaves);
         }
-        // So that there is something to look into.
+        // A change, so that the survey runs the filter.
         ground.scratch.write("z", "spoilt again\n");
         ground.set(hangs);
         obey(&tool, &["answer", "rollback"]);
         ground.reached();
-        // The look at the end of the run is not what is asked for here.
+        // The survey at the end of the run is not part of this test.
         ground.unset(hangs);
         obey(&tool, &["stop"]);
         let ran = live.wait(SOON);

@@ -29,7 +29,7 @@ fn ground() -> Scratch {
     scratch
 }
 
-/// What is in the journal, as far as it is written.
+/// Returns the complete records of the journal so far.
 fn journal(scratch: &Scratch) -> Vec<Value> {
     let loops = scratch.path().join(".ralph/loops");
     let mut found: Vec<PathBuf> = fs::read_dir(loops)
@@ -45,7 +45,7 @@ fn journal(scratch: &Scratch) -> Vec<Value> {
     lines.flat_map(records).collect()
 }
 
-/// The question that is open, if one is.
+/// Returns the open question, if there is one.
 fn open(records: &[Value]) -> Option<Value> {
     let said = records.iter().rev().map(|record| &record["event"]);
     let last = said
@@ -54,7 +54,7 @@ fn open(records: &[Value]) -> Option<Value> {
     (last["what"] == "asked").then(|| last.clone())
 }
 
-/// What this operator answers.
+/// Returns this operator's answer to a question.
 fn answer(scratch: &Scratch, question: &Value) -> &'static str {
     let offers = |choice: &str| {
         let choices = question["choices"].as_array().unwrap();
@@ -75,7 +75,7 @@ fn answer(scratch: &Scratch, question: &Value) -> &'static str {
     }
 }
 
-/// Lives until the loop ends or the record of a number is written. Returns whether the loop ended by itself.
+/// Runs until the loop ends or a given record is written. Returns whether the loop ended by itself.
 fn live(scratch: &Scratch, tool: &Tool<'_>, runner: Live, kill_at: usize) -> bool {
     let mut runner = Some(runner);
     let mut answered = 0;
@@ -137,10 +137,10 @@ fn a_runner_is_killed_at_each_record_around_questions_and_the_loop_goes_on() {
         assert!(!live(&scratch, &tool, tool.spawn(RUN), kill_at));
         let begun = journal(&scratch);
         if begun.last().unwrap()["event"]["type"] == "stopped" {
-            // It was too late.
+            // The loop ended before the kill.
             continue;
         }
-        // What was to be run is recorded with the start.
+        // The arguments are recorded at the first start.
         let words = match begun.iter().any(|it| it["event"]["type"] == "started") {
             true => vec!["run"],
             false => RUN.to_vec(),

@@ -10,13 +10,13 @@ use crate::attended_support::{ATTENDED, CALLED_OFF, await_question, repository, 
 use crate::autocommit_support::path_with_git;
 use crate::live_support::{SOON, await_status, obey, status, tool};
 
-/// Git is about to change the work tree.
+/// Git arguments when git is about to change the work tree.
 const CHANGES: &str = "*--dry-run*) ;; *read-tree*-m*-u*)";
 
-/// The same, with one file that is back already.
+/// The same, after one file was restored.
 const HALF_WAY: &str = "*--dry-run*) ;; *read-tree*-m*-u*";
 
-/// It is about to keep what the work tree was.
+/// Git arguments when git is about to store the current work tree.
 const KEEPS: &str = "*update-ref*before-rollback*)";
 
 /// A repository with an agent that damages two files and prints its prompt.
@@ -28,7 +28,7 @@ fn spoilt() -> Scratch {
     })
 }
 
-/// The binary, with a git that hangs at some moment until it may go on.
+/// Returns the binary with a git that hangs at a given command until a file exists.
 fn slow<'a>(scratch: &'a Scratch, moment: &str) -> Tool<'a> {
     let home = scratch.home();
     let (hangs, go) = (home.join("hangs"), home.join("go"));
@@ -44,7 +44,7 @@ fn slow<'a>(scratch: &'a Scratch, moment: &str) -> Tool<'a> {
     tool(scratch).env("PATH", path_with_git(scratch, &script))
 }
 
-/// Begins a loop, and has its first iteration rolled back, up to where git hangs.
+/// Starts a loop and rolls its first iteration back, until git hangs.
 fn rolling<'a>(scratch: &'a Scratch, moment: &str) -> (Tool<'a>, Live) {
     let tool = slow(scratch, moment);
     let live = tool.spawn(ATTENDED);

@@ -9,10 +9,10 @@ use crate::live_support::{await_status, events};
 pub(crate) const ATTENDED: [&str; 7] =
     ["run", "--attended", "--delay", "0s", "--", "sh", "agent.sh"];
 
-/// What is said of a rollback that a stop ended.
+/// Error message of a rollback that a stop interrupted.
 pub(crate) const CALLED_OFF: &str = "it was canceled, and nothing was changed";
 
-/// Returns a repository with a prompt and an agent that runs `script`; what else is to be committed is written by `more`.
+/// Returns a repository with a prompt and an agent that runs `script`. `more` writes further files to commit.
 pub(crate) fn repository(script: &str, more: impl FnOnce(&Scratch)) -> Scratch {
     let scratch = Scratch::with_git();
     scratch.write("prompt.md", "work\n");
@@ -23,14 +23,14 @@ pub(crate) fn repository(script: &str, more: impl FnOnce(&Scratch)) -> Scratch {
     scratch
 }
 
-/// Waits for the question of a number.
+/// Waits until a question with the given number is open.
 #[track_caller]
 pub(crate) fn await_question(tool: &Tool<'_>, id: u32) -> Value {
     let asked = await_status(tool, "asked", |status| status["question"]["id"] == id);
     asked["question"].clone()
 }
 
-/// What was said of rollbacks: the errors.
+/// Returns the errors of rollbacks in the journal.
 pub(crate) fn rolled_back(tool: &Tool<'_>) -> Vec<Value> {
     let records = events(tool).into_iter();
     let records = records.map(|record| record["event"].clone());

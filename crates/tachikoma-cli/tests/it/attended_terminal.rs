@@ -19,7 +19,7 @@ fn only_the_keys_of_a_question_answer_it() {
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
     terminal.await_text("question 1: iteration 1 is about to begin");
     terminal.await_text("  c continue · r reboot · e edit · p pause · q stop; pause in ");
-    // Not a key of this question, keys that send more than one byte, and the end of a line.
+    // A key that is not offered, keys that send several bytes, and a newline.
     for wrong in ["y", "\u{1b}[C", "cc", "\n", "\u{4}"] {
         let before = terminal.raw().matches("not a valid key").count();
         await_until("keys are read", SOON, || terminal.gives_keys());
@@ -72,7 +72,7 @@ fn keys_pressed_before_a_question_do_not_answer_it() {
     terminal.type_in("c");
     go(&scratch, 1);
     await_until("keys are read", SOON, || terminal.gives_keys());
-    // The next one is the first that counts.
+    // Only the next key counts.
     terminal.press(b'p');
     await_status(&tool, "paused", |status| status["state"] == "paused");
     obey(&tool, &["stop"]);
@@ -159,7 +159,7 @@ fn without_a_terminal_nothing_is_read() {
     stdin.write_all(b"c\ny\ncontinue\n").unwrap();
     drop(stdin);
     await_question(&tool, 1);
-    // A runner that read it would have gone on by the time that it has answered this.
+    // If the runner had read stdin, it would have continued before it answers this.
     assert_eq!(status(&tool)["question"]["id"], 1);
     assert!(!scratch.path().join("up1").exists());
     obey(&tool, &["stop"]);

@@ -356,7 +356,7 @@ fn skip_abandons_the_commit() {
     await_hook(&scratch);
     scratch.write(".git/fine", "");
     assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
-    // The next iteration is not waited for, and its commit takes both.
+    // The commit of the next iteration contains both changes.
     await_events(&scratch, "wait_started", 1);
     await_nobody(&seconds);
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new1", "new2"]);
@@ -391,7 +391,7 @@ fn changes_of_a_killed_iteration_belong_to_the_loop() {
     await_until("the agent has worked", SOON, || new.exists());
     await_events(&scratch, "agent_launched", 1);
     kill(&scratch, live);
-    // What the user does before the next run is not the loop's.
+    // Changes of the user before the next run do not belong to the loop.
     let lock = scratch.path().join(".ralph/lock");
     await_until("a later stamp", SOON, || {
         let users = scratch.write("users", "the user's\n");
@@ -408,7 +408,7 @@ fn changes_of_a_killed_iteration_belong_to_the_loop() {
     assert_eq!(before, "0\n", "before its first attempt");
 }
 
-/// Complaint 19, in the small: changes of the user were swept into commits.
+/// Complaint 19: changes of the user were committed by the loop.
 #[test]
 fn complaint_19_changes_of_the_user_between_iterations_are_not_committed() {
     let scratch = repository("");
@@ -417,7 +417,7 @@ fn complaint_19_changes_of_the_user_between_iterations_are_not_committed() {
     scratch.git(&["add", "mine", ".gitignore"]);
     scratch.git(&["commit", "--quiet", "-m", "mine"]);
     scratch.write("local.conf", "a password\n");
-    // While the loop waits, and while it does not run.
+    // Changes of the user during a wait and between two runs.
     let live = tachikoma(&scratch).spawn(run(&["--delay", "10m"], WORK));
     await_events(&scratch, "wait_started", 1);
     scratch.write("mine", "edited in a wait\n");
@@ -428,7 +428,7 @@ fn complaint_19_changes_of_the_user_between_iterations_are_not_committed() {
     assert_eq!(live.wait(SOON).code(), Some(5));
     assert_eq!(files_of(&scratch, "HEAD"), ["known", "new2"]);
     scratch.write("mine again", "new\n");
-    // The agent rewrites the rules, and makes an empty file.
+    // The agent changes the ignore rules and creates an empty file.
     let work = format!("{WORK} echo node_modules >.gitignore; : >empty;");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "3"], &work));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -462,7 +462,7 @@ fn a_stop_without_a_commit_still_records_the_owner_of_changes() {
 #[test]
 fn git_maintenance_runs_after_a_commit_of_the_agent() {
     let scratch = repository("");
-    // One pack too many: the next commit is followed by `git gc`.
+    // With this many packs the next commit starts `git gc`.
     scratch.git(&["repack", "-q", "-d"]);
     scratch.write("more", "more\n");
     scratch.git(&["add", "more"]);
@@ -483,7 +483,7 @@ fn git_maintenance_runs_after_a_commit_of_the_agent() {
     assert_eq!(scratch.read("own"), "kept\nfalse\n");
 }
 
-/// How many packs the repository has.
+/// Returns the number of packs in the repository.
 fn packs(scratch: &Scratch) -> usize {
     let pack = scratch.path().join(".git/objects/pack");
     let files = pack.read_dir().unwrap().flatten();
@@ -491,11 +491,11 @@ fn packs(scratch: &Scratch) -> usize {
     names.filter(|name| name.ends_with(".pack")).count()
 }
 
-/// Writes a file when the agent's input has ended, right before its process does.
+/// An agent that writes a file after its stdin was closed, before it exits.
 const WRITES_AT_ITS_END: &str =
     "#!/bin/sh\nAGENT \"$@\"\ncode=$?\necho late > \"late-$TACHIKOMA_SESSION\"\nexit $code\n";
 
-/// Calls a tool by itself after the first turn, when the file `.git/go` exists.
+/// An agent that calls a tool by itself after the first turn, when `.git/go` exists.
 const WORKS_BETWEEN_TURNS: &str = r#"#!/bin/sh
 AGENT "$@" | while IFS= read -r line; do
     printf '%s\n' "$line"
@@ -548,7 +548,7 @@ fn files_that_an_agent_writes_at_its_end_are_committed_before_a_reboot_and_at_th
 
 #[test]
 fn edits_of_the_operator_in_a_pause_are_not_in_the_last_commit() {
-    // The agent lives from iteration to iteration, and is closed at the end.
+    // The agent process lives over all iterations and is closed at the end.
     let busy = bash(
         "echo loop > loops.txt; until [ -e .git/paused ]; do sleep 0.05; done",
         1_000,
@@ -563,7 +563,7 @@ fn edits_of_the_operator_in_a_pause_are_not_in_the_last_commit() {
     scratch.write(".git/paused", "");
     await_events(&scratch, "paused", 1);
     scratch.write("mine.txt", "edited\n");
-    // The agent must be closed clearly later than the edit, by the clock of the file system.
+    // The file system's clock must tick between the edit and the end of the agent.
     let modified = |file: &str| {
         let metadata = std::fs::metadata(scratch.path().join(file)).expect("the file exists");
         metadata.modified().expect("the file has a time")

@@ -8,7 +8,7 @@ use crate::autocommit_support::{dirty, git_hook, repository, snapshots, subjects
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{SOON, kill, run, status, tachikoma};
 
-/// What the user has besides commits: everything that could be lost or swept into a commit.
+/// Files, staged changes and stashes of the user, which must not be lost or committed.
 const EDITED: &str = "user.txt";
 const STAGED: &str = "staged.txt";
 const ADDED: &str = "added.txt";
@@ -36,7 +36,7 @@ fn in_use(config: &str) -> Scratch {
     scratch
 }
 
-/// All that is the user's, byte by byte: files, what is staged of them, the stash.
+/// Returns everything that belongs to the user: files, staged changes and the stash.
 fn users(scratch: &Scratch) -> Vec<String> {
     let mut all: Vec<String> = ALL.iter().map(|name| scratch.read(name)).collect();
     let staged = [&["ls-files", "--stage", "--"][..], &ALL].concat();
@@ -48,7 +48,7 @@ fn users(scratch: &Scratch) -> Vec<String> {
     all
 }
 
-/// Iterations of the night.
+/// Number of iterations.
 const ITERATIONS: u32 = 30;
 
 /// Every seventh iteration fails, every seventh hangs in its first attempt until its runner is killed, and behind every
@@ -61,7 +61,7 @@ fn agent(seconds: &str) -> String {
     )
 }
 
-/// Waits until the runner is to be killed, or has ended by itself; then takes the mark away.
+/// Waits until the runner asks to be killed or has ended, and removes the marker file.
 fn killed_or_over(scratch: &Scratch, live: &mut Live) -> bool {
     let marks = [".git/up", ".git/hangs"].map(|name| scratch.path().join(name));
     let mut over = false;
@@ -75,7 +75,7 @@ fn killed_or_over(scratch: &Scratch, live: &mut Live) -> bool {
     over
 }
 
-/// Complaint 19: at the end of a loop the user's stashes were gone, and everything that lay around was in a commit.
+/// Complaint 19: at the end of a loop the user's stashes were gone and untracked files were committed.
 #[test]
 fn complaint_19_a_long_run_leaves_the_users_files_unchanged() {
     let scratch = in_use(
@@ -143,7 +143,7 @@ fn complaint_19_a_long_run_leaves_the_users_files_unchanged() {
     assert!(status["stats"]["reboots"].as_u64() >= Some(5), "{status}");
 }
 
-/// Complaint 18: the agent cleaned up with `git clean` and `git reset`, and what was not committed was gone.
+/// Complaint 18: the agent ran `git clean` and `git reset`, and uncommitted work was lost.
 #[test]
 fn complaint_18_files_that_an_agent_deletes_can_be_restored() {
     let scratch = in_use("");
@@ -163,7 +163,7 @@ fn complaint_18_files_that_an_agent_deletes_can_be_restored() {
     ] {
         assert_eq!(scratch.read(name), text, "{name}");
     }
-    // It came back as the user's, and the next iteration leaves it to them.
+    // Restored files belong to the user, and the next iteration does not commit them.
     let words = run(
         &["--max-iterations", "3", "--allow-dirty"],
         "echo more >more.txt",

@@ -7,7 +7,7 @@ use tachikoma_testkit::{Ran, Scratch};
 use crate::autocommit_support::{WORK, git_hook, repository, subjects};
 use crate::support::{run, status, tachikoma};
 
-/// Works, and keeps its prompt where no git sees it.
+/// An agent that changes a file and saves its prompt outside of the repository.
 fn agent(scratch: &Scratch) -> String {
     let home = scratch.home();
     format!(

@@ -9,12 +9,12 @@ use crate::claude_support::{claude, says, scenario, stage};
 use crate::live_support::{await_nobody, seconds};
 use crate::support::{SOON, await_events, events, run, status, tachikoma};
 
-/// Longer than any of these may take: half of the time that an iteration waits for its snapshot.
+/// Upper bound for these tests: half the time that an iteration waits for its snapshot.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// The binary, with a git that hangs when it is to make the commit of a snapshot and the condition holds.
+/// Returns the binary with a git that hangs when it creates a snapshot commit and the condition holds.
 fn slow<'a>(tool: Tool<'a>, scratch: &Scratch, condition: &str, seconds: &str) -> Tool<'a> {
-    // Else the snapshot is the commit that is there already.
+    // Without a change the snapshot is the existing commit.
     scratch.write("theirs", "not committed");
     let marks = scratch.home();
     let hangs = marks.join("hangs");
@@ -50,7 +50,7 @@ fn a_third_ctrl_c_starts_nothing_that_waits_for_its_snapshot() {
     let seconds = seconds();
     let mut live = slow(tachikoma(&scratch), &scratch, "true", &seconds).spawn(run(&[], WORK));
     await_slow(&scratch);
-    // Before the first has called the snapshot off, as far as that can be had.
+    // Pressed quickly, before the first Ctrl-C has canceled the snapshot.
     for _ in 0..3 {
         live.signal(rustix::process::Signal::INT);
     }
@@ -105,7 +105,7 @@ fn the_first_iteration_waits_for_the_first_survey() {
 
 #[test]
 fn a_prompt_that_waits_for_its_snapshot_is_not_given_after_an_interrupt() {
-    // A turn that changes something, so that the second iteration has a snapshot of its own.
+    // The turn changes a file, so that the second iteration needs a new snapshot.
     let turns = [
         tachikoma_testkit::Turn::bash("echo 1 > made"),
         says("one", 1_000),

@@ -9,11 +9,11 @@ use tachikoma_testkit::Scratch;
 
 use crate::support::events;
 
-/// What the agents of these tests do first: a change to a file that is known, and a file that is new.
+/// First commands of the agents of these tests: they change a tracked file and create a new one.
 pub const WORK: &str =
     "echo $TACHIKOMA_ITERATION >> known; echo $TACHIKOMA_ITERATION > new$TACHIKOMA_ITERATION;";
 
-/// A repository with one commit, and a configuration that is part of it.
+/// Returns a repository with one commit that contains the configuration.
 pub fn repository(config: &str) -> Scratch {
     let scratch = Scratch::with_git();
     scratch.write("known", "0\n");
@@ -23,31 +23,31 @@ pub fn repository(config: &str) -> Scratch {
     scratch
 }
 
-/// The first lines of the messages of all commits, oldest first.
+/// Returns the subjects of all commits, oldest first.
 pub fn subjects(scratch: &Scratch) -> Vec<String> {
     let log = scratch.git(&["log", "--reverse", "--format=%s"]);
     log.lines().map(str::to_owned).collect()
 }
 
-/// The files of a commit.
+/// Returns the files of a commit.
 pub fn files_of(scratch: &Scratch, commit: &str) -> Vec<String> {
     let words = ["show", "--format=", "--name-only", "--no-renames", commit];
     scratch.git(&words).lines().map(str::to_owned).collect()
 }
 
-/// What git has to say about the work tree; the loop's own files are ignored.
+/// Returns the output of `git status`. The loop's own files are ignored.
 pub fn dirty(scratch: &Scratch) -> String {
     scratch.git(&["status", "--porcelain"])
 }
 
-/// The commits that the journal knows of, oldest first.
+/// Returns the commits in the journal, oldest first.
 pub fn recorded(scratch: &Scratch) -> Vec<String> {
     let kept = events(scratch, "work_kept");
     let id = |event: &Value| event["kept"]["commit"]["id"].as_str().map(str::to_owned);
     kept.iter().filter_map(id).collect()
 }
 
-/// Makes a hook of the repository.
+/// Writes a git hook.
 pub fn git_hook(scratch: &Scratch, name: &str, script: &str) {
     program(&scratch.path().join(".git/hooks").join(name), script);
 }
@@ -63,7 +63,7 @@ fn program(path: &Path, script: &str) {
     assert!(made.expect("sh starts").success(), "{}", path.display());
 }
 
-/// A `PATH` with a git that does something else first, with its arguments in `$*`.
+/// Returns a `PATH` with a git wrapper that runs a script first, with git's arguments in `$*`.
 pub fn path_with_git(scratch: &Scratch, script: &str) -> OsString {
     let bin = scratch.home().join("bin");
     let path = std::env::var_os("PATH").expect("there is a PATH");
@@ -77,7 +77,7 @@ pub fn path_with_git(scratch: &Scratch, script: &str) -> OsString {
     std::env::join_paths(all).expect("no colons")
 }
 
-/// The snapshots of the only loop: iteration and commit.
+/// Returns iteration and commit of each snapshot of the only loop.
 pub fn snapshots(scratch: &Scratch) -> Vec<(u32, String)> {
     let refs = scratch.git(&[
         "for-each-ref",

@@ -11,7 +11,7 @@ use crate::support::{
     tachikoma, with_history,
 };
 
-/// The words of a run that goes on up to an iteration.
+/// Arguments of a run up to a given iteration.
 pub fn up_to(iterations: &str) -> [&str; 6] {
     [
         "run",
@@ -23,7 +23,7 @@ pub fn up_to(iterations: &str) -> [&str; 6] {
     ]
 }
 
-/// The backups there are, oldest first.
+/// Returns the backups, oldest first.
 pub fn backups(scratch: &Scratch) -> Vec<PathBuf> {
     files(&scratch.path().join(".ralph/backups"))
         .into_keys()
@@ -37,14 +37,14 @@ pub fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
     format!("{}{}", ran.stdout, ran.stderr)
 }
 
-/// Brings the loop of a backup back.
+/// Restores a backup.
 #[track_caller]
 fn restore(scratch: &Scratch, file: &Path, code: i32) -> String {
     let file = file.to_str().unwrap();
     say(scratch, &["state", "restore", "--yes", file], code)
 }
 
-/// Takes a backup and returns where it is.
+/// Makes a backup and returns its path.
 #[track_caller]
 pub fn back_up(scratch: &Scratch) -> PathBuf {
     let told = say(scratch, &["state", "backup"], 0);
@@ -162,7 +162,7 @@ fn a_restore_keeps_the_replaced_loop() {
     say(&scratch, &["replay"], 0);
     assert_eq!(loops(&scratch).len(), 1, "nothing else is left");
 
-    // And forth again, to what was there.
+    // Restore the replaced loop again.
     let kept = backups(&scratch).pop().unwrap();
     restore(&scratch, &kept, 0);
     assert_eq!(
@@ -211,7 +211,7 @@ fn a_live_loop_can_be_backed_up_and_is_not_restored() {
     assert!(told.contains("another runner works in"), "{told}");
     assert_eq!(status(&scratch)["state"], "running");
     kill(&scratch, live);
-    // Taken in the middle of an iteration: that one is repeated, as after a crash.
+    // The backup was made during an iteration, which is repeated as after a crash.
     say(&scratch, &["state", "restore", "--yes"], 0);
     say(
         &scratch,
@@ -223,7 +223,7 @@ fn a_live_loop_can_be_backed_up_and_is_not_restored() {
     say(&scratch, &["state", "verify"], 0);
 }
 
-/// How many events of a type there are in the journal of the only loop, over its segments.
+/// Counts the events of a type in all segments of the only loop.
 fn events_of_all(scratch: &Scratch, kind: &str) -> usize {
     let mark = format!("\"type\":\"{kind}\"");
     let texts = files(&loops(scratch)[0]);
@@ -257,7 +257,7 @@ fn an_invalid_backup_is_refused_without_changes() {
     say(&scratch, &["state", "restore", "--yes", bad], 1);
     assert_eq!(files(&scratch.path().join(".ralph")), before);
 
-    // A list says which one it is, and the newest good one is found.
+    // `backups` names the damaged one, and `restore` uses the newest good one.
     say(&scratch, &["state", "set", "plan", "7"], 0);
     let newer = back_up(&scratch);
     fs::write(&newer, flipped).unwrap();
@@ -281,7 +281,7 @@ fn restore_without_a_loop_or_a_backup_fails() {
     assert!(!scratch.path().join(".ralph").exists());
 }
 
-/// A loop that was begun since is archived, not lost, and the restored one is the current one.
+/// A newer loop is archived, and the restored one becomes the current loop.
 #[test]
 fn restoring_another_loop_archives_the_current_one() {
     let scratch = with_history();
@@ -296,7 +296,7 @@ fn restoring_another_loop_archives_the_current_one() {
     say(&scratch, &["state", "verify"], 0);
 }
 
-/// The snapshot and a part of the journal are gone: what a backup has is not lost.
+/// Snapshot and part of the journal are deleted: the backup still has the records.
 #[test]
 fn a_run_repairs_damage_from_a_backup() {
     let scratch = with_history();
@@ -336,7 +336,7 @@ fn a_purge_deletes_backups() {
         fs::write(&half, "half a backup").unwrap();
         let is_ours = place.starts_with(".ralph");
         if !is_ours {
-            // One that is younger may be another's.
+            // A recent temporary file may belong to another process.
             let then = std::time::SystemTime::now() - std::time::Duration::from_secs(7_200);
             let file = fs::OpenOptions::new().write(true).open(&half).unwrap();
             file.set_modified(then).unwrap();
@@ -359,7 +359,7 @@ fn a_purge_deletes_backups() {
         }
         say(&scratch, &["state", "clear", "--purge", "--yes"], 0);
         let left: Vec<_> = files(&dir).into_keys().collect();
-        // Below our own directory a name of ours suffices.
+        // In our own directory the file name is sufficient.
         let mut expected = theirs[..if is_ours { 1 } else { 2 }].to_vec();
         expected.sort();
         assert_eq!(left, expected);
@@ -383,7 +383,7 @@ fn an_unsaved_loop_is_not_backed_up() {
     assert!(!scratch.path().join(".ralph/backups").exists());
 }
 
-/// What a killed writer has begun goes with the next run, and the backups that are whole stay.
+/// The next run deletes incomplete files of a killed writer and keeps complete backups.
 #[test]
 fn a_killed_runner_leaves_complete_backups_only() {
     let scratch = Scratch::new();
@@ -401,7 +401,7 @@ fn a_killed_runner_leaves_complete_backups_only() {
         kill(&scratch, live);
         let whole = |path: &&PathBuf| path.extension().is_some_and(|end| end == "tar");
         for path in backups(&scratch).iter().filter(whole) {
-            // A name may have been taken and the file not yet moved there.
+            // The name may be reserved before the file is moved there.
             let is_empty = fs::metadata(path).unwrap().len() == 0;
             let read =
                 tachikoma_loop_runner::store::backup::read_through(path, &Encryption::plain());
@@ -417,7 +417,7 @@ fn a_killed_runner_leaves_complete_backups_only() {
     assert!(!backups(&scratch).iter().any(|path| half(path)));
 }
 
-/// The setting holds for snapshot and backups, and changing it leads what is there to the other form.
+/// `compress` applies to snapshot and backups, and changing it converts existing files.
 #[test]
 fn compress_packs_snapshot_and_backups_and_can_be_changed() {
     let scratch = with_history();
@@ -437,7 +437,7 @@ fn compress_packs_snapshot_and_backups_and_can_be_changed() {
     let warned = events(&scratch, "repaired").len() + events(&scratch, "warned").len();
     assert_eq!(warned, 0, "nothing was in the way");
 
-    // Without its journal the loop goes on from it all the same.
+    // Without its journal the loop continues from the snapshot.
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "9"], BUSY));
     await_events(&scratch, "agent_launched", 3);
     kill(&scratch, live);

@@ -21,7 +21,7 @@ fn restore(scratch: &Scratch, file: &Path) -> String {
     )
 }
 
-/// Makes a line of a journal another one than was written, and no longer or shorter.
+/// Replaces a line of a journal by another one of the same length.
 pub fn damage(path: &Path, line: usize) {
     let text = fs::read_to_string(path).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -71,7 +71,7 @@ fn a_loop_that_runs_in_two_directories_is_controlled_in_each() {
     }
 }
 
-/// A restoration that died before it moved the snapshot of what was there.
+/// A restore was killed before it moved the old snapshot.
 #[test]
 fn the_snapshot_of_an_earlier_epoch_is_not_used() {
     let scratch = with_history();
@@ -93,7 +93,7 @@ fn the_snapshot_of_an_earlier_epoch_is_not_used() {
     );
 }
 
-/// Nothing but the snapshot holds what the journal lost.
+/// Only the snapshot contains the records that the journal lost.
 #[test]
 fn a_restoration_keeps_the_snapshot_of_a_loop_that_cannot_be_backed_up() {
     let scratch = with_history();
@@ -198,7 +198,7 @@ fn a_backup_is_restored_without_its_earlier_segments() {
     assert_eq!(status(&there)["iteration"], 2);
 }
 
-/// Where two directories cannot be exchanged, there is a moment in which the loop is in none of its places.
+/// If two directories cannot be swapped atomically, the loop is in neither place for a moment.
 #[test]
 fn a_loop_in_quarantine_is_put_back_by_a_restore() {
     let scratch = with_history();
@@ -224,7 +224,7 @@ fn a_loop_in_quarantine_is_put_back_by_a_restore() {
     );
     assert!(!was.exists() && !half.exists());
 
-    // The restored one has taken its place.
+    // The restored loop is in its place.
     fs::create_dir(&was).unwrap();
     fs::write(was.join("journal-0001.jsonl"), "").unwrap();
     say(&scratch, &up_to("3"), 3);
@@ -253,7 +253,7 @@ fn a_restore_is_not_undone_by_the_next_one() {
     assert_eq!(plan(&scratch), 7);
 }
 
-/// A loop further up is another one: a run would not go on with it either.
+/// A loop in a parent directory is a different loop, which `run` would not resume either.
 #[test]
 fn a_restore_replaces_an_existing_file() {
     let scratch = with_history();
@@ -277,7 +277,7 @@ fn a_restore_replaces_an_existing_file() {
     assert_eq!(status(&above), before);
 }
 
-/// A backup that cannot be deleted stays, and the new one is there.
+/// An old backup that cannot be deleted stays, and the new one is made.
 #[test]
 fn a_backup_is_taken_even_if_an_old_one_cannot_be_deleted() {
     let scratch = with_history();
@@ -297,7 +297,7 @@ fn a_backup_is_taken_even_if_an_old_one_cannot_be_deleted() {
     assert!(scratch.path().join(ran.stdout.trim()).exists() && first.exists());
 }
 
-/// In our own directory the name is enough: unreadable backups are deleted.
+/// In our own directory unreadable backups are deleted by their name.
 #[test]
 fn a_purge_deletes_damaged_backups() {
     let scratch = with_history();
@@ -310,7 +310,7 @@ fn a_purge_deletes_damaged_backups() {
     assert!(!scratch.path().join(".ralph").exists());
 }
 
-/// Two directories keep their backups in one place, and the second has its loop from the first.
+/// Two directories share a backup directory, and the second loop was restored from the first.
 #[test]
 fn a_purge_keeps_backups_of_other_loops_in_a_shared_directory() {
     let here = with_history();
@@ -339,7 +339,7 @@ fn a_purge_keeps_backups_of_other_loops_in_a_shared_directory() {
     );
 }
 
-/// The restored loop is in its place already when it turns out that the other one cannot be archived.
+/// The archive of the other loop fails after the restored loop is in its place.
 #[test]
 fn a_restore_that_fails_late_is_undone() {
     let scratch = with_history();

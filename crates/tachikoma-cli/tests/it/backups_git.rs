@@ -53,7 +53,7 @@ fn a_backup_in_the_work_tree_does_not_count_as_progress() {
     }
 }
 
-/// Iterations that the loop comes to again have work trees of their own before them.
+/// Repeated iterations after a restore get new snapshots.
 #[test]
 fn snapshots_of_iterations_after_the_restored_one_are_moved_away() {
     let scratch = repository();
@@ -123,7 +123,7 @@ fn a_restored_loop_commits_its_uncommitted_work() {
             let there = scratch.path().join(name).metadata();
             there.unwrap().modified().unwrap()
         };
-        // Files are stamped by a clock that ticks.
+        // Wait for a tick of the file system's clock.
         await_until("a tick of the clock", SOON, || {
             scratch.write("tracked", "mine\n");
             written("tracked") > written(".ralph/lock")

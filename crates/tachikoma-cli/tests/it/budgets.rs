@@ -7,7 +7,7 @@ use tachikoma_testkit::{Ran, Scenario, Scratch, Turn, Usage, await_until};
 use crate::claude_fault_support::{claude, with_scenario};
 use crate::support::{SOON, await_events, events, kill, run, status, tachikoma};
 
-/// An answer that costs $0.375 by the fake agent's prices: 100 000 tokens into the cache.
+/// An answer that costs $0.375 with the fake agent's prices: 100 000 tokens written to the cache.
 const DEAR: Usage = Usage {
     input: 0,
     cache_read: 0,
@@ -16,15 +16,15 @@ const DEAR: Usage = Usage {
     per_tool_result: 0,
 };
 
-/// A turn that calls a tool again and again, and counts the calls in a file.
+/// A turn that calls a tool repeatedly and counts the calls in a file.
 fn endless() -> Scenario {
     let mut turn = Turn::bash("echo x >> calls").using(DEAR);
-    // So that the interrupt comes before the next answer.
+    // The interrupt has to arrive before the next answer.
     turn.delay_ms = 1000;
     Scenario::of([turn]).for_ever()
 }
 
-/// The same, of an agent that minds no budget by itself.
+/// The same for an agent that does not enforce a budget itself.
 pub fn overspending() -> Scenario {
     let mut scenario = endless();
     scenario.agent.always = Misbehaviour {
@@ -50,7 +50,7 @@ fn calls(scratch: &Scratch) -> usize {
     scratch.read("calls").lines().count()
 }
 
-/// How it ended, and what it cost in dollars.
+/// Returns the outcome and the cost in dollars.
 #[track_caller]
 fn ended(scratch: &Scratch) -> (String, f64) {
     let status = status(scratch);
@@ -61,7 +61,7 @@ fn ended(scratch: &Scratch) -> (String, f64) {
 
 #[test]
 fn a_cost_budget_stops_the_loop_during_a_turn() {
-    // The agent ends at the answer that goes beyond it; one that does not is interrupted when its tool has ended.
+    // The agent ends at the answer that exceeds the budget. Other agents are interrupted after their tool call.
     for (scenario, calls_made) in [(endless(), 2), (overspending(), 3)] {
         let scratch = with_scenario(&scenario);
         let ran = run_with(&scratch, &[("MAX_COST_USD", "1.0")]);
@@ -105,7 +105,7 @@ fn costs_survive_a_killed_runner() {
     let live = claude(&scratch)
         .env("TACHIKOMA_STOP_CONDITIONS__MAX_COST_USD", "1")
         .spawn(["run", "--agent", "claude"]);
-    // One is reported before the first answer, one after it.
+    // One notice comes before the first answer, one after it.
     await_events(&scratch, "cost_told", 2);
     kill(&scratch, live);
     let spent = status(&scratch)["stats"]["cost_microusd"].as_u64();
@@ -118,7 +118,7 @@ fn costs_survive_a_killed_runner() {
     assert!(calls(&scratch) <= 4, "{}", ran.snapshot());
 }
 
-/// Tokens that are burnt before anyone looks: the first turn already ends at the budget.
+/// The first turn already ends at the token budget.
 #[test]
 fn complaint_33_a_token_budget_ends_the_first_turn() {
     let scratch = with_scenario(&endless());
@@ -175,7 +175,7 @@ fn complaint_34_35_a_subscription_has_a_quota_and_no_cost() {
     assert_eq!(again.code(), Some(4), "until 2100: {}", again.snapshot());
 }
 
-/// No limit of iterations, and a promise that never comes.
+/// A loop without an iteration limit that never claims completion.
 #[test]
 fn complaint_30_max_duration_ends_an_endless_loop() {
     let scratch = Scratch::new();
@@ -205,7 +205,7 @@ fn the_time_limit_ends_a_working_agent() {
     );
 }
 
-/// The limit is a flag, however it is written, and no word of it gets into the prompt.
+/// Each spelling of the flag works, and no part of it gets into the prompt.
 #[test]
 fn complaint_31_a_limit_flag_with_an_equals_sign_works() {
     let scratch = Scratch::new();
@@ -214,7 +214,7 @@ fn complaint_31_a_limit_flag_with_an_equals_sign_works() {
     assert_eq!(scratch.read("heard"), "gogogo");
 }
 
-/// An agent that starts loops would start agents that start loops.
+/// Nested loops would start agents without end.
 #[test]
 fn complaint_32_an_agent_cannot_start_a_loop_without_nested() {
     let scratch = Scratch::new();
@@ -314,7 +314,7 @@ fn stop_patterns_match_text_of_the_agent_but_not_of_tools_or_the_prompt() {
         Turn::text("The tool said it, I did not."),
         Turn::text(format!("You told me:\n{prompt}I can go on.")),
         Turn::text("I am BLOCKED: there is no key."),
-        // Two iterations without a tool call are degradation, so the session that is taken up writes a hand-off first.
+        // Two iterations without a tool call are degradation, so the resumed session writes a hand-off first.
         Turn::text("The hand-off."),
         Turn::text("more"),
     ];

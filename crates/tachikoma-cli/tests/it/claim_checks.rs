@@ -10,10 +10,10 @@ use crate::support::{
     CLAIMS, SOON, await_events, events, kill, run, start_busy, status, tachikoma,
 };
 
-/// Claims, and does nothing.
+/// An agent that claims completion and changes nothing.
 const ONLY_CLAIMS: &str = "echo '<promise>COMPLETE</promise>'";
 
-/// A repository with a configuration in it.
+/// Returns a repository with a committed configuration.
 fn configured(text: &str) -> Scratch {
     let scratch = repository();
     scratch.write("tachikoma.toml", text);
@@ -126,7 +126,7 @@ fn time_that_a_killed_runner_ran_is_counted() {
     scratch.write("tachikoma.toml", "[stop_conditions]\nmax_duration = '1h'\n");
     let live = start_busy(&scratch, &[]);
     let began = std::time::Instant::now();
-    // Nothing is recorded meanwhile: a whole second has to pass.
+    // No record shows this, so wait for one second to pass.
     tachikoma_testkit::await_until("a second has passed", SOON, || {
         began.elapsed().as_millis() > 1_000
     });

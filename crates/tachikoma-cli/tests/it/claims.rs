@@ -7,7 +7,7 @@ use crate::git_support::repository;
 use crate::live_support::seconds;
 use crate::support::{SOON, events, run, tachikoma};
 
-/// A loop that was stopped while the gate of its claim ran; that gate passes from here on.
+/// Returns a loop that was stopped while the gate of its claim ran. The gate passes from now on.
 fn owed(scratch: &Scratch) {
     let live = judging(scratch, &seconds(), "");
     assert_eq!(tachikoma(scratch).run(["stop"]).code(), Some(0));

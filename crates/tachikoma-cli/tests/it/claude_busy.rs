@@ -13,7 +13,7 @@ use tachikoma_testkit::{Scenario, Scratch, Turn};
 use crate::claude_fault_support::{loop_of, misbehaving, with_scenario};
 use crate::support::events;
 
-/// What an agent that is busy has at most, since it was last heard of.
+/// Maximum time of a busy agent since its last output.
 const TOOL_TIMEOUT_MS: u64 = 6_000;
 
 const SETTINGS: [(&str, &str); 3] = [
@@ -22,11 +22,11 @@ const SETTINGS: [(&str, &str); 3] = [
     ("SESSION__TOOL_TIMEOUT", "6s"),
 ];
 
-/// Runs a loop of one iteration with this misbehavior of the agent. Returns how the iteration failed.
+/// Runs one iteration with a misbehaving agent. Returns its failure.
 fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
     let at_start = wrong.hang_at_start;
     let scratch = with_scenario(&misbehaving(Scenario::of([Turn::text("one")]), [wrong]));
-    // Who does say something may take its time.
+    // Other timeouts are long, so that only the tested one applies.
     let settings = &SETTINGS[usize::from(!at_start)..];
     let shown = loop_of(&scratch, "1", settings);
     let mut failed = events(&scratch, "iteration_failed");
@@ -34,7 +34,7 @@ fn one_iteration(wrong: Misbehaviour) -> (Scratch, Value) {
     (scratch, failed.remove(0))
 }
 
-/// Falls silent in the middle of an answer, and does this.
+/// An agent that becomes silent during an answer and then runs `script`.
 fn falls_silent(doing: Option<WhileSilent>) -> Misbehaviour {
     Misbehaviour {
         silent_after_line: Some(4),
@@ -43,7 +43,7 @@ fn falls_silent(doing: Option<WhileSilent>) -> Misbehaviour {
     }
 }
 
-/// A server on this machine that sends so many bytes every tenth of a second, until it is dropped.
+/// A server on loopback that sends this many bytes every tenth of a second, until it is dropped.
 struct Server {
     port: u16,
     _alive: std::sync::mpsc::Sender<()>,
@@ -54,7 +54,7 @@ impl Server {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (alive, dropped) = channel();
-        // Ends with the test, or with the agent's connection.
+        // The thread ends with the test or the agent's connection.
         thread::spawn(move || send(&listener, &dropped, &vec![b'.'; bytes]));
         Self {
             port,
@@ -73,7 +73,7 @@ fn send(listener: &TcpListener, dropped: &Receiver<()>, piece: &[u8]) {
     {}
 }
 
-/// What is seen of work in two seconds, at least.
+/// Minimum activity that a sample of two seconds shows.
 const COMPUTES: (&str, u64) = ("cpu_ms", 200);
 const RECEIVES: (&str, u64) = ("network_bytes", 1024);
 
@@ -89,7 +89,7 @@ fn expect_busy(scratch: &Scratch, failed: &Value, (what, least): (&str, u64)) {
         took >= Some(TOOL_TIMEOUT_MS),
         "not before tool_timeout: {failed}"
     );
-    // One for each timeout that ran out: a handful on any machine.
+    // One record for each expired timeout.
     assert!(seen.len() <= 3, "{}", seen.len());
 }
 

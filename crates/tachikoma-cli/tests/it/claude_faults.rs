@@ -13,7 +13,7 @@ fn texts() -> Scenario {
     Scenario::of([Turn::text("one"), Turn::text("two"), Turn::text("three")])
 }
 
-/// Runs a loop of this many iterations with a misbehaving first process.
+/// Runs the given number of iterations with a misbehaving first process.
 fn first_one(
     wrong: Misbehaviour,
     iterations: &str,
@@ -24,7 +24,7 @@ fn first_one(
     (scratch, shown)
 }
 
-/// How the iterations went, and how often the agent was started.
+/// Returns the results of the iterations and the number of agent starts.
 fn outline(scratch: &Scratch) -> (Vec<String>, usize) {
     let completed = events(scratch, "iteration_completed").len();
     let failed = events(scratch, "iteration_failed");
@@ -266,7 +266,7 @@ fn an_agent_that_dies_between_prompts_is_restarted() {
     };
     let settings = [("ITERATION_DELAY", "3s")];
     let (scratch, shown) = first_one(wrong, "2", &settings);
-    // Whether it dies before the wait begins is its own affair.
+    // The agent may die before or after the wait begins.
     let gone = "the agent's process ended between two turns with exit 0\n";
     assert_eq!(shown.matches(gone).count(), 1, "{shown}");
     assert_snapshot!(shown.replace(gone, ""), @"
@@ -298,15 +298,15 @@ fn an_agent_that_dies_between_prompts_is_restarted() {
     );
 }
 
-/// The words by which a session is asked for its hand-off.
+/// Text with which a session is asked for its hand-off.
 const HAND_OFF: &str = "Write its hand-off";
 
-/// A tool call in a context that is too full.
+/// A tool call with a context above the redline.
 fn fill() -> Turn {
     Turn::bash("true").using(Usage::cached(171_000))
 }
 
-/// A tool that never ends.
+/// A tool call that never ends.
 fn interrupted() -> Turn {
     Turn {
         delay_ms: 60_000,

@@ -11,7 +11,7 @@ use crate::claude_support::{
 };
 use crate::support::{SOON, await_events, events, kill, loops, shown, status, tachikoma};
 
-/// Works, notes, fails, and crosses the redline; then the next session finishes.
+/// A scenario: the first session works, leaves a note, fails and reaches the redline. The next one finishes.
 fn two_sessions() -> Scratch {
     let work = "echo 1 >> prompt.md; echo 1 > new.rs; mkdir sub; echo 1 > 'sub/a b.rs'; echo 1 > x.log; \
                 tachikoma note 'the lexer has no tests'; git commit --quiet --all -m 'the lexer'";
@@ -287,7 +287,7 @@ fn a_hand_off_that_cannot_be_saved_is_still_used() {
     let scratch = stage(&scenario(turns), "");
     let live = claude(&scratch).spawn(["run", "--delay", "1h"]);
     await_events(&scratch, "wait_started", 1);
-    // In the place of the directory.
+    // A file at the path of the directory.
     fs::write(loops(&scratch)[0].join("checkpoints"), "mine").unwrap();
     assert_eq!(tachikoma(&scratch).run(["skip"]).code(), Some(0));
     await_events(&scratch, "warned", 1);

@@ -10,10 +10,10 @@ use tachikoma_testkit::{Ran, Scenario, Scratch, Turn};
 use crate::claude_fault_support::{claude, misbehaving, run, trouble, with_scenario};
 use crate::support::{events, shown, status};
 
-/// The first failure ends it.
+/// Settings with which the first failure ends the loop.
 const ONCE: (&str, &str) = ("TACHIKOMA_STOP_CONDITIONS__MAX_CONSECUTIVE_FAILURES", "1");
 
-/// The loop goes on with an agent that works.
+/// The loop continues with a working agent.
 #[track_caller]
 fn expect_intact(scratch: &Scratch) {
     let before = status(scratch)["loop_id"].clone();
@@ -27,7 +27,7 @@ fn quiet() -> Scratch {
     with_scenario(&Scenario::of([Turn::text("one")]))
 }
 
-/// What the real one printed in such a case.
+/// Recorded output of the real agent for this case.
 fn replayed(name: &str) -> (Scratch, Ran) {
     let scratch = quiet();
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tachikoma-agents/tests/corpus");

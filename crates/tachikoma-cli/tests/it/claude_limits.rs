@@ -6,11 +6,11 @@ use tachikoma_testkit::{Scenario, Scratch, Turn, Usage};
 use crate::claude_support::{bash, claims, did, prompts, run_claude, says, scenario, stage};
 use crate::support::{events, status, tachikoma};
 
-/// A session that fills as it works, from 10 % on and by 38 % with each call.
+/// A session that starts with 10 % context usage and grows by 38 % with each call.
 fn filling() -> Scenario {
     let mut turn = bash("true", 20_000);
     turn.usage = Usage::cached(20_000).growing_by(75_500);
-    // So that the interrupt comes before the next answer.
+    // The interrupt has to arrive before the next answer.
     turn.delay_ms = 100;
     scenario([turn]).for_ever()
 }
@@ -127,7 +127,7 @@ fn fresh_sessions_do_not_count_as_reboots() {
     assert_eq!(reboots(&scratch), 0);
 }
 
-/// The settings that a dry run names, with where they come from.
+/// Returns the settings and origins that a dry run prints.
 fn named(scratch: &Scratch, flags: &[&str]) -> Vec<String> {
     let ran = tachikoma(scratch).run(["run", "--dry-run"].iter().chain(flags));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

@@ -7,15 +7,15 @@ use tachikoma_testkit::{Ran, Rule, Scenario, Scratch, Tool, Turn, Usage, fake_ag
 
 use crate::support::tachikoma;
 
-/// Settings under which nothing waits for anything.
+/// Settings without delays.
 const NO_WAITS: &str = "iteration_delay = \"0s\"\n\n\
     [agent]\nname = \"claude\"\n\n\
     [reboot]\nmin_reboot_interval = \"0s\"\nfailure_cooldown = \"0s\"\nmax_reboots_per_hour = 0\n";
 
-/// What an old session answers when it is asked for its hand-off.
+/// Answer of an old session to the request for its hand-off.
 pub const WORDS: &str = "The parser is done, the printer is next.";
 
-/// A git repository with one commit, a prompt and a scenario.
+/// Returns a git repository with one commit, a prompt and a scenario.
 pub fn stage(scenario: &Scenario, more: &str) -> Scratch {
     let scratch = Scratch::with_git();
     place(&scratch, scenario, more);
@@ -24,7 +24,7 @@ pub fn stage(scenario: &Scenario, more: &str) -> Scratch {
     scratch
 }
 
-/// The prompt, the settings and the scenario, in a directory that may be anything.
+/// Writes the prompt, the settings and the scenario into a directory.
 pub fn place(scratch: &Scratch, scenario: &Scenario, more: &str) {
     scratch.write("prompt.md", "the task\n");
     let program = fake_agent_path();
@@ -33,13 +33,13 @@ pub fn place(scratch: &Scratch, scenario: &Scenario, more: &str) {
     write_scenario(scratch, scenario);
 }
 
-/// What the agent is going to say.
+/// Writes the scenario of the agent.
 pub fn write_scenario(scratch: &Scratch, scenario: &Scenario) {
     let text = serde_json::to_string(scenario).expect("it is data");
     std::fs::write(scratch.home().join("scenario.json"), text).expect("it is ours");
 }
 
-/// The binary, with what the fake agent has to know.
+/// Returns the binary with the variables of the fake agent.
 pub fn claude(scratch: &Scratch) -> Tool<'_> {
     tachikoma(scratch)
         .env(
@@ -54,7 +54,7 @@ pub fn run_claude(scratch: &Scratch, flags: &[&str]) -> Ran {
     claude(scratch).run(["run"].iter().chain(flags))
 }
 
-/// A scenario in which the old session is asked for its hand-off and answers.
+/// Returns a scenario in which the old session is asked for its hand-off and answers.
 pub fn scenario(turns: impl IntoIterator<Item = Turn>) -> Scenario {
     let mut scenario = Scenario::of(turns);
     scenario.rules.push(Rule {
@@ -64,27 +64,27 @@ pub fn scenario(turns: impl IntoIterator<Item = Turn>) -> Scenario {
     scenario
 }
 
-/// A command of the shell, at so many tokens of 200 000.
+/// Returns a call of the shell tool at the given number of tokens of 200 000.
 pub fn bash(command: &str, tokens: u64) -> Turn {
     Turn::bash(command).using(Usage::cached(tokens))
 }
 
-/// Says that it is done with its turn.
+/// Returns an answer that ends a turn.
 pub fn says(text: &str, tokens: u64) -> Turn {
     Turn::text(text).using(Usage::cached(tokens))
 }
 
-/// Does something: a claim of one who did nothing is not believed.
+/// Returns a tool call that changes a file, because a claim without work is rejected.
 pub fn did() -> Turn {
     bash("true", 1_000)
 }
 
-/// Claims that all work is done.
+/// Returns a claim of completion.
 pub fn claims(tokens: u64) -> Turn {
     says("All is done.\n<promise>COMPLETE</promise>", tokens)
 }
 
-/// What the agent was asked, in order, with the session that it was asked in.
+/// Returns the prompts of the agent in order, with their session.
 pub fn prompts(scratch: &Scratch) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(scratch.home().join("agent/prompts.jsonl"));
     let parse = |line: &str| {
@@ -95,7 +95,7 @@ pub fn prompts(scratch: &Scratch) -> Vec<(String, String)> {
     text.unwrap_or_default().lines().map(parse).collect()
 }
 
-/// Replaces the agent by a script around it. `AGENT` in the script is the agent's path.
+/// Replaces the agent by a wrapper script. `AGENT` in the script is the path of the agent.
 pub fn wrap_agent(scratch: &Scratch, script: &str) {
     let own = fake_agent_path().display().to_string();
     let program = scratch.write_script("agent.sh", script.replace("AGENT", &format!("'{own}'")));

@@ -12,7 +12,7 @@ use tachikoma_testkit::{Scenario, Scratch, Turn, await_until};
 use crate::claude_fault_support::{claude, run, with_scenario};
 use crate::support::{SOON, await_events, events, status};
 
-/// When the limit is lifted, in seconds since the epoch, in the recording.
+/// Time of the reset in the recording, in seconds since the epoch.
 const RECORDED: &str = "1794715833";
 
 fn now_seconds() -> u64 {
@@ -20,7 +20,7 @@ fn now_seconds() -> u64 {
     now.expect("after 1970").as_secs()
 }
 
-/// What the real one printed: a limit that is lifted so many seconds from now, then a turn that goes well.
+/// Recorded output of a usage limit with a reset in the given number of seconds, then of a successful turn.
 fn limited(seconds: u64) -> (Scratch, PathBuf, u64) {
     let scratch = with_scenario(&Scenario::of([Turn::text("one")]));
     let corpus =
@@ -38,7 +38,7 @@ fn millis(time: &Value) -> u64 {
     u64::try_from(time.as_millisecond()).expect("after 1970")
 }
 
-/// One call before the limit is lifted, one soon after it, and neither success nor failure in between.
+/// One call before the reset, one soon after it, and neither success nor failure in between.
 // complaint_40
 #[test]
 fn a_usage_limit_causes_one_request_before_and_one_after_the_reset() {

@@ -11,14 +11,14 @@ use crate::support::{SOON, await_events, files, kill, loops, run};
 /// Retries wait for half a minute in all.
 const PATIENT: Duration = Duration::from_secs(90);
 
-/// A loop that ended after an iteration, with copies on from now on.
+/// Returns a loop that ended after an iteration, with uploads enabled afterwards.
 fn with_history(server: &Server, more: &str) -> Scratch {
     let scratch = crate::support::with_history();
     scratch.write("tachikoma.toml", settings(&server.url(), more));
     scratch
 }
 
-/// The words of a run up to an iteration.
+/// Arguments of a run up to a given iteration.
 fn go_on(iterations: &str) -> Vec<&str> {
     let words = up_to(iterations);
     words[..words.len() - 1].to_vec()
@@ -39,13 +39,13 @@ fn backups_are_uploaded_and_old_uploads_deleted() {
     for iterations in ["2", "3"] {
         server.say(&scratch, &go_on(iterations), 3);
     }
-    // Each run brings two: one before it, unless that of its end takes its place, and that.
+    // Each run uploads a backup at its end, and one at its start unless the later one replaces it.
     let recorded = incidents(&scratch, "cloud_copied");
     assert!((2..=4).contains(&recorded.len()), "{recorded:?}");
     assert_eq!(incidents(&scratch, "cloud_failed").len(), 0);
     let copies = server.copies();
     assert_eq!(copies.len(), 2 + 2, "{copies:?}");
-    // The newest of them, with what it says it has.
+    // The newest upload, with its announced size.
     let newest = recorded.last().unwrap();
     let object = copies
         .iter()
@@ -75,7 +75,7 @@ fn an_upload_does_not_cause_another_backup() {
     scratch.write("tachikoma.toml", settings(&server.url(), more));
     let live = server.tool(&scratch).spawn(run(&[], crate::support::BUSY));
     await_events(&scratch, "agent_launched", 1);
-    // A newer backup takes the place of one that waits: not all of them are copied. The newest is, and nothing is behind that.
+    // A newer backup replaces a pending one, so not all are uploaded, but the newest is.
     let settled = || {
         let backups = files(&scratch.path().join(".ralph/backups"));
         let newest = backups.keys().next_back()?.file_name()?.to_str()?;
@@ -84,7 +84,7 @@ fn an_upload_does_not_cause_another_backup() {
         let mut lines = journal.lines();
         let launched = lines.position(|line| line.contains("\"agent_launched\""))?;
         let last = lines.next_back()?;
-        // The record of that is behind a backup of before: another one is due.
+        // The record of the upload is newer than the last backup, so another backup is due.
         let record: usize = newest.get(42..62)?.parse().ok()?;
         if record <= launched {
             return None;
@@ -94,9 +94,9 @@ fn an_upload_does_not_cause_another_backup() {
     };
     await_until("the newest to be copied", SOON, || settled().is_some());
     let before = settled();
-    // Many intervals later nothing has happened in the loop, and nothing beside it.
+    // After many intervals without events there is no further upload.
     let sent = || {
-        // The look at the place of copies comes when it comes.
+        // The check of the object store may come at any time.
         let asked = server.s3.asked().into_iter();
         asked.filter(|asked| asked.starts_with("PUT")).count()
     };
@@ -150,7 +150,7 @@ fn an_upload_to_a_full_server_is_retried() {
             .iter()
             .any(|asked| asked.starts_with("PUT"))
     });
-    // The loop is at work all the while.
+    // The loop works during the retries.
     await_events(&scratch, "agent_launched", 2);
     server.s3.behave(Misbehaviour::None);
     await_until("the copy", PATIENT, || server.copies().len() == 1);
@@ -171,7 +171,7 @@ fn wrong_credentials_are_reported_once_and_delay_nothing() {
     let ran = wrong.run(go_on("2"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let failed = incidents(&scratch, "cloud_failed");
-    // Of the backup at the start, unless that of the end takes its place, and of that.
+    // One for the backup at the end, and one for the start unless the later one replaces it.
     assert!((1..=2).contains(&failed.len()), "{failed:?}");
     assert_eq!(failed[0]["attempts"], 1, "{failed:?}");
     let error = failed[0]["error"].as_str().unwrap();
@@ -248,9 +248,9 @@ fn an_upload_succeeds_without_the_right_to_list() {
 fn a_server_that_dies_during_an_upload_gets_it_once() {
     let mut server = Server::start();
     let scratch = repository(&server, "");
-    // The server keeps parts under names that are too long for more than this.
+    // The server stores parts under long file names, which limits the prefix.
     scratch.write("tachikoma.toml", settings("s3://bucket", ""));
-    // Does not get smaller: three parts and a bit.
+    // Random bytes, which do not compress: more than three parts.
     let noise: Vec<u8> = (0..16_u32 << 20)
         .scan(1_u64, |seed, _| {
             *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -263,7 +263,7 @@ fn a_server_that_dies_during_an_upload_gets_it_once() {
     server.s3.behave(Misbehaviour::DiesAtPart(2));
     let words = run(&["--allow-dirty", "--max-iterations", "1"], "true");
     let live = server.tool(&scratch).spawn(words);
-    // The backup of the end.
+    // The backup at the end.
     await_until("the server to die", SOON, || server.s3.is_dead());
     server.s3.revive();
     let ran = live.wait(PATIENT);
@@ -317,7 +317,7 @@ fn a_missing_upload_directory_is_a_warning() {
     assert!(!place.exists());
     std::fs::create_dir(&place).unwrap();
     say(&go_on("3"));
-    // That of the start, unless that of the end took its place.
+    // The backup at the start, unless the one at the end replaced it.
     let copies = files(&place).len();
     assert!(matches!(copies, 1 | 2), "{copies}");
     let backups = files(&scratch.path().join(".ralph/backups"));

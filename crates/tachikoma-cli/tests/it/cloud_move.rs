@@ -7,7 +7,7 @@ use tachikoma_testkit::{Scratch, await_until};
 use crate::cloud_support::{Server, incidents, repository, up_to, with_identity};
 use crate::support::{SOON, await_events, files, kill, status};
 
-/// An agent that adds a line for each iteration; in the third it waits for `hold` to exist.
+/// An agent that appends a line in each iteration. In the third it waits until the file `hold` exists.
 fn agent(hold: &Path) -> String {
     let hold = hold.display();
     format!(
@@ -19,7 +19,7 @@ fn words(agent: &str) -> Vec<&str> {
     [&up_to("4")[..], &["sh", "-c", agent]].concat()
 }
 
-/// What came of the work: what was committed, in which order, and what the files hold.
+/// Returns the result of the work: commits in order, and the content of files.
 fn result(scratch: &Scratch) -> (String, String, String) {
     (
         scratch.git(&["log", "--format=%s"]),
@@ -36,7 +36,7 @@ fn a_killed_loop_continues_on_another_machine_with_the_same_result() {
     let held = hold.path().join("go");
     let agent = agent(&held);
 
-    // Here it is killed in its third iteration, when a copy has that.
+    // The first machine is killed in its third iteration, after the upload.
     let here = repository(&server, more);
     let live = server.tool(&here).spawn(words(&agent));
     await_events(&here, "iteration_started", 3);
@@ -60,7 +60,7 @@ fn a_killed_loop_continues_on_another_machine_with_the_same_result() {
     });
     kill(&here, live);
 
-    // There is nothing there but the address and the keys.
+    // The second machine has only the address and the credentials.
     let there = Scratch::new();
     with_identity(&there);
     let url = server.url();
@@ -76,7 +76,7 @@ fn a_killed_loop_continues_on_another_machine_with_the_same_result() {
     server.say(&there, &words(&agent), 3);
     assert_eq!(status(&there)["iteration"], 4);
 
-    // The same without the move.
+    // The same loop without the move.
     let still = repository(&server, more);
     server.say(&still, &words(&agent), 3);
     assert_eq!(result(&there), result(&still));
@@ -89,7 +89,7 @@ fn a_killed_loop_continues_on_another_machine_with_the_same_result() {
         );
     }
     server.say(&there, &["state", "verify"], 0);
-    // And nothing but backups lies where they lie.
+    // The backup directory contains only backups.
     for path in files(&there.path().join(".ralph/backups")).keys() {
         assert_eq!(path.extension().unwrap(), "tar", "{}", path.display());
     }

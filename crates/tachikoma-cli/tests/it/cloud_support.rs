@@ -8,7 +8,7 @@ use tachikoma_testkit::{Scratch, Tool};
 
 use crate::support::{journals, tachikoma};
 
-/// A server, and where its objects are.
+/// An S3 server with the directory of its objects.
 pub struct Server {
     pub s3: S3,
     _dir: tempfile::TempDir,
@@ -23,12 +23,12 @@ impl Server {
         }
     }
 
-    /// The address of a prefix in it. Short: the server uses file names that are longer than those of objects by half.
+    /// Returns the address of a prefix. It is short, because the server's file names are longer than object names.
     pub fn url(&self) -> String {
         format!("s3://{BUCKET}/a/b")
     }
 
-    /// The binary, with the keys of the server in its environment.
+    /// Returns the binary with the credentials of the server.
     pub fn tool<'a>(&self, scratch: &'a Scratch) -> Tool<'a> {
         let env = self.s3.env().into_iter();
         env.fold(tachikoma(scratch), |tool, (name, value)| {
@@ -43,7 +43,7 @@ impl Server {
         format!("{}{}", ran.stdout, ran.stderr)
     }
 
-    /// The names of the copies, oldest first.
+    /// Returns the names of the uploads, oldest first.
     pub fn copies(&self) -> Vec<String> {
         let mut copies = self.s3.objects();
         copies.retain(|name| name.contains(".tar"));
@@ -51,12 +51,12 @@ impl Server {
     }
 }
 
-/// Settings that copy backups somewhere.
+/// Returns settings that upload backups.
 pub fn settings(url: &str, more: &str) -> String {
     format!("[state]\ncloud_url = \"{url}\"\n{more}\n")
 }
 
-/// What was recorded beside the loops here, of one kind.
+/// Returns the upload events of one kind in all journals.
 pub fn incidents(scratch: &Scratch, kind: &str) -> Vec<Value> {
     let journals = journals(scratch);
     let texts = journals
@@ -75,7 +75,7 @@ pub fn incidents(scratch: &Scratch, kind: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The words of a run up to an iteration, by the agent of the loop.
+/// Arguments of a run up to an iteration, with the agent of the loop.
 pub fn up_to(iterations: &str) -> [&str; 8] {
     [
         "run",
@@ -89,7 +89,7 @@ pub fn up_to(iterations: &str) -> [&str; 8] {
     ]
 }
 
-/// A repository on a branch, with a prompt and settings that copy backups.
+/// Returns a repository on a branch, with a prompt and settings that upload backups.
 pub fn repository(server: &Server, more: &str) -> Scratch {
     let scratch = Scratch::with_git();
     scratch.write("prompt.md", "go\n");
@@ -105,7 +105,7 @@ pub fn with_identity(scratch: &Scratch) {
     std::fs::write(scratch.home().join(".gitconfig"), settings).unwrap();
 }
 
-/// How the SHA-256 of a file begins, by another program.
+/// Returns the start of the SHA-256 of a file, computed by another program.
 pub fn sha256(path: &Path) -> String {
     let output = std::process::Command::new("sha256sum").arg(path).output();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();

@@ -20,7 +20,7 @@ fn here(more: &str) -> (tempfile::TempDir, String, Scratch) {
     (copies, url, scratch)
 }
 
-/// An empty directory, into which the newest copy is brought.
+/// Restores the newest upload into an empty directory.
 fn there(url: &str) -> (Scratch, String) {
     let scratch = Scratch::new();
     with_identity(&scratch);
@@ -54,7 +54,7 @@ fn an_upload_has_the_work_of_the_last_iteration() {
     assert_eq!(there.read("work"), "1\n2\n3\n");
     say(&there, &words("4", LINE), 3);
     assert_eq!(there.read("work"), "1\n2\n3\n4\n");
-    // And back.
+    // Restore on the first machine again.
     let told = say(&here, &["state", "restore", "--from", &url, "--yes"], 0);
     assert!(
         told.contains("the work tree is unchanged; `tachikoma run` continues"),
@@ -86,7 +86,7 @@ fn a_killed_loop_commits_its_work_after_a_restore_elsewhere() {
     await_until("the third iteration at work", SOON, || {
         std::fs::read_to_string(here.path().join("new")).is_ok_and(|new| new == "half\n")
     });
-    // A backup from here on has that.
+    // A backup from now on contains this change.
     say(&here, &["state", "set", "plan", "1"], 0);
     let lines = lines(&here);
     let at = lines
@@ -133,12 +133,12 @@ fn files_of_the_user_are_restored_and_stay_uncommitted() {
     assert_eq!(there.read("work"), "1\n2\n3\n");
     assert_eq!(dirty(&there), users);
     assert_eq!(subjects(&there).len(), 4);
-    // The references of a copy go with the loop.
+    // A purge deletes the refs of an upload.
     say(&there, &["state", "clear", "--purge", "--yes"], 0);
     assert_eq!(there.git(&["for-each-ref", "refs/tachikoma"]), "");
 }
 
-/// A run in a repository that is there would go on beside the commits that came.
+/// A run in an existing repository would ignore the restored commits.
 #[test]
 fn a_restore_on_the_same_machine_names_the_commits_to_merge() {
     let (_copies, url, here) = here("");
@@ -157,7 +157,7 @@ fn a_restore_on_the_same_machine_names_the_commits_to_merge() {
     assert_eq!(here.read("work"), "1\n2\n3\n");
     assert_eq!(subjects(&here).len(), 4);
 
-    // Where something was committed meanwhile, that is kept too.
+    // Commits made in the meantime are kept.
     there.write("more", "more\n");
     there.git(&["add", "more"]);
     there.git(&["commit", "--quiet", "-m", "more"]);
@@ -168,7 +168,7 @@ fn a_restore_on_the_same_machine_names_the_commits_to_merge() {
     assert_eq!(there.read("more"), "more\n");
 }
 
-/// Does what a restoration says is to be done first.
+/// Runs the commands that the restore printed.
 #[track_caller]
 fn merge(scratch: &Scratch, told: &str, how: &[&str]) {
     let (_, rest) = told.split_once("first `git ").expect("what to do first");

@@ -11,7 +11,7 @@ use crate::cloud_support::{Server, repository, sha256, with_identity};
 use crate::live_support::tool_of_nobody;
 use crate::support::{SOON, files, kill};
 
-/// A run up to an iteration, in which each one adds a line.
+/// Runs up to an iteration. Each iteration appends a line.
 fn words(iterations: &str) -> Vec<&str> {
     let mut words = crate::cloud_support::up_to(iterations).to_vec();
     words.extend(["sh", "-c", "echo $TACHIKOMA_ITERATION >> work"]);
@@ -30,7 +30,7 @@ fn a_short_run_uploads_its_work_tree() {
     let here = repository(&server, "max_backups = 0");
     server.say(&here, &words("1"), 3);
     for _ in 0..4 {
-        // Its limit is met: it ends while the first backup is packed.
+        // The run is at its limit and ends while the first backup is packed.
         server.say(&here, &words("1"), 3);
     }
     let copies = server.copies();
@@ -64,7 +64,7 @@ fn a_restored_loop_can_be_uploaded_and_restored_again() {
         places.push(there);
     }
     assert_eq!(places[1].read("work"), "1\n2\n3\n");
-    // Into a clone, too.
+    // Also into a clone.
     let clone = Scratch::new();
     let from = here.path();
     clone.git(&["clone", "--quiet", from.to_str().unwrap(), "."]);
@@ -79,7 +79,7 @@ fn the_last_upload_with_a_work_tree_is_never_deleted() {
     for iterations in ["1", "2"] {
         server.say(&here, &words(iterations), 3);
     }
-    // From now on there is no bundle.
+    // From now on bundles cannot be made.
     here.git(&["config", "extensions.partialClone", "nobody"]);
     for value in ["1", "2", "3"] {
         server.say(&here, &["state", "set", "plan", value], 0);
@@ -126,7 +126,7 @@ fn a_new_upload_stays_despite_clocks_of_other_machines() {
     let [copy] = &*before else {
         panic!("{before:?}");
     };
-    // Taken on a machine that is ahead, after a restoration that went back.
+    // Made on a machine with a clock that is ahead, after a restore of an older backup.
     let (name, end) = copy.split_once(".tar").unwrap();
     let (name, _) = name.rsplit_once('-').unwrap();
     let (name, _) = name.rsplit_once('-').unwrap();
@@ -202,7 +202,7 @@ fn a_work_tree_that_cannot_be_restored_is_an_error_and_commits_are_kept() {
     let cloned = there.home().join("clone");
     there.git(&["clone", "--quiet", &bundle, cloned.to_str().unwrap()]);
     assert!(cloned.join("prompt.md").exists());
-    // All of it goes with the rest.
+    // A purge deletes everything.
     server.say(&there, &["state", "clear", "--purge", "--yes"], 0);
     assert!(!there.path().join(".ralph/loops").exists());
 }
@@ -219,13 +219,13 @@ fn problems_of_the_upload_target_are_reported_at_the_start() {
         &["--allow-dirty"],
         crate::support::BUSY,
     ));
-    // Long before the first backup.
+    // Before the first backup.
     await_until("the warning", SOON, || {
         format!("{}{}", live.stdout(), live.stderr()).contains("missing is not a directory")
     });
     kill(&here, live);
 
-    // Copies from before encryption are named, and those that are encrypted are not.
+    // Uploads from before encryption are named, encrypted ones are not.
     let key = here.home().join("key");
     fs::write(
         &key,
@@ -269,7 +269,7 @@ fn a_refused_restoration_leaves_nothing_and_names_the_copy() {
     assert!(told.contains("is not what its name says"), "{told}");
     assert!(!told.contains(".state-"), "{told}");
     assert!(!there.path().join(".ralph").exists(), "{told}");
-    // Those that are what their names say, and are damaged all the same.
+    // Uploads with a correct checksum and damaged content.
     for copy in server.copies() {
         let path = server.s3.file(&copy);
         let (name, _) = copy.split_once(".sha256-").unwrap();
@@ -286,7 +286,7 @@ fn a_refused_restoration_leaves_nothing_and_names_the_copy() {
     assert!(!there.path().join(".ralph").exists(), "{told}");
 }
 
-/// As `lost+found` of a disk is.
+/// A directory without read permission, like `lost+found`.
 #[test]
 fn an_unreadable_directory_beside_the_uploads_is_ignored() {
     let scratch = Scratch::new();

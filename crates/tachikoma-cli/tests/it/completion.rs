@@ -256,7 +256,7 @@ fn claims_have_to_be_made_in_a_row() {
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "9"], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["iteration"], 4);
-    // Nothing speaks against the first of two.
+    // The first of two required claims is not rejected.
     assert!(
         ran.stdout
             .contains("completion has to be confirmed (the agent's promise): this is claim 1 of 2"),
@@ -292,7 +292,7 @@ fn objectives_that_vanish_are_warned_of_once_and_no_claim_is_believed() {
             && reasons[0].contains("No such file"),
         "{reasons:?}"
     );
-    // A file that is not text, or a directory, neither hangs nor ends the loop.
+    // A binary file or a directory neither blocks nor ends the loop.
     scratch.write("plan.md", vec![b'x'; 2 << 20]);
     let script = format!("rm -f plan.md; [ $TACHIKOMA_ITERATION = 5 ] && mkfifo plan.md; {CLAIMS}");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "5"], &script));
@@ -306,7 +306,7 @@ fn stop_scripts_get_the_status_and_their_answer_counts() {
         "tachikoma.toml",
         "[stop_conditions]\ncustom_scripts = ['a.sh', './b.sh', 'odd.sh', 'missing.sh', 'plain.txt']\n",
     );
-    // Each waits for the other: one after the other they would wait for ever.
+    // Each script waits for the other, so they have to run at the same time.
     let waits = |own: &str, other: &str| {
         format!("touch {own}; until [ -e {other} ]; do sleep 0.01; done; cat > told.{own}; ")
     };
@@ -338,7 +338,7 @@ fn stop_scripts_get_the_status_and_their_answer_counts() {
         .iter()
         .map(|event| event["warning"].as_str().unwrap().to_owned())
         .collect();
-    // Each once, in both iterations together.
+    // Each message appears once in both iterations.
     assert_eq!(warned.len(), 3, "{warned:?}");
     assert!(
         warned[0].starts_with("the stop script `missing.sh` cannot be asked: "),

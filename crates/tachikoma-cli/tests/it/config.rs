@@ -86,7 +86,7 @@ fn config_show_masks_secrets() {
     }
 }
 
-/// A stop must not wait for a writer of the pipe.
+/// `tachikoma stop` must not block on the pipe.
 #[test]
 fn a_named_pipe_as_configuration_is_refused_at_once() {
     let scratch = Scratch::new();

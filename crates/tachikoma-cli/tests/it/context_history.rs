@@ -12,7 +12,7 @@ fn printed(scratch: &Scratch, words: &[&str]) -> String {
     ran.stdout
 }
 
-/// Times have the length of their placeholders, so that columns stay aligned.
+/// Masks times with placeholders of the same length, so that columns stay aligned.
 fn columns(text: &str) -> String {
     let lines = text.lines().map(|line| {
         assert!(line.chars().count() <= 80, "{line}");
@@ -145,7 +145,7 @@ fn each_iteration_has_its_outcome_its_context_and_its_cost() {
 
 #[test]
 fn history_shows_reboots_with_their_results() {
-    // The second session is as full as the first was, and so is the third.
+    // The second and third sessions are as full as the first.
     let turns = [
         says("a", 171_000),
         says("b", 172_000),
@@ -184,7 +184,7 @@ fn history_shows_reboots_with_their_results() {
     assert_eq!(entries[0]["to_agent_id"], entries[1]["from_agent_id"]);
 }
 
-/// Conversations have names of their own each time.
+/// Ids of conversations are random.
 fn without_ids(text: &str) -> String {
     let id = |word: &str| word.len() >= 36 && word.matches('-').count() == 4;
     let line = |line: &str| -> String {

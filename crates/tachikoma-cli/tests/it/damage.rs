@@ -14,7 +14,7 @@ use crate::support::{
     with_history,
 };
 
-/// Changes a byte of a file that a runner writes.
+/// Changes a byte of a file that a runner is writing.
 fn scratch_byte(path: &Path, at: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(b"\x07", at).unwrap();
@@ -161,7 +161,7 @@ fn hints_never_suggest_accept_loss_for_a_running_loop() {
     assert_eq!(loops(&scratch).len(), 1);
 }
 
-/// The first lines of a file, and nothing of the others.
+/// Keeps the first lines of a file.
 fn cut_to(path: &Path, lines: usize) {
     let text = std::fs::read_to_string(path).unwrap();
     let kept: String = text.split_inclusive('\n').take(lines).collect();
@@ -203,7 +203,7 @@ fn a_journal_that_is_older_than_a_backup_has_lost_records() {
     assert!(told.contains("falling back to backup "), "{told}");
     assert_eq!(status(&scratch)["iteration"], 4);
     say(&scratch, &["state", "verify"], 0);
-    // What the loop did since counts, and not the backup.
+    // The journal is newer than the backup and is used.
     say(&scratch, &["state", "backup"], 0);
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(told.contains("is restored at iteration 4"), "{told}");
@@ -211,7 +211,7 @@ fn a_journal_that_is_older_than_a_backup_has_lost_records() {
 
 #[test]
 fn backups_of_another_epoch_or_key_are_not_compared_with_the_journal() {
-    // A loop that was restored to before its last backups.
+    // A loop that was restored to a state before its last backups.
     let scratch = with_history();
     let first = back_up(&scratch);
     say(&scratch, &up_to("3"), 3);
@@ -225,7 +225,7 @@ fn backups_of_another_epoch_or_key_are_not_compared_with_the_journal() {
     say(&scratch, &up_to("2"), 3);
     assert_eq!(status(&scratch)["iteration"], 2);
 
-    // One that cannot be opened.
+    // A backup that cannot be decrypted.
     let scratch = with_history();
     say(&scratch, &up_to("3"), 3);
     let taken = back_up(&scratch);

@@ -11,26 +11,26 @@ use tachikoma_testkit::{Live, Ran, Scratch, Tool, await_until};
 use crate::git_support::sh;
 use crate::support::{SOON, kill, loops, status_of_live, tachikoma};
 
-/// What must be nowhere.
+/// Text that must not be readable in any file.
 const CANARY: &str = "CaNaRy";
 
 pub(crate) const KEY: &str =
     "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
 
-/// Looks for the canary while it works, says it, writes it down, names a test after it, and leaves a note with it.
+/// An agent that prints the canary, writes it to files, names a test after it and leaves a note with it.
 const AGENT: &str = "grep -rsq CaNa'R'y .ralph && touch ../found; echo CaNaRy words; echo x >>work; \
      \"$TACHIKOMA\" note 'remember CaNaRy' >&2; head -c 9000 /dev/zero | tr '\\0' y";
 
 const GATE: &str = "[[gate]]\nname = 'tests'\nwhen = 'iteration'\n\
      command = '''printf 'TAP version 13\\n1..1\\nok 1 - CaNaRy\\n' '''\n";
 
-/// Rests after each iteration: a hand-off for each of them.
+/// Settings that reboot after each iteration, so that each has a hand-off.
 const REBOOTS: &str =
     "[reboot]\nmin_reboot_interval = '0s'\n[reboot.triggers]\nafter_iterations = 1\n";
 
 pub(crate) const ENCRYPTED: &str = "encrypt = true\nencrypt_identity_file = '../key.txt'\n";
 
-/// A work tree with these settings of the state. The key lies outside of it.
+/// Returns a directory with these `[state]` settings. The key is outside of it.
 pub(crate) fn with_state(state: &str) -> Scratch {
     let scratch = Scratch::new();
     configure(&scratch, state);
@@ -71,7 +71,7 @@ pub(crate) fn say(scratch: &Scratch, words: &[&str], code: i32) -> String {
     format!("{}{}", ran.stdout, ran.stderr)
 }
 
-/// Every file below `.ralph`, with what is in it.
+/// Returns all files below `.ralph` with their content.
 pub(crate) fn kept(scratch: &Scratch) -> BTreeMap<PathBuf, Vec<u8>> {
     fn walk(dir: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -94,7 +94,7 @@ fn holds_canary(bytes: &[u8]) -> bool {
         .any(|part| part == CANARY.as_bytes())
 }
 
-/// The files that anyone can read the canary in, compressed ones too.
+/// Returns the files in which the canary is readable, also if compressed.
 pub(crate) fn betrayers(scratch: &Scratch) -> Vec<PathBuf> {
     let kept = kept(scratch).into_iter();
     let betrays = |path: &Path, bytes: &[u8]| {
@@ -123,7 +123,7 @@ pub(crate) fn expect_nothing(scratch: &Scratch) {
     assert!(!outside(scratch, "found").exists(), "the agent has seen it");
 }
 
-/// A loop with an agent that printed the canary and continues.
+/// Starts a loop with an agent that printed the canary and keeps running.
 fn start(scratch: &Scratch) -> Live {
     let script = format!("{AGENT}; touch ../said; exec sleep 600");
     let live = tool(scratch).spawn(words("9", &script));
@@ -167,7 +167,7 @@ fn no_stored_file_is_readable_without_the_key() {
         say(&scratch, &["state", "backup"], 0);
         say(&scratch, &["note", "CaNaRy"], 1);
         expect_nothing(&scratch);
-        // And with it, everything.
+        // With the key everything is readable.
         for words in [
             &["logs", "1"][..],
             &["events"],
@@ -283,7 +283,7 @@ fn a_wrong_or_missing_key_is_refused_and_not_one_byte_differs() {
     run_up_to(&scratch, "3");
 }
 
-/// Another key than ours.
+/// A foreign key.
 pub(crate) fn another_key() -> String {
     use age::secrecy::ExposeSecret as _;
     age::x25519::Identity::generate()
@@ -316,7 +316,7 @@ fn encryption_can_be_turned_on_and_off() {
         3,
     );
     assert!(!betrayers(&scratch).is_empty());
-    // What few loops have.
+    // Files that few loops have.
     let planted = [
         loops(&scratch)[0].join("prompts/0123abcd.md"),
         scratch.path().join(".ralph/quarantine/old"),

@@ -13,7 +13,7 @@ use crate::support::loops;
 
 const GOES_ON: &str = "`tachikoma run` continues it";
 
-/// Flips a byte in the middle of a line, or of the file. Returns what it holds then.
+/// Flips a byte in the middle of a line or of the file. Returns the new content.
 fn flip(path: &Path, line: Option<usize>) -> Vec<u8> {
     let mut bytes = fs::read(path).unwrap();
     let at = match line {
@@ -36,7 +36,7 @@ fn is_kept(scratch: &Scratch, bytes: &[u8]) -> bool {
     kept.any(|(path, there)| path.to_string_lossy().contains("/quarantine/") && there == bytes)
 }
 
-/// One key after the other: each run has the old one and the new one, and then the old one is gone.
+/// Changes the key: one run has both keys, then the old one is removed.
 struct Rotating {
     held: String,
 }
@@ -60,7 +60,7 @@ fn in_loop(dir: &Path, part: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no {part} in {}", dir.display()))
 }
 
-/// A loop that goes on with a damaged line or segment goes on with it under another key, too.
+/// A loop that continues with a damaged segment continues with it after a change of keys.
 #[test]
 fn a_damaged_journal_survives_a_change_of_keys() {
     let scratch = with_state(ENCRYPTED);
@@ -81,10 +81,10 @@ fn a_damaged_journal_survives_a_change_of_keys() {
         told.contains("wrong journal") && told.contains(GOES_ON),
         "{told}"
     );
-    // What opened of it is there.
+    // The undamaged lines are kept.
     let told = say(&scratch, &["events"], 0);
     assert!(told.contains("starts: agent command"), "{told}");
-    // A closed one is one age file.
+    // A closed segment is one age file.
     keys.turn(&scratch, "4");
     let closed = in_loop(&dir, "journal-0002.jsonl");
     let hurt = flip(&closed, None);
@@ -164,7 +164,7 @@ fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     let lost: Vec<_> = ["journal-0001.jsonl", "archived.json"]
         .map(|name| (dir.join(name), fs::read(dir.join(name)).unwrap()))
         .into();
-    // With nothing else there, it is the wrong key.
+    // If no other file is readable, the key is wrong.
     let new = another_key();
     keys(&scratch, &[&new], &new);
     say(&scratch, &words("1", "true"), 2);
@@ -187,7 +187,7 @@ fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     );
     say(&scratch, &["state", "backup"], 0);
     say(&scratch, &["state", "restore", "--yes"], 0);
-    // Nor one that is in clear text.
+    // A plain-text loop is not blocked either.
     scratch.write(
         "tachikoma.toml",
         "[state]\nencrypt_identity_file = '../key.txt'\n",
@@ -245,7 +245,7 @@ fn a_good_backup_is_preferred_to_an_older_one_without_its_key() {
     }
     let told = say(&scratch, &["state", "restore", "--yes"], 0);
     assert!(told.contains("restored at iteration 2"), "{told}");
-    // The newest one may be what is wanted.
+    // The newest backup may be the wanted one.
     run_up_to(&scratch, "3");
     let told = say(&scratch, &["state", "backup"], 0);
     let newest = scratch.path().join(told.trim());
@@ -260,7 +260,7 @@ fn a_good_backup_is_preferred_to_an_older_one_without_its_key() {
     assert_eq!(kept(&scratch), before);
 }
 
-/// The state after a killed end of encryption with a lost key.
+/// The state after a kill while encryption was turned off, with a lost key.
 #[test]
 fn a_readable_backup_is_kept_beside_one_with_its_name_that_cannot_be_decrypted() {
     let scratch = with_state("");
@@ -286,7 +286,7 @@ fn a_readable_backup_is_kept_beside_one_with_its_name_that_cannot_be_decrypted()
     assert!(told.contains("restored at iteration 1"), "{told}");
 }
 
-/// The name of a file that grows is encrypted with it.
+/// The name of a growing file is authenticated with its content.
 #[test]
 fn a_transcript_that_was_swapped_with_another_is_rejected() {
     let scratch = with_state(ENCRYPTED);

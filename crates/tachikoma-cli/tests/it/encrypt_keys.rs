@@ -18,7 +18,7 @@ pub(crate) fn public(key: &str) -> String {
     identity.to_public().to_string()
 }
 
-/// Puts keys into the file of identities, and one into the list of recipients.
+/// Writes keys to the identity file and one to the recipients.
 pub(crate) fn keys(scratch: &Scratch, held: &[&str], recipient: &str) {
     fs::write(outside(scratch, "key.txt"), held.join("\n")).unwrap();
     let text = format!(
@@ -48,7 +48,7 @@ fn a_changed_key_reencrypts_all_files_and_the_old_key_is_not_needed() {
     assert!(told.contains("good"), "{told}");
     let ran = run_up_to(&scratch, "4");
     assert!(!ran.stdout.contains("rewritten"), "{}", ran.snapshot());
-    // And the old one opens nothing.
+    // The old key decrypts nothing.
     keys(&scratch, &[KEY], KEY);
     let told = say(&scratch, &["status"], 2);
     assert!(told.contains(&public(&new)), "{told}");
@@ -96,7 +96,7 @@ fn a_segment_with_a_missing_key_is_not_reported_as_damaged() {
     let new = another_key();
     keys(&scratch, &[&new, KEY], &new);
     run_up_to(&scratch, "3");
-    // As a version left it that did not rewrite.
+    // Files as a version without re-encryption left them.
     fs::write(&old, encrypted).unwrap();
     keys(&scratch, &[&new], &new);
     let before = kept(&scratch);
@@ -177,7 +177,7 @@ fn damage_to_encrypted_lines_is_found_without_the_key() {
     let clear = scratch.path().join(".ralph/sessions");
     let clear = clear.join(loops(&scratch)[0].file_name().unwrap());
     fs::write(clear.join("000009.1.log"), "x").unwrap();
-    // Its writer died: no damage.
+    // An incomplete last line of a killed writer is not damage.
     let torn = good.len() - lines[last].len() / 2;
     for (bytes, what) in [
         (&good[..torn], "its last line is incomplete"),
@@ -220,7 +220,7 @@ fn files_of_an_encrypted_backup_are_restored_encrypted() {
     assert_eq!(told.code(), Some(0), "{}", told.snapshot());
     assert_eq!(betrayers(&elsewhere), [] as [std::path::PathBuf; 0]);
     say(&elsewhere, &["status"], 2);
-    // And from one in clear text with a word.
+    // The same from an unencrypted loop to a passphrase.
     let plain = with_state("");
     run_up_to(&plain, "1");
     let told = say(&plain, &["state", "backup"], 0);
@@ -303,7 +303,7 @@ fn a_key_in_the_repository_is_refused_and_generated_keys_are_git_ignored() {
     configure(&scratch, "encrypt = true\ncompress = true\n");
     let with = |scratch| tool(scratch).env("TACHIKOMA_STATE_PASSPHRASE", "open sesame");
     fs::create_dir(scratch.path().join(".ralph")).unwrap();
-    // As an earlier version wrote it.
+    // Files as an earlier version wrote them.
     scratch.write(
         ".ralph/.gitignore",
         "/lock\n/state.json\n/state.json.zst.v*\n",
@@ -346,7 +346,7 @@ fn an_incomplete_file_of_a_killed_conversion_is_removed() {
     );
 }
 
-/// What an agent says is not taken for something encrypted: it is shown, and encrypted when that is turned on.
+/// Agent output that looks encrypted is shown as text, and is encrypted when encryption is turned on.
 #[test]
 fn text_that_looks_encrypted_is_treated_as_text() {
     for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {
@@ -363,7 +363,7 @@ fn text_that_looks_encrypted_is_treated_as_text() {
     }
 }
 
-/// The reverse: the text comes out again, and the key is no longer needed.
+/// The text is decrypted when encryption is turned off, and the key is no longer needed.
 #[test]
 fn text_that_looks_encrypted_survives_the_end_of_encryption() {
     for beginning in ["age-encryption.org/v1", "{\"sealed\":1}"] {

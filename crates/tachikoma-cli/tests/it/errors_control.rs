@@ -92,7 +92,7 @@ fn socket(scratch: &Scratch) -> PathBuf {
     entry.expect("the directory is ours").path()
 }
 
-/// Says one line to the runner, and returns its greeting and its answer.
+/// Sends one line to the runner. Returns its greeting and its answer.
 fn say(scratch: &Scratch, line: &str) -> (Value, Value) {
     let mut stream = UnixStream::connect(socket(scratch)).expect("the runner listens");
     let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
@@ -126,7 +126,7 @@ fn unknown_requests_are_answered_with_an_error() {
     );
 }
 
-/// Plays a runner of another version: it holds the lock and greets in another protocol.
+/// Simulates a runner of another version: holds the lock and greets with another protocol.
 fn other_version(scratch: &Scratch) -> fs::File {
     let path = scratch.runtime_dir().join("other.sock");
     let listener = UnixListener::bind(&path).expect("the directory is ours");
@@ -134,7 +134,7 @@ fn other_version(scratch: &Scratch) -> fs::File {
     let loop_id = loop_id.to_str().expect("it is ASCII").to_owned();
     let hello = json!({"protocol": 99, "version": "7.0.0", "loop_id": loop_id});
     thread::spawn(move || {
-        // Ends with the test.
+        // The thread ends with the test.
         for stream in listener.incoming() {
             let mut stream = stream.expect("a caller");
             let _ = writeln!(stream, "{hello}");
@@ -150,7 +150,7 @@ fn other_version(scratch: &Scratch) -> fs::File {
         .write(true)
         .open(scratch.path().join(".ralph/lock"))
         .expect("there is a lock");
-    // A child of another test inherits files that were open when it was forked.
+    // A child that another test just forked still holds the files that were open.
     await_until("nobody has it", SOON, || {
         flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
     });
@@ -238,7 +238,7 @@ fn runtime_directory_that_others_can_write_to_is_refused() {
     }
     assert_eq!(journals(&scratch), before);
 
-    // As `/tmp`: others cannot replace what is ours.
+    // A sticky directory like `/tmp`: other users cannot replace our files.
     allow(&runtime, 0o1777);
     allow(&own, 0o700);
     let ran = resume();

@@ -100,7 +100,7 @@ fn check_full(script: &str) -> Option<String> {
         "$0" events | grep -o 'there is room on the disk again' || echo "no wait on record"
     "#;
     let shown = on_a_small_disk(&scratch, &format!("{begin}{script}{end}"))?;
-    // How many iterations fit is the file system's business.
+    // The number of iterations that fit depends on the file system.
     let parts: Vec<String> = shown
         .split_inclusive(|c: char| !c.is_ascii_digit())
         .map(
@@ -110,7 +110,7 @@ fn check_full(script: &str) -> Option<String> {
             },
         )
         .collect();
-    // It also varies whether the last record that fit was the end of an iteration, or the start of the survey after it.
+    // The last record that fits may be the end of an iteration or the start of its survey.
     let repeated = "the iteration is repeated as attempt 2";
     let looked = "its changes are surveyed and committed again";
     Some(parts.concat().replace(looked, repeated))
@@ -197,7 +197,7 @@ fn a_signal_ends_a_loop_on_a_full_disk() {
     }
 }
 
-/// Says so past the harness, which keeps the words of tests that pass to itself.
+/// Writes to the terminal directly, because the test harness hides the output of passing tests.
 fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }

@@ -8,7 +8,7 @@ use tachikoma_testkit::{Ran, Scratch, Tool};
 
 use crate::support::{files, run, shown, tachikoma, unprivileged, with_history};
 
-/// Runs what must fail, and checks that nothing in the work tree has changed, the old loop included.
+/// Runs a command that must fail, and checks that no file has changed.
 #[track_caller]
 fn refused(scratch: &Scratch, tool: &Tool<'_>, words: &[&str]) -> String {
     let before = files(&scratch.path());

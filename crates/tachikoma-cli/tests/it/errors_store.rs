@@ -200,7 +200,7 @@ fn flip(scratch: &Scratch, after: &str, to: u8) {
 #[track_caller]
 fn check_unusable(after: &str, to: u8) -> String {
     let scratch = with_history();
-    // With it, the journal before it would not be needed.
+    // With the snapshot the earlier journal would not be needed.
     fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
     flip(&scratch, after, to);
     let before = journals(&scratch);

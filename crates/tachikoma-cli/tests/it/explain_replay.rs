@@ -13,10 +13,10 @@ use crate::support::{
     tachikoma, with_history,
 };
 
-/// Fails in its second iteration, and claims completion in its fourth.
+/// An agent that fails in its second iteration and claims completion in its fourth.
 const UPS_AND_DOWNS: &str = "case $TACHIKOMA_ITERATION in 2) exit 7;; 4) echo done >> work; echo '<promise>COMPLETE</promise>';; esac";
 
-/// What `replay --json` says, which must not have changed anything.
+/// Returns the output of `replay --json`, and checks that no file has changed.
 #[track_caller]
 pub fn replay(scratch: &Scratch, flags: &[&str]) -> Value {
     let before = files(&scratch.path());
@@ -27,7 +27,7 @@ pub fn replay(scratch: &Scratch, flags: &[&str]) -> Value {
     ran.json()
 }
 
-/// By the settings that it had every record of the loop comes out again.
+/// Checks that the recorded settings reproduce every record.
 #[track_caller]
 pub fn comes_out_the_same(scratch: &Scratch) {
     let found = replay(scratch, &[]);
@@ -38,7 +38,7 @@ pub fn comes_out_the_same(scratch: &Scratch) {
     assert_eq!(found["notes"], Value::Array(Vec::new()), "{found:#}");
 }
 
-/// A conversation that fills up twice.
+/// A conversation that reaches the redline twice.
 fn filled_twice(more: &str) -> Scratch {
     let turns = [
         bash("true", 30_000),
@@ -355,7 +355,7 @@ fn explain_reads_a_damaged_journal_up_to_the_damage() {
     note: the last line of the journal is incomplete: its runner died while writing it, and the record was never used
     note: the last line of the journal is incomplete: its runner died while writing it, and the record was never used
     ");
-    // A record in the middle.
+    // Damage a record in the middle.
     let at = whole.rfind("\"iteration_failed\"").unwrap();
     let mut hurt = whole.clone().into_bytes();
     hurt[at + 1] = b'I';
@@ -364,7 +364,7 @@ fn explain_reads_a_damaged_journal_up_to_the_damage() {
     note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; the rest of that file is left out
     note: journal [DIR]/.ralph/loops/[LOOP]/journal-0001.jsonl is damaged at line 11: its checksum does not match; the rest of that file is left out
     ");
-    // One that is not there.
+    // Remove a record.
     let mut lines: Vec<&str> = whole.lines().collect();
     lines.remove(lines.len() - 4);
     fs::write(&path, lines.join("\n") + "\n").unwrap();

@@ -9,7 +9,7 @@ use crate::claude_fault_support::{claude, with_scenario};
 use crate::explain_replay::{comes_out_the_same, replay};
 use crate::support::{CLAIMS, await_events, kill, run, shown, tachikoma};
 
-/// Claims completion three times, of which the gate believes the third.
+/// An agent that claims completion three times. The gate passes at the third claim.
 const CLAIMS_EARLY: &str = "echo $TACHIKOMA_ITERATION >> work; [ $TACHIKOMA_ITERATION -gt 2 ] && touch proof; echo '<promise>COMPLETE</promise>'";
 
 const PROOF: &str = "[[gate]]\nname = 'proof'\ncommand = 'test -e proof'\n";
@@ -22,7 +22,7 @@ fn claimed_early() -> Scratch {
     scratch
 }
 
-/// How the other loop ended, and how many iterations it had.
+/// Returns the outcome and the number of iterations of the replayed loop.
 #[track_caller]
 fn ends(scratch: &Scratch, set: &str) -> (Option<String>, u64) {
     let found = replay(scratch, &["--set", set]);
@@ -32,7 +32,7 @@ fn ends(scratch: &Scratch, set: &str) -> (Option<String>, u64) {
     (outcome, iterations.expect("a number"))
 }
 
-/// Complaint 21, looked back on: who said so, what was asked, and why that was not enough.
+/// Complaint 21: explain names the claim, the check, and why it failed.
 #[test]
 fn a_false_claim_is_explained() {
     let scratch = claimed_early();

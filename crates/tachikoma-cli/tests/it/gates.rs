@@ -12,9 +12,9 @@ use crate::support::{
     CLAIMS, SOON, await_events, events, files, kill, loops, run, status, tachikoma,
 };
 
-/// A gate of the configuration.
+/// Returns a `[[gate]]` table.
 pub fn gate(name: &str, command: &str, rest: &str) -> String {
-    // Before the first iteration it passes at once.
+    // The gate passes at once before the first iteration.
     let command = match (name, command.trim()) {
         ("", _) | (_, "") => command.to_owned(),
         _ => format!("[ \"$TACHIKOMA_ITERATION\" = 0 ] && exit; {command}"),
@@ -22,7 +22,7 @@ pub fn gate(name: &str, command: &str, rest: &str) -> String {
     format!("[[gate]]\nname = '{name}'\ncommand = '''{command}'''\n{rest}\n")
 }
 
-/// Keeps the prompt of each iteration, and claims completion.
+/// An agent that saves the prompt of each iteration and claims completion.
 const ASKS_AND_CLAIMS: &str =
     "cat > asked.$TACHIKOMA_ITERATION; echo '<promise>COMPLETE</promise>'";
 
@@ -184,7 +184,7 @@ fn output_of_a_gate_is_bounded_everywhere() {
     let names = kept
         .keys()
         .map(|path| path.file_name().unwrap().to_str().unwrap());
-    // Compressed in the background.
+    // Transcripts are compressed in the background.
     let names: Vec<&str> = names.map(|name| name.trim_end_matches(".zst")).collect();
     assert_eq!(names, ["000001.1-loud.log", "000002.1-loud.log"]);
     assert!(kept.values().all(|bytes| bytes.len() < (4 << 20) + 64));
@@ -298,7 +298,7 @@ fn a_killed_guard_of_gates_fails_the_gate_and_nothing_else() {
     let scratch = Scratch::new();
     let seconds = seconds();
     let live = judging(&scratch, &seconds, "");
-    // The shell, and the sleep in it.
+    // Kill the shell and its child.
     let found = processes_with(&seconds);
     let above = found.iter().map(|process| parent_of(*process));
     let guard = above.into_iter().find(|above| !found.contains(above));
@@ -398,7 +398,7 @@ fn changes_of_a_gate_belong_to_the_loop() {
     let script = format!("echo $TACHIKOMA_ITERATION > work; {CLAIMS}");
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], &script));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    // After the iteration, and at the end.
+    // The gate runs after the iteration and at the end.
     for (commit, files) in [("HEAD~1", "lock\nwork"), ("HEAD", "lock")] {
         let committed = scratch.git(&["show", "--name-only", "--format=", commit]);
         assert_eq!(committed.trim(), files, "{}", ran.snapshot());
@@ -421,7 +421,7 @@ fn a_broken_gate_is_reported_before_the_first_iteration() {
     assert!(seen.is_some() && seen < begun, "{}", ran.snapshot());
     let baseline = || events(&scratch, "gates_ran");
     assert_eq!(baseline()[0]["iteration"], 0);
-    // What it changed is the loop's, and is committed.
+    // Files that the gate changed belong to the loop and are committed.
     assert_eq!(scratch.git(&["status", "--porcelain"]), "");
     assert_eq!(scratch.git(&["ls-files", "made"]).trim(), "made");
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);

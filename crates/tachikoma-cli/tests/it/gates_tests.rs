@@ -7,7 +7,7 @@ use tachikoma_testkit::Scratch;
 
 use crate::support::{events, loops, run, status, tachikoma};
 
-/// A loop with one gate that runs after every iteration.
+/// Returns a loop with one gate that runs after every iteration.
 fn gated(command: &str, rest: &str) -> Scratch {
     let scratch = Scratch::new();
     let config = format!(
@@ -18,7 +18,7 @@ fn gated(command: &str, rest: &str) -> Scratch {
     scratch
 }
 
-/// A gate that prints what `tap.N` has at iteration N, and fails if that says so.
+/// A gate that prints the file `tap.N` in iteration N, and fails if it has a failed test.
 const TAP: &str = "cat tap.$TACHIKOMA_ITERATION; ! grep -q ^not tap.$TACHIKOMA_ITERATION";
 
 #[track_caller]
@@ -97,7 +97,7 @@ fn a_newly_passing_test_is_progress() {
         .map(|event| event["score"].as_u64().unwrap_or(0))
         .collect();
     assert_eq!(scores, [0, 5, 0]);
-    // It flipped while nothing changed.
+    // The result of the test changed although no file did.
     assert_eq!(events(&scratch, "tests_ran")[1]["flaky"], json!(["a"]));
 }
 
@@ -114,7 +114,7 @@ fn only_a_report_of_the_current_run_is_read() {
     scratch.write("junit.4", "this is no XML");
     scratch.write("junit.5", junit("five"));
     scratch.write("out/other.xml", junit("other"));
-    // Older than any slack that file systems need.
+    // Older than the tolerance for file times.
     let age = "touch -d '1 hour ago' out/*";
     iterate(&scratch, 5, age);
     let runs = events(&scratch, "tests_ran");

@@ -42,7 +42,7 @@ fn diff_shows_the_changes_of_an_iteration() {
     let ran = tachikoma(&scratch).run(["diff", "2", "--stat"]);
     assert!(ran.stdout.contains("3 files changed"), "{}", ran.stdout);
 
-    // To the present, with what came after the loop.
+    // Compare with the current work tree, including changes after the loop.
     scratch.write("later", "1");
     scratch.write(".env", "SECRET=1");
     assert_eq!(names(&scratch, &["4"]), ["last", "later"]);
@@ -80,7 +80,7 @@ fn an_edit_in_the_same_tick_as_the_index_is_seen() {
     let scratch = repository();
     run_iterations(&scratch, &["true"]);
     scratch.git(&["config", "core.trustctime", "false"]);
-    // Long enough ago for a clock of whole seconds.
+    // Far enough in the past for file systems that store whole seconds.
     let at = std::time::SystemTime::now() - std::time::Duration::from_secs(10);
     let date = |name: &str| {
         let file = fs::File::options()

@@ -69,7 +69,7 @@ fn a_loop_that_cannot_be_deleted_is_reported() {
     scratch.write(&lock, "");
     let ran = run_iterations(&scratch, &["true"]);
     assert_eq!(loops(&scratch).len(), 11);
-    // In the journal, or behind its end.
+    // In the journal, or after its end.
     let events = tachikoma(&scratch).run(["events", "--json"]).stdout;
     let warned = format!("{events}{}", ran.stderr);
     let says = format!("{first} is older than the last 10 loops and cannot be deleted: ");

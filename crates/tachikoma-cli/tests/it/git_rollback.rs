@@ -20,7 +20,7 @@ fn done(scratch: &Scratch, to: &str) -> Ran {
     ran
 }
 
-/// Refused for this reason, and nothing was changed.
+/// Checks that a rollback is refused for this reason and changes nothing.
 #[track_caller]
 fn refused(scratch: &Scratch, to: &str, code: i32, says: &str) {
     let before = (work_tree(scratch), untouchable(scratch), refs(scratch));
@@ -35,7 +35,7 @@ fn refs(scratch: &Scratch) -> String {
     scratch.git(&["for-each-ref", "refs/tachikoma"])
 }
 
-/// Everything that may be in a work tree, then everything that may become of it.
+/// Creates every kind of file in a work tree, then every kind of change.
 const BUILD: &str = "
     mkdir -p dir deep/er
     echo 1 > 'odd \"name\"
@@ -81,7 +81,7 @@ fn a_rollback_can_be_undone() {
     assert!(
         !scratch.path().join("new").exists() && !scratch.path().join("new-at-the-top").exists()
     );
-    // All that the first iteration built, and nothing else.
+    // The work tree has exactly the files of the first iteration.
     let built = work_tree(&scratch);
     for name in [
         "odd",
@@ -131,14 +131,14 @@ fn a_rollback_can_be_undone() {
     scratch.write("noise.log", "ignored\n");
     assert_eq!(work_tree(&scratch), changed);
     assert_eq!(untouchable(&scratch), untouched);
-    // And to and fro once more.
+    // Roll back and forth once more.
     done(&scratch, "1");
     assert!(!scratch.path().join("dir").exists());
     assert_eq!(refs(&scratch).matches("before-rollback").count(), 3);
     scratch.git(&["fsck", "--strict"]);
 }
 
-/// What was brought back is committed with the next iteration; what is the user's is not.
+/// Restored files are committed with the next iteration, files of the user are not.
 #[test]
 fn a_loop_with_commits_continues_after_a_rollback() {
     let scratch = repository();
@@ -164,7 +164,7 @@ fn a_loop_with_commits_continues_after_a_rollback() {
     assert_eq!(scratch.git(&["show", "HEAD:mine"]), "1\n");
 }
 
-/// The next session would look for work that is gone.
+/// The next session has to know that the work is gone.
 #[test]
 fn a_rollback_is_recorded_and_in_the_next_prompt() {
     let scratch = repository();
@@ -251,7 +251,7 @@ fn a_rollback_asks_at_a_terminal_and_fails_without_one() {
 
 #[test]
 fn files_that_git_cannot_store_are_not_overwritten() {
-    // In the place of a file.
+    // A special file at the path of a file.
     let scratch = repository();
     let iterations = [
         "echo 1 > a; mkdir d; echo 1 > d/x; echo 1 > e",
@@ -259,10 +259,10 @@ fn files_that_git_cannot_store_are_not_overwritten() {
     ];
     run_iterations(&scratch, &iterations);
     refused(&scratch, "2", 1, "in the way, and not kept by git: a");
-    // In the place of a directory.
+    // A special file at the path of a directory.
     sh(&scratch, "rm a; echo '/d' >> .gitignore; echo mine > d");
     refused(&scratch, "2", 1, "in the way, and not kept by git: d");
-    // In a directory that is in the place of a file.
+    // A special file in a directory at the path of a file.
     sh(
         &scratch,
         "rm d; mkdir e; echo kept > e/kept; echo mine > e/mine.log",
@@ -273,7 +273,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         1,
         "in the way, and not kept by git: e/mine.log",
     );
-    // A repository in the place of a file.
+    // A repository at the path of a file.
     sh(
         &scratch,
         "rm -r e; git init -q e; git -C e config user.name a; git -C e config user.email b",
@@ -284,7 +284,7 @@ fn files_that_git_cannot_store_are_not_overwritten() {
     assert_eq!(scratch.read("e"), "1\n");
 }
 
-/// It may have existed then, but it was not in the snapshot.
+/// The file may have existed before, but it is not in the snapshot.
 #[test]
 fn files_that_were_ignored_at_the_snapshot_stay() {
     let scratch = repository();
@@ -320,7 +320,7 @@ fn rollback_leaves_protected_and_huge_files() {
     sh(&scratch, "git add -f .env keep");
     commit_all(&scratch);
     run_iterations(&scratch, &["true", "echo 1 > new"]);
-    // Committed since, and so in the index: the snapshot has the old ones.
+    // Committed since, so they are in the index. The snapshot has the old versions.
     let huge = "x".repeat(2000);
     scratch.write("huge", &huge);
     scratch.write(".env", "2\n");
@@ -336,7 +336,7 @@ fn rollback_leaves_protected_and_huge_files() {
     };
     done(&scratch, "1");
     check();
-    // Also where only the user's index is left to look into, which knows them.
+    // Also if only the user's index, which has these files, is left.
     fs::remove_file(loops(&scratch)[0].join("git-index")).unwrap();
     scratch.write("new", "1");
     let ran = done(&scratch, "1");
@@ -349,7 +349,7 @@ fn rollback_leaves_protected_and_huge_files() {
     check();
 }
 
-/// What was small when it was kept is brought back, however large it has become.
+/// A file that was small in its snapshot is restored, even if it is large now.
 #[test]
 fn a_file_that_has_grown_is_stored_and_restored() {
     let scratch = repository();
@@ -427,7 +427,7 @@ fn rollback_works_in_a_linked_work_tree_with_a_sparse_checkout() {
     assert_eq!(scratch.git(&["status", "--short"]), "");
 }
 
-/// Who asks for a sparse work tree has files outside of it all the same.
+/// A sparse checkout can have files outside of its patterns.
 #[test]
 fn rollback_leaves_files_outside_a_sparse_checkout() {
     let scratch = repository();

@@ -59,7 +59,7 @@ fn a_dirty_work_tree_is_refused_at_the_first_start_with_three_ways_out() {
     assert_eq!(ran.stderr.matches("file-").count(), 10, "{}", ran.stderr);
     assert!(ran.stderr.contains("file-19 and 12 more"), "{}", ran.stderr);
 
-    // Each way out works. A loop that has begun continues with a dirty work tree.
+    // Each suggested option works. An existing loop continues with a dirty work tree.
     assert_eq!(start(&scratch, &["--no-auto-commit"]).code(), Some(3));
     assert_eq!(start(&scratch, &["--new", "--allow-dirty"]).code(), Some(3));
     let ran = start(&scratch, &["--max-iterations", "2"]);
@@ -93,7 +93,7 @@ fn a_run_that_commits_is_refused_without_a_git_identity() {
         &scratch,
         "git config --unset user.name; git config --unset user.email; git config user.useConfigOnly true",
     );
-    // At every start, not only at the first.
+    // Checked at every start.
     let ran = start(&scratch, &["--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     for says in [
@@ -146,7 +146,7 @@ fn a_dry_run_prints_how_git_is_used() {
     assert!(said.starts_with("git is not used: "), "{said}");
 }
 
-/// A loop in a directory that is done at once.
+/// Returns a directory with a completed loop.
 #[track_caller]
 fn works_and_claims(scratch: &Scratch, dir: &str) -> Ran {
     let flags = ["--quiet", "--no-auto-commit"];
@@ -168,7 +168,7 @@ fn run_warns_of_a_loop_in_a_parent_directory_of_the_same_repository() {
     assert!(!second("sub/deep"), "none is live");
     let live = start_busy(&scratch, &["--no-auto-commit"]);
     assert!(second("sub/deep"));
-    // Another repository does not count.
+    // A loop in another repository is not reported.
     sh(
         &scratch,
         "git init -q sub; cd sub; git config user.name a; git config user.email b",

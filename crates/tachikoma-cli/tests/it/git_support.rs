@@ -8,7 +8,7 @@ use tachikoma_testkit::{Ran, Scratch};
 
 use crate::support::{status, tachikoma};
 
-/// A repository with one commit: `tracked`, `gone`, and a `.gitignore`.
+/// Returns a repository with one commit: `tracked`, `gone`, and a `.gitignore`.
 pub fn repository() -> Scratch {
     let scratch = Scratch::with_git();
     scratch.write("tracked", "as committed\n");
@@ -23,7 +23,7 @@ pub fn commit_all(scratch: &Scratch) {
     scratch.git(&["commit", "--quiet", "-m", "before"]);
 }
 
-/// Runs a loop with as many iterations as there are scripts; each does one.
+/// Runs a loop with one iteration for each script.
 #[track_caller]
 pub fn run_iterations(scratch: &Scratch, scripts: &[&str]) -> Ran {
     let count = scripts.len().to_string();
@@ -59,7 +59,7 @@ pub fn run_iterations(scratch: &Scratch, scripts: &[&str]) -> Ran {
     ran
 }
 
-/// Everything that must stay unchanged: HEAD, branches, index, stashes, settings.
+/// Returns everything that must not change: HEAD, branches, index, stashes, settings.
 pub fn untouchable(scratch: &Scratch) -> Vec<Vec<u8>> {
     let git = scratch.path().join(".git");
     let read = |name: &str| fs::read(git.join(name)).unwrap_or_default();
@@ -74,7 +74,7 @@ pub fn untouchable(scratch: &Scratch) -> Vec<Vec<u8>> {
     ]
 }
 
-/// The work tree without what is git's and ours: names, kinds, modes and contents.
+/// Returns names, kinds, modes and contents of the work tree, without `.git` and `.ralph`.
 pub fn work_tree(scratch: &Scratch) -> Vec<String> {
     let mut found = Vec::new();
     collect(&scratch.path(), &mut found);
@@ -110,7 +110,7 @@ fn collect(dir: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// Runs a line of shell in the work tree.
+/// Runs a shell command in the work tree.
 #[track_caller]
 pub fn sh(scratch: &Scratch, script: &str) {
     let status = Command::new("sh")

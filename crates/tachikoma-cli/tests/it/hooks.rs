@@ -12,7 +12,7 @@ use crate::support::{
     BUSY, CLAIMS, SOON, as_configured, await_events, events, run, status, tachikoma,
 };
 
-/// A hook of the configuration.
+/// Returns a `[[hook]]` table.
 pub fn hook(on: &str, command: &str, rest: &str) -> String {
     format!("[[hook]]\non = '{on}'\ncommand = '''{command}'''\n{rest}\n")
 }
@@ -27,7 +27,7 @@ fn rebooting(scratch: &Scratch) -> Live {
     live
 }
 
-/// The results of all hooks, without their times.
+/// Returns the results of all hooks, without durations.
 pub fn results(scratch: &Scratch) -> Vec<Value> {
     let mut found = Vec::new();
     for mut ran in events(scratch, "hooks_ran") {
@@ -179,7 +179,7 @@ fn a_hook_stops_the_loop_by_its_exit() {
 fn a_hook_that_times_out_is_killed_with_its_children() {
     let scratch = Scratch::new();
     let seconds = seconds();
-    // It does not hear SIGTERM, and has a child in a session of its own that has no environment.
+    // The hook ignores SIGTERM and has a child in another session with an empty environment.
     let command = format!(
         "trap '' TERM; setsid env -i sleep {seconds} & echo begun; while :; do sleep 0.01; done"
     );
@@ -315,7 +315,7 @@ fn a_hook_may_command_the_loop() {
     assert_eq!(live.wait(SOON).code(), Some(0));
 }
 
-/// The fake agent, which `cargo test` builds beside the tests.
+/// Returns the path of the fake agent, which `cargo test` builds beside the tests.
 fn fake_agent() -> PathBuf {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_tachikoma"));
     let path = binary.with_file_name("examples").join("fake-agent");
@@ -323,7 +323,7 @@ fn fake_agent() -> PathBuf {
     path
 }
 
-/// Runs the fake agent as `claude`, over the redline in its first turn, until it claims completion.
+/// Runs the fake agent as `claude`: it crosses the redline in its first turn and later claims completion.
 fn over_the_redline(scratch: &Scratch, config: &[String]) {
     let scenario = Scenario::of([
         Turn::bash("echo one > one").using(Usage::cached(171_000)),
@@ -357,7 +357,7 @@ fn over_the_redline(scratch: &Scratch, config: &[String]) {
 #[test]
 fn a_hook_that_rejects_a_reboot_keeps_the_session_for_a_while() {
     let scratch = Scratch::new();
-    // Its hand-off would be another reading of its context.
+    // A hand-off would add another context reading.
     let config = [
         "reboot.preserve_summary = false\n".to_owned(),
         hook("before_reboot", "exit 1", ""),
@@ -442,7 +442,7 @@ fn a_redline_runs_the_hooks_between_two_conversations() {
     assert_eq!(processes_with(&seconds).len(), 0);
 }
 
-/// The kinds of all events, in order.
+/// Returns the types of all events in order.
 fn events_of(scratch: &Scratch) -> Vec<String> {
     let ran = tachikoma(scratch).run(["events", "--json"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

@@ -29,7 +29,7 @@ fn configure(scratch: &Scratch, hooks: &[String]) {
 #[test]
 fn the_loop_waits_for_blocking_hooks_in_order() {
     let scratch = Scratch::new();
-    // Who is not waited for would be overtaken by the agent.
+    // A hook that the loop does not wait for would finish after the agent.
     let slow = format!("sleep 0.05; {SAYS}");
     let hooks = FRAMES.map(|on| hook(on, &slow, ""));
     configure(&scratch, &hooks);
@@ -220,12 +220,12 @@ fn skip_abandons_a_hook_and_pause_waits_for_it() {
     assert_eq!(events(&scratch, "iteration_started").len(), 0);
     assert_eq!(tachikoma(&scratch).run(["resume"]).code(), Some(0));
     assert_eq!(live.wait(SOON).code(), Some(0));
-    // What ran before the pause is not run again.
+    // Hooks that ran before the pause do not run again.
     assert_eq!(events(&scratch, "hooks_started").len(), 2);
     await_nobody(&long);
 }
 
-/// Waits for hooks to have said that, whole.
+/// Waits until the hooks have written the whole text.
 fn await_said(scratch: &Scratch, words: &str) {
     let said = scratch.path().join("said");
     await_until("the hook to run", SOON, || {
@@ -288,7 +288,7 @@ fn background_hooks_do_not_delay_the_loop() {
     let scratch = Scratch::new();
     let holds = "while [ ! -e claimed ]; do sleep 0.01; done; echo $TACHIKOMA_REASON >> said";
     configure(&scratch, &[hook("error", holds, "")]);
-    // With its quotes: the script itself is in the journal, too.
+    // Search with quotes, because the journal also has the script.
     let script = format!(
         "[ $TACHIKOMA_ITERATION = 1 ] && exit 3; touch claimed; until grep -q '\"type\":\"hooks_ran\"' .ralph/loops/*/journal-0001.jsonl; do sleep 0.01; done; {CLAIMS}"
     );
@@ -361,7 +361,7 @@ fn no_progress_and_changed_tests_run_hooks() {
         serde_json::from_str(&scratch.read(".git/told")).expect("an object");
     assert_eq!(told["tests"]["passed"], 1);
     assert_eq!(told["tests"]["failed"], 1);
-    // One object: the run before the first iteration is what is compared with, and the third run changed nothing.
+    // One object: the second run changed a test compared with the first, and the third changed nothing.
 }
 
 #[test]

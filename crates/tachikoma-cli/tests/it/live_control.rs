@@ -127,16 +127,16 @@ fn the_agent_can_read_the_status_but_not_command_the_loop() {
     assert_eq!(stop(&tool, live), Some(5));
 }
 
-/// The variable that makes [`a_request_of_a_process_that_exits_at_once_is_refused`] do something.
+/// Variable that activates [`a_request_of_a_process_that_exits_at_once_is_refused`].
 const VICTIM: &str = "LIVE_CONTROL_VICTIM";
 
-/// Not a test by itself: played by an agent, tells the loop to stop and is gone before anybody can look at it.
+/// Run by an agent: sends a stop request and exits before the runner can identify it.
 #[test]
 fn a_request_of_a_process_that_exits_at_once_is_refused() {
     if let Some(socket) = std::env::var_os(VICTIM) {
         let mut stream = UnixStream::connect(socket).unwrap();
         writeln!(stream, "{}", request("stop")).unwrap();
-        // Another process keeps the connection open, so that it looks as if the caller waited.
+        // Another process keeps the connection open, as if the caller were waiting.
         let kept = Stdio::from(OwnedFd::from(stream));
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 1000 &"]).stdout(kept);
@@ -144,7 +144,7 @@ fn a_request_of_a_process_that_exits_at_once_is_refused() {
     }
 }
 
-/// Returns a request as it goes over the socket.
+/// Returns a request as it is sent over the socket.
 fn request(command: &str) -> Value {
     serde_json::json!({"kind": "command", "command": {command: "graceful"}})
 }
@@ -193,7 +193,7 @@ fn other_users_cannot_reach_the_loop() {
     assert_eq!(mode(&scratch.path().join(".ralph")), 0o700);
     assert_eq!(mode(&scratch.path().join(".ralph/lock")), 0o600);
     if rustix::process::geteuid().is_root() {
-        // Wrong permissions of directories do not help either.
+        // Also with too permissive directories.
         let copy = scratch.path().join("copy");
         copy_binary(&copy);
         let root = scratch.path().parent().unwrap().to_owned();
@@ -232,7 +232,7 @@ fn a_loop_of_an_unprivileged_user_obeys_that_user() {
     await_nobody(&seconds);
 }
 
-/// Connects as a caller and reads the runner's first words.
+/// Connects as a caller and reads the greeting of the runner.
 fn connect(scratch: &Scratch) -> BufReader<UnixStream> {
     let stream = UnixStream::connect(socket(scratch)).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -304,7 +304,7 @@ fn connections_of_closed_followers_are_reused() {
     assert!(seated.iter().all(|(following, _)| *following));
     assert!(!follow().0, "every seat is taken");
     drop(seated);
-    // Nothing is recorded meanwhile: that they are gone is not seen by writing to them.
+    // No records are written meanwhile, so the runner does not notice closed connections by writing.
     await_until("a seat is free", SOON, || follow().0);
     assert_eq!(stop(&tool, live), Some(5));
 }
@@ -345,7 +345,7 @@ fn a_follower_without_a_reader_ends() {
     assert_eq!(stop(&tool, live), Some(5));
 }
 
-/// For hundreds of iterations, each with a process and a disk.
+/// Time limit for hundreds of iterations.
 const PATIENT: Duration = Duration::from_secs(120);
 
 #[test]
@@ -359,7 +359,7 @@ fn a_slow_follower_gets_every_record() {
     await_until("there is a loop", SOON, || {
         !status(&tool)["loop_id"].is_null()
     });
-    // Its pipe is full long before anybody reads: the loop leaves it behind.
+    // The follower's pipe is full long before it is read, so the loop drops it.
     let mut follower = tool
         .command(["events", "--follow", "--json"])
         .stdout(Stdio::piped())
@@ -405,7 +405,7 @@ fn a_follower_gets_records_from_before_its_connection() {
     await_up(&scratch, 1);
     obey(&tool, &["pause", "--now"]);
     await_status(&tool, "paused", |status| status["state"] == "paused");
-    // Nothing more is recorded, so a record that is missing now is never shown.
+    // No more records follow, so a missing record would never be shown.
     let mut follower = tool.spawn(["events", "--follow"]);
     await_until("the last record", SOON, || {
         follower.stdout().contains("paused;")

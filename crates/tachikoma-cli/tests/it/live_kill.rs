@@ -10,7 +10,7 @@ use crate::live_support::{
     standby_of, status, stop, tool, tool_of_nobody, with_agent,
 };
 
-/// How often each way is tried here; the soak test tries it longer.
+/// Repetitions of each case. The soak test runs more.
 const SAMPLES: u64 = 5;
 
 /// An agent with three grandchildren that try to get away: in another session, orphaned twice over, and with an empty
@@ -33,7 +33,7 @@ fn start(tool: &Tool<'_>, seconds: &str) -> Live {
     live
 }
 
-/// Kills runner after runner in the middle of the same iteration, after something was done to its guard.
+/// Kills one runner after another during the same iteration, after an action on its guard.
 fn kill_runners(tool: &Tool<'_>, seconds: &str, way: fn(&mut Live, u32)) {
     for sample in 1..=SAMPLES {
         let mut live = start(tool, seconds);
@@ -289,7 +289,7 @@ fn a_runner_that_waits_for_the_lock_gets_in_when_the_first_is_killed() {
     let second = tool.spawn(RUN);
     await_until("the second one waits", SOON, || has_runtime(second.pid()));
     first.signal(Signal::KILL);
-    // It waits for five seconds; had it not got in by then, it would be gone.
+    // The second runner waits five seconds for the lock.
     await_status(&tool, "the second attempt", |status| {
         status["attempt"] == 2 && status["runner"]["pid"] == second.pid()
     });
@@ -297,7 +297,7 @@ fn a_runner_that_waits_for_the_lock_gets_in_when_the_first_is_killed() {
     await_nobody(&seconds);
 }
 
-/// Returns whether a process has come as far as its runtime, which is right before the lock.
+/// Returns whether a process has started its async runtime, right before it takes the lock.
 fn has_runtime(pid: u32) -> bool {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;

@@ -17,14 +17,14 @@ use tachikoma_testkit::{Tool, await_until};
 
 use crate::live_support::{SOON, state_of};
 
-/// How soon the reader notices that the terminal is to be closed.
+/// How often the reader checks whether the terminal is to be closed.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What a key sends.
+/// Bytes of a key.
 pub(crate) const CTRL_C: u8 = 3;
 pub(crate) const CTRL_Z: u8 = 26;
 
-/// A terminal, and the program that is the leader of its session.
+/// A terminal and the program that leads its session.
 pub(crate) struct Terminal {
     master: Arc<File>,
     seen: Arc<Mutex<Vec<u8>>>,
@@ -34,7 +34,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Opens a terminal of some width and starts a program in it; 0 is a terminal that does not know its width.
+    /// Opens a terminal and starts a program in it. Width 0 means unknown.
     pub(crate) fn start(tool: &Tool<'_>, words: &[&str], columns: u16) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -80,19 +80,19 @@ impl Terminal {
         (&*self.master).write_all(&[key]).unwrap();
     }
 
-    /// Returns whether the terminal gives single keys, without showing them.
+    /// Returns whether the terminal is in single-key mode without echo.
     pub(crate) fn gives_keys(&self) -> bool {
         let modes = tcgetattr(&*self.master).unwrap().local_modes;
         !modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
     }
 
-    /// Returns whether a process leads the group that is in the foreground, which Ctrl-C is meant for.
+    /// Returns whether a process leads the foreground group, which gets Ctrl-C.
     pub(crate) fn has_in_front(&self, leader: u32) -> bool {
         tcgetpgrp(&*self.master)
             .is_ok_and(|group| group.as_raw_nonzero().get().cast_unsigned() == leader)
     }
 
-    /// Waits until the program has ended, and returns whether the terminal still gives single keys then.
+    /// Waits for the end of the program. Returns whether the terminal is still in single-key mode.
     #[track_caller]
     pub(crate) fn keeps_giving_keys(&self) -> bool {
         await_until("the program ends", SOON, || self.has_ended());
@@ -107,7 +107,7 @@ impl Terminal {
         (&*self.master).write_all(text.as_bytes()).unwrap();
     }
 
-    /// Waits until a question is asked, and presses a key.
+    /// Waits for a question and presses a key.
     #[track_caller]
     pub(crate) fn answer(&self, key: u8) {
         await_until("keys are read", SOON, || self.gives_keys());
@@ -118,12 +118,12 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Everything that was sent to the terminal so far.
+    /// Returns all output so far.
     pub(crate) fn raw(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
     }
 
-    /// Waits until a text was sent to the terminal.
+    /// Waits for a text in the output.
     #[track_caller]
     pub(crate) fn await_text(&self, text: &str) {
         await_until(&format!("{text:?} on the terminal"), SOON, || {
@@ -131,7 +131,7 @@ impl Terminal {
         });
     }
 
-    /// Waits for the end of the program, and returns its exit code.
+    /// Waits for the end of the program and returns its exit code.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> Option<i32> {
         let mut status = None;
@@ -142,23 +142,23 @@ impl Terminal {
         status.and_then(|status| status.code())
     }
 
-    /// Waits for the end of the program, and returns its exit code with all that the terminal then shows.
+    /// Waits for the end of the program. Returns its exit code and the final screen.
     #[track_caller]
     pub(crate) fn end(mut self) -> (Option<i32>, Screen) {
         let code = self.wait();
-        // With the last of its programs the terminal has nothing more to say.
+        // The output is complete when all programs of the terminal have ended.
         let reader = self.reader.take().unwrap();
         await_until("the last words", SOON, || reader.is_finished());
         (code, Screen::of(&self.raw()))
     }
 
-    /// Closes the terminal, as a person closes a window.
+    /// Closes the terminal, like a closed window.
     pub(crate) fn hang_up(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
-        // The last handle on the terminal's end of it.
+        // Drop the last handle of the controlling side.
         self.master = Arc::new(File::open("/dev/null").unwrap());
     }
 }
@@ -171,7 +171,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Returns a command that makes its standard input the terminal of a new session, and then is the program.
+/// Returns a command that makes its stdin the terminal of a new session and then executes the program.
 fn in_session(tool: &Tool<'_>, words: &[&str]) -> Command {
     let program = tool.command(words);
     let mut command = Command::new("setsid");
@@ -190,7 +190,7 @@ fn in_session(tool: &Tool<'_>, words: &[&str]) -> Command {
     command
 }
 
-/// Reads until the other side is closed for good, or until this one is to be.
+/// Reads until the terminal is closed on either side.
 fn read(mut master: &File, seen: &Mutex<Vec<u8>>, closing: &AtomicBool) {
     let timeout = Timespec::try_from(LOOK).unwrap();
     let mut buffer = [0; 4096];
@@ -206,17 +206,17 @@ fn read(mut master: &File, seen: &Mutex<Vec<u8>>, closing: &AtomicBool) {
     }
 }
 
-/// What a terminal shows after it has obeyed everything that was sent to it.
+/// The screen of a terminal after all control sequences were applied.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    /// The lines, the last of them the one with the cursor.
+    /// The lines. The last one has the cursor.
     pub(crate) lines: Vec<String>,
-    /// Whether what is written next is dimmed.
+    /// Whether the next text is dim.
     pub(crate) dimmed: bool,
 }
 
 impl Screen {
-    /// Obeys what a progress line needs; anything else a terminal would obey is a mistake.
+    /// Applies the control sequences of a progress line, and panics at any other one.
     #[track_caller]
     pub(crate) fn of(raw: &str) -> Self {
         let mut lines = Vec::new();
@@ -258,7 +258,7 @@ impl Screen {
         Self { lines, dimmed }
     }
 
-    /// Checks that nothing of the progress line is left.
+    /// Checks that the progress line was removed.
     #[track_caller]
     pub(crate) fn assert_clean(&self) {
         assert!(!self.dimmed, "the terminal is left dimmed");
@@ -275,7 +275,7 @@ impl Screen {
         self.lines.iter().any(|shown| shown.contains(line))
     }
 
-    /// Returns the text after some words, to the end of their line.
+    /// Returns the text after `words`, to the end of the line.
     pub(crate) fn behind(&self, words: &str) -> Option<&str> {
         let mut lines = self.lines.iter();
         let (_, behind) = lines.find_map(|line| line.split_once(words))?;
@@ -283,5 +283,5 @@ impl Screen {
     }
 }
 
-/// What only a progress line says.
+/// Text that only a progress line has.
 pub(crate) const PROGRESS: &str = " | session ";

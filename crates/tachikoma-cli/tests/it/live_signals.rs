@@ -43,7 +43,7 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
 fn three_ctrl_c_end_a_run_that_hangs() {
     let scratch = with_agent("exit 0");
     let tool = tool(&scratch);
-    // Its last output goes to a full pipe without a reader.
+    // The last output goes to a full pipe without a reader.
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
     fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
@@ -73,7 +73,7 @@ fn three_ctrl_c_end_a_run_that_hangs() {
     drop(reader);
 }
 
-/// Sends SIGINT, and returns when it has been taken in: one that still waits would swallow the next.
+/// Sends SIGINT and waits until the runner has handled it, because a pending one would be merged with the next.
 fn press(pid: Pid, number: u32) {
     kill_process(pid, Signal::INT).unwrap();
     await_until("the signal is taken in", SOON, || {
@@ -111,7 +111,7 @@ fn a_background_job_does_not_draw_a_progress_line() {
     let seconds = seconds();
     let scratch = with_agent(&format!("echo working; {UP} exec sleep {seconds}"));
     let tool = tool(&scratch);
-    // A shell with jobs: this one is in the background until a line is entered.
+    // A shell with job control keeps this program in the background until a line is entered.
     let script = "set -m; \"$@\" & read -r line; fg %1";
     let words = ["-c", script, "sh", BIN].into_iter().chain(RUN);
     let shell = Tool::new("sh", &scratch);
@@ -133,7 +133,7 @@ fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
     let tool = tool(&scratch);
     let live = tool.spawn(RUN);
     await_up(&scratch, 1);
-    // A process that is stopped before it sleeps has not overslept.
+    // A process that is stopped before it sleeps does not detect the stop.
     await_until("the runner has heard of it", SOON, || {
         kinds(&events(&tool)).contains(&"agent_launched".to_owned())
     });
@@ -142,7 +142,7 @@ fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
     for process in all {
         kill_process(pid(process), Signal::STOP).unwrap();
     }
-    // Much longer than the timeout, so that a busy machine is excluded.
+    // Much longer than the timeout, to exclude delays of a busy machine.
     let stopped = Instant::now();
     await_until("time passes", SOON, || {
         stopped.elapsed().as_millis() > 10_000
@@ -164,7 +164,7 @@ fn time_while_all_processes_are_stopped_does_not_count_for_timeouts() {
         .filter(|record| record["event"]["type"] == "stood_still")
         .map(|record| record["event"]["duration_ms"].as_u64().unwrap())
         .collect::<Vec<_>>();
-    // A machine that is busy may stand still once more, for less.
+    // A busy machine may cause a second, shorter suspend.
     let long: Vec<u64> = stood.iter().copied().filter(|it| *it >= 10_000).collect();
     assert!(matches!(long[..], [..20_000]), "{stood:?}");
     assert!(stood.iter().all(|it| *it >= 2_000), "{stood:?}");

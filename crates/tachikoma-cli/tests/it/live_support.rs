@@ -15,25 +15,25 @@ use crate::support::PATIENCE;
 /// The binary under test.
 pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_tachikoma");
 
-/// Nothing here takes this long on a healthy machine, however busy.
+/// Time limit of waits in these tests.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Waits, in an agent's script, until [`go`] with the number of its iteration.
+/// Script line of an agent that waits until [`go`] is called for its iteration.
 pub(crate) const UNTIL_GO: &str = "while [ ! -e \"go$TACHIKOMA_ITERATION\" ]; do sleep 0.01; done;";
 
-/// Lets the agent of an iteration go on.
+/// Lets the agent of an iteration continue.
 pub(crate) fn go(scratch: &Scratch, iteration: u32) {
     scratch.write(format!("go{iteration}"), "");
 }
 
-/// Returns a number of seconds that no other process sleeps for, to be recognised by.
+/// Returns a unique number of seconds for `sleep`, to identify its process.
 pub(crate) fn seconds() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("1{:07}{number:03}", std::process::id())
 }
 
-/// Returns a work tree with a prompt and an agent that runs `script`.
+/// Returns a directory with a prompt and an agent that runs `script`.
 pub(crate) fn with_agent(script: &str) -> Scratch {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "work\n");
@@ -41,12 +41,12 @@ pub(crate) fn with_agent(script: &str) -> Scratch {
     scratch
 }
 
-/// Returns the binary, set up for a work tree.
+/// Returns the binary, configured for a directory.
 pub(crate) fn tool(scratch: &Scratch) -> Tool<'_> {
     Tool::new(BIN, scratch).env(PATIENCE, "0")
 }
 
-/// Returns the binary, set up to run without root's rights.
+/// Returns the binary, configured to run without root rights.
 pub(crate) fn tool_of_nobody(scratch: &Scratch) -> Tool<'_> {
     // The built binary may be in a directory that other users cannot read.
     let copy = scratch.home().join("tachikoma");
@@ -66,14 +66,14 @@ pub(crate) fn copy_binary(to: &Path) {
 /// The words that run the agent of [`with_agent`] over and over; as something to be read, for the same reason.
 pub(crate) const RUN: [&str; 6] = ["run", "--delay", "0s", "--", "sh", "agent.sh"];
 
-/// Returns what `status --json` says.
+/// Returns the output of `status --json`.
 pub(crate) fn status(tool: &Tool<'_>) -> Value {
     let ran = tool.run(["status", "--json"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     ran.json()
 }
 
-/// Waits until `status --json` says what is wanted, and returns it.
+/// Waits until `status --json` meets a condition, and returns it.
 #[track_caller]
 pub(crate) fn await_status(tool: &Tool<'_>, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
@@ -84,17 +84,17 @@ pub(crate) fn await_status(tool: &Tool<'_>, what: &str, wanted: impl Fn(&Value) 
     last
 }
 
-/// Waits until an iteration's agent has come as far as its script's `touch upN`.
+/// Waits until the agent of an iteration has run `touch upN`.
 #[track_caller]
 pub(crate) fn await_up(scratch: &Scratch, iteration: u32) {
     let path = scratch.path().join(format!("up{iteration}"));
     await_until("the agent is up", SOON, || path.exists());
 }
 
-/// The beginning of a script: says that the agent of this iteration is up.
+/// First script line of an agent: marks its iteration as started.
 pub(crate) const UP: &str = "touch \"up$TACHIKOMA_ITERATION\";";
 
-/// Runs a command that must succeed, and returns what it printed.
+/// Runs a command that must succeed, and returns its output.
 #[track_caller]
 pub(crate) fn obey(tool: &Tool<'_>, words: &[&str]) -> String {
     let ran = tool.run(words);
@@ -102,7 +102,7 @@ pub(crate) fn obey(tool: &Tool<'_>, words: &[&str]) -> String {
     ran.stdout
 }
 
-/// Ends a loop and returns the exit code of its runner.
+/// Stops a loop and returns the exit code of its runner.
 #[track_caller]
 pub(crate) fn stop(tool: &Tool<'_>, live: Live) -> Option<i32> {
     obey(tool, &["stop", "--now"]);
@@ -121,19 +121,19 @@ pub(crate) fn records(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the kinds of events, in order.
+/// Returns the types of events in order.
 pub(crate) fn kinds(records: &[Value]) -> Vec<String> {
     let kind = |record: &Value| record["event"]["type"].as_str().map(str::to_owned);
     records.iter().filter_map(kind).collect()
 }
 
-/// Returns the letter of a process's state; none if it is gone.
+/// Returns the state letter of a process; `None` if it does not exist.
 pub(crate) fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Returns whether a process is there and not a zombie.
+/// Returns whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     state_of(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
@@ -170,7 +170,7 @@ pub(crate) fn guard_of(runner: u32) -> u32 {
     guards[0]
 }
 
-/// Waits until no process sleeps for this long.
+/// Waits until no process runs `sleep` with this duration.
 #[track_caller]
 pub(crate) fn await_nobody(seconds: &str) {
     await_until("no process is left", SOON, || {

@@ -12,19 +12,19 @@ use crate::live_support::{
     seconds, state_of, status, tool, with_agent,
 };
 
-/// An agent that goes when it is asked to.
+/// An agent that ends at the first signal.
 fn obedient(seconds: &str) -> Scratch {
     with_agent(&format!("echo working; {UP} exec sleep {seconds}"))
 }
 
-/// An agent that does not heed some signals.
+/// An agent that ignores some signals.
 fn stubborn(ignored: &str, seconds: &str) -> Scratch {
     with_agent(&format!(
         "trap '' {ignored}; echo working; {UP} while :; do sleep {seconds}; done"
     ))
 }
 
-/// Returns the process that sleeps so long and is neither the runner nor a shell of it.
+/// Returns the `sleep` process with this duration, without the runner and its shells.
 fn agent(seconds: &str) -> u32 {
     let mut found = Vec::new();
     await_until("the agent sleeps", SOON, || {
@@ -90,7 +90,7 @@ fn agents_cannot_write_to_the_terminal() {
     let words = ["run", "--max-iterations", "1", "--", "sh", "agent.sh"];
     let (code, screen) = Terminal::start(&tool(&scratch), &words, 80).end();
     assert_eq!(code, Some(3));
-    // Anything that a terminal obeys would have been found while it was obeyed.
+    // The screen panics at unexpected control sequences.
     screen.assert_clean();
     for line in ["  | abcd", "red", "bell back", "gnp.exe", "  | half"] {
         assert!(screen.shows(line), "{line}: {screen:#?}");
@@ -101,7 +101,7 @@ fn agents_cannot_write_to_the_terminal() {
 
 #[test]
 fn commands_print_no_control_characters_from_outside() {
-    // ESC, and U+009B, which some terminals obey as ESC [.
+    // ESC, and U+009B, which some terminals treat as ESC [.
     let hostile = "\u{1b}[2Jhostile\u{9b}2J";
     let scratch = with_agent(&format!(
         "tachikoma note '{hostile}'; echo '{hostile}'; exit 1"
@@ -221,14 +221,14 @@ fn ctrl_z_stops_runner_and_agent_and_the_clock() {
             .all(|pid| state_of(*pid).is_some_and(state))
     };
     await_until("both are stopped", SOON, || both(|state| state == 'T'));
-    // The shell's prompt goes there.
+    // The shell prints its prompt there.
     await_until("the progress line is gone", SOON, || {
         let raw = terminal.raw();
         let last = raw.rsplit("\u{1b}[2K").next().unwrap_or_default();
         !last.contains(PROGRESS)
     });
 
-    // Longer than the whole timeout.
+    // Longer than the timeout.
     let stopped = Instant::now();
     await_until("time passes", SOON, || stopped.elapsed().as_millis() > 3500);
     assert!(both(|state| state == 'T'));

@@ -13,7 +13,7 @@ use crate::live_support::{
 };
 use crate::notify_support::{Answer, Service};
 
-/// Invalid answers over the socket.
+/// Sends invalid answers over the socket.
 const GARBAGE: [&[u8]; 6] = [
     b"",
     b"\xff\xfe\x00\n",
@@ -23,11 +23,11 @@ const GARBAGE: [&[u8]; 6] = [
     b"[[[[[[[[[[[[[[[[\n",
 ];
 
-/// Nothing of it answers.
+/// None of them answers the question.
 fn garbage(scratch: &Scratch, tool: &Tool<'_>) {
     for bytes in GARBAGE {
         let mut stream = UnixStream::connect(socket(scratch)).unwrap();
-        // Who hangs up first has heard enough.
+        // The runner may close the connection first.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -45,7 +45,7 @@ fn garbage(scratch: &Scratch, tool: &Tool<'_>) {
     }
 }
 
-/// Many answer at once. One of them is heard.
+/// Sends many answers at once. Exactly one is accepted.
 fn at_once(scratch: &Scratch, id: u32, choices: [&str; 2]) {
     let id = id.to_string();
     let accepted = thread::scope(|scope| {
@@ -109,7 +109,7 @@ fn a_loop_with_misbehaving_question_hooks_ends_correctly() {
     let tool = tool(&scratch);
     let mut live = tool.spawn(["run", "--attended", "--", "sh", "agent.sh"]);
 
-    // Answered by garbage, then by two at once.
+    // Garbage first, then two answers at once.
     await_question(&tool, 1);
     garbage(&scratch, &tool);
     assert_eq!(status(&tool)["question"]["id"], 1, "it is still open");
@@ -119,10 +119,10 @@ fn a_loop_with_misbehaving_question_hooks_ends_correctly() {
     await_status(&tool, "paused", |it| it["state"] == "paused");
     assert_ne!(tool.run(["answer", "2", "continue"]).code(), Some(0));
     obey(&tool, &["resume"]);
-    // A reboot is due: two at once, of which one says yes.
+    // A reboot is due: two answers at once, one of them `yes`.
     assert_eq!(await_question(&tool, 3)["kind"], "confirm_reboot");
     at_once(&scratch, 3, ["yes", "no"]);
-    // Rolled back by two at once.
+    // Two rollback answers at once.
     let id = await_status(&tool, "asked", |it| {
         it["question"]["kind"] == "after_iteration"
     })["question"]["id"]
@@ -139,7 +139,7 @@ fn a_loop_with_misbehaving_question_hooks_ends_correctly() {
             ["stopped", "incident"].contains(&it["event"]["type"].as_str().unwrap())
         })
     });
-    // The loop does not wait for notifications about it.
+    // The loop does not wait for the notifications.
     live.signal(rustix::process::Signal::INT);
     let ran = live.wait(SOON);
     assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());

@@ -348,7 +348,7 @@ fn a_hanging_message_is_canceled_for_the_message_about_the_end() {
     let hangs = format!("[ $TACHIKOMA_HOOK = loop_end ] || sleep {long}; cat > told");
     let table = format!("to = 'command'\ncommand = '{hangs}'\non = ['iteration_end', 'loop_end']");
     configure(&scratch, &[&table]);
-    // A hanging hook that runs beside the loop does not delay the message either.
+    // A hanging background hook does not delay the message.
     let hook = format!("[[hook]]\non = 'no_progress'\ncommand = 'sleep {long}'\n");
     let before = scratch.read("tachikoma.toml");
     scratch.write("tachikoma.toml", before + &hook);

@@ -18,7 +18,7 @@ const LOGIN: &str = "user = 'me'\nsecret_env = 'PASSWORD'";
 /// `\0me\0hunter3` in base64, as PLAIN sends it.
 const PLAIN_LOGIN: &str = "AUTH PLAIN AG1lAGh1bnRlcjM=";
 
-/// Sends a test mail. Returns what `notify test` says.
+/// Sends a test mail. Returns the output of `notify test`.
 fn send(scratch: &Scratch, rules: MailRules, scheme: &str) -> (String, Vec<String>) {
     let mailbox = Mailbox::new(rules);
     configure(scratch, &[&table(scheme, &mailbox, LOGIN)]);
@@ -38,7 +38,7 @@ fn send(scratch: &Scratch, rules: MailRules, scheme: &str) -> (String, Vec<Strin
 fn mail_without_a_password_goes_to_this_machine_without_tls() {
     let scratch = Scratch::new();
     let mailbox = Mailbox::new(MailRules {
-        // Its certificate is not trusted, as that of most mail servers on a workstation.
+        // The certificate is not trusted, as on most local mail servers.
         starttls: Some(220),
         ..MailRules::default()
     });

@@ -42,15 +42,15 @@ fn with_tls(stream: TcpStream) -> Box<dyn Stream> {
 #[derive(Clone, Copy)]
 pub enum Answer {
     Status(u16),
-    /// It takes the request and never answers.
+    /// Reads the request and never answers.
     Hang,
-    /// It hangs up.
+    /// Closes the connection.
     Cut,
-    /// It sends the caller elsewhere.
+    /// Redirects to another address.
     Redirect(u16),
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug, Default)]
 pub struct Came {
     pub path: String,
@@ -67,7 +67,7 @@ impl Came {
     }
 }
 
-/// A service that gives its answers in order, and the last one again and again.
+/// A service that gives its answers in order and then repeats the last one.
 pub struct Service {
     pub port: u16,
     scheme: &'static str,
@@ -175,7 +175,7 @@ pub struct MailRules {
     pub endless: bool,
 }
 
-/// A mail server that keeps all lines it got. Lines that came over TLS begin with `tls: `.
+/// A mail server that records all lines. Lines received over TLS begin with `tls: `.
 pub struct Mailbox {
     pub port: u16,
     lines: Arc<Mutex<Vec<String>>>,

@@ -9,13 +9,13 @@ use tachikoma_testkit::{Live, Scratch, Tool, await_until, mask, processes_with, 
 
 use crate::live_support::{BIN, SOON};
 
-/// A work tree with a configured server.
+/// A directory with a configured server.
 pub(crate) struct Bed {
     pub(crate) scratch: Scratch,
 }
 
 impl Bed {
-    /// `script` is the fake server's, `settings` are lines of `[opencode]`.
+    /// `script` is the script of the fake server, `settings` are lines of `[opencode]`.
     pub(crate) fn new(script: &Value, settings: &str) -> Self {
         let scratch = Scratch::new();
         scratch.write("script.json", script.to_string());
@@ -48,7 +48,7 @@ impl Bed {
         ran.json()
     }
 
-    /// Waits until the status says what is wanted.
+    /// Waits until the status meets a condition.
     #[track_caller]
     pub(crate) fn await_status(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
@@ -77,14 +77,13 @@ impl Bed {
     }
 }
 
-/// Kills the server that a status names; a test started it.
+/// Kills the server that a status names. The test started it.
 pub(crate) fn kill_server(status: &Value) {
     let pid = status["pid"].as_i64().unwrap();
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
 }
 
-/// S004-1 to S004-3, S004-17, S004-33.
 #[test]
 fn up_keeps_the_server_running_until_it_is_stopped() {
     let bed = Bed::new(&json!({}), "restart_delay_ms = 10");
@@ -141,7 +140,6 @@ fn masked(text: &str) -> String {
     lines.join("\n")
 }
 
-/// S004-17.
 #[test]
 fn a_server_that_is_not_enabled_is_not_started() {
     let bed = Bed::new(&json!({}), "");
@@ -232,7 +230,7 @@ fn logs_are_followed_over_restarts() {
     live.wait(SOON);
 }
 
-/// D004-1: a give-up is visible, and a command clears it.
+/// A give-up is shown by status and cleared by a command.
 #[test]
 fn a_give_up_is_shown_and_cleared() {
     let crash = json!({"exit": 3});
@@ -260,7 +258,7 @@ fn a_give_up_is_shown_and_cleared() {
     assert_eq!(bed.tool().run(["opencode", "stop"]).code(), Some(0));
 }
 
-/// D004-20; nothing of a server survives its supervisor, `kill -9` included, and what was counted is known to the next.
+/// No process of a server survives its supervisor, also after `kill -9`, and the next supervisor has its counters.
 #[test]
 fn a_killed_supervisor_leaves_no_process_and_the_next_one_has_its_state() {
     let marker = unique();
@@ -290,7 +288,7 @@ fn a_killed_supervisor_leaves_no_process_and_the_next_one_has_its_state() {
     assert!(processes_with(&marker).is_empty());
 }
 
-/// D004-20: a give-up outlives a supervisor that was killed, and is said by the next.
+/// A give-up survives a killed supervisor, and the next one reports it.
 #[test]
 fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
     let script = json!({"always": {"exit": 3}});
@@ -308,7 +306,7 @@ fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
     assert_eq!(bed.starts(), 2, "nothing more was tried");
     live.signal(Signal::KILL);
     live.wait(SOON);
-    // A person who says `up` wants the server.
+    // An explicit `up` starts the server again.
     let live = bed.up();
     await_until("it is said", SOON, || live.stdout().starts_with(said));
     await_until("it is tried again", SOON, || bed.starts() > 2);
@@ -316,7 +314,7 @@ fn a_give_up_is_not_forgotten_by_a_crash_of_the_supervisor() {
     live.wait(SOON);
 }
 
-/// D004-16: SIGHUP reads the configuration again, and a mistake in it changes nothing.
+/// SIGHUP reloads the configuration, and an invalid one changes nothing.
 #[test]
 fn sighup_reloads_the_configuration_of_the_supervisor() {
     let bed = Bed::new(&json!({}), "restart_delay_ms = 10");
@@ -369,7 +367,7 @@ fn a_purge_deletes_the_server_state_unless_it_runs() {
     assert!(!bed.scratch.path().join(".ralph").exists());
 }
 
-/// A word to the supervisor from inside the server's tools is refused.
+/// A request to the supervisor from a tool of the server is refused.
 #[test]
 fn a_tool_of_the_server_cannot_stop_it() {
     let bed = Bed::new(&json!({}), "");
@@ -450,12 +448,12 @@ fn units_are_printed_for_both_systems() {
         };
         let (text, name) = printed(&bed);
         insta::assert_snapshot!(kind, mask(&text).replace(BIN, "[BIN]"));
-        // Each directory has a server of its own, and a unit of its own.
+        // Each directory has its own server and its own unit.
         assert_ne!(printed(&other).1, name);
     }
 }
 
-/// The delays of a night are not slept through by a stop: a signal in the middle of one ends it.
+/// A signal ends a long restart delay at once.
 #[test]
 fn an_interrupt_ends_a_wait_at_once() {
     let bed = Bed::new(&json!({}), "restart_delay_ms = 50000");

@@ -11,10 +11,10 @@ use tachikoma_testkit::{Ran, await_until, processes_with, unique};
 use crate::live_support::SOON;
 use crate::opencode::Bed;
 
-/// A loop takes as long as its servers take to start.
+/// Time limit: a loop includes the start of its servers.
 pub(crate) const LOOP: Duration = Duration::from_secs(60);
 
-/// A tool that waits until it may end, or its test is over.
+/// A tool that waits until a file exists or the test is over.
 pub(crate) const HELD: &str =
     "echo x >> started; while [ -e started ] && ! [ -e go ]; do sleep 0.02; done";
 
@@ -28,7 +28,7 @@ pub(crate) const RUN: [&str; 7] = [
     "do the next thing",
 ];
 
-/// What there is to know of a loop and its servers.
+/// A loop with its servers.
 pub(crate) trait Books {
     fn start(&self, iterations: &str) -> tachikoma_testkit::Live;
     fn events(&self) -> Vec<Value>;
@@ -67,7 +67,7 @@ impl Books for Bed {
         fs::read_to_string(self.scratch.home().join("fake").join(name)).unwrap_or_default()
     }
 
-    /// The prompts that something became of.
+    /// Returns the prompts that were answered.
     fn turns(&self, what: &str) -> Vec<String> {
         let text = self.state_file("turns.jsonl");
         let turns = text
@@ -95,7 +95,7 @@ impl Books for Bed {
         kill_process(pid, Signal::KILL).expect("it is ours");
     }
 
-    /// Prompts of the loop's in all conversations.
+    /// Returns the prompts of the loop in all conversations.
     fn prompts(&self) -> usize {
         let kept: Value =
             serde_json::from_str(&self.state_file("conversations.json")).expect("JSON");
@@ -155,7 +155,7 @@ fn iterations_share_one_conversation_in_the_loops_own_server() {
     assert_eq!(of_version.count(), 1, "another version: {warned:?}");
 }
 
-/// Agents run `rm -rf` and `git clean`.
+/// Agents may run `rm -rf` and `git clean`.
 #[test]
 fn a_tool_that_deletes_all_state_ends_neither_loop_nor_server() {
     let turn = json!({"command": "rm -rf .ralph"});
@@ -333,7 +333,7 @@ fn a_running_shared_server_is_used_and_outlives_the_loop() {
     expect(&up.wait(LOOP), 0);
 }
 
-/// Runs a loop attached to a server that wants one password, with another or none.
+/// Runs a loop attached to a server that requires a password, with a wrong one or none.
 fn attached(script: &Value, password: Option<&str>, wanted: Option<&str>) -> (Bed, Ran) {
     let bed = Bed::new(script, "");
     let (server, url) = fake(&bed, wanted);
@@ -347,7 +347,7 @@ fn attached(script: &Value, password: Option<&str>, wanted: Option<&str>) -> (Be
     (bed, ran)
 }
 
-/// A fake server that the test itself runs.
+/// A fake server that the test runs itself.
 pub(crate) struct Fake(std::process::Child);
 
 impl Drop for Fake {
@@ -442,7 +442,7 @@ fn an_address_without_an_opencode_server_is_reported_at_once() {
 #[test]
 fn an_unreachable_address_is_reported_at_once_and_can_be_replaced() {
     let bed = Bed::new(&json!({}), "");
-    // The port of one that is gone.
+    // The port of a server that has ended.
     let (server, url) = fake(&bed, None);
     drop(server);
     let mut run = bed

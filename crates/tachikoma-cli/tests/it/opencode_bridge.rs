@@ -14,10 +14,10 @@ use crate::live_support::{BIN, SOON};
 use crate::opencode::{Bed, kill_server};
 use crate::opencode_agent::{Books as _, Fake, HELD, fake};
 
-/// A turn takes as long as its tool; late events come within this time.
+/// Time limit for late events of a turn.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A bridge that the test started.
+/// A bridge process started by the test.
 struct Bridge {
     child: Child,
     input: Option<ChildStdin>,
@@ -53,7 +53,7 @@ impl Bridge {
             .expect("it starts");
         let output = child.stdout.take().expect("a pipe");
         let (sender, lines) = channel();
-        // Ends with the bridge.
+        // The thread ends with the bridge.
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Bridge {
         self.order(&json!({"order": "prompt", "text": "do it", "iteration": iteration}));
     }
 
-    /// What it says up to a line of a kind, which comes last.
+    /// Returns the output up to and including a line of the given type.
     #[track_caller]
     fn until(&self, kind: &str) -> Vec<Value> {
         let mut said = Vec::new();
@@ -105,7 +105,7 @@ impl Bridge {
             .to_owned()
     }
 
-    /// What it says until it ends, and its exit code.
+    /// Returns the remaining output and the exit code.
     #[track_caller]
     fn ended(mut self) -> (Vec<Value>, Option<i32>) {
         let mut said = Vec::new();
@@ -135,7 +135,7 @@ fn kinds(said: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// Asks a server as anyone may.
+/// Sends a request to a server without authentication.
 fn post(url: &str, path: &str, body: &Value) -> Value {
     let host = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host).expect("it listens");
@@ -259,7 +259,7 @@ fn a_bridge_that_ends_aborts_its_turn() {
     let (bed, _server, url) = bed(&json!({"turn": {"command": HELD}}));
     let mut bridge = Bridge::start(&bed, &url, &[]);
     let session = bridge.session();
-    // A turn that it does not know of.
+    // A turn that the bridge did not start.
     let body = json!({"parts": [{"type": "text", "text": "x"}]});
     post(&url, &format!("/session/{session}/prompt_async"), &body);
     held(&bed, 1);
@@ -288,7 +288,7 @@ fn a_sub_agent_with_a_missed_start_event_gets_its_answer() {
     assert_eq!(bed.turns("ended").len(), 1);
 }
 
-/// A server that has its clock set forward with its second prompt, and skips prompts that sort before an answer.
+/// A server with a clock that jumps forward at its second prompt, and that skips prompts with an id before the last answer.
 fn stepped() -> Value {
     json!({"clock_step": [1, 3_600_000], "skips_older_prompts": true})
 }
@@ -305,7 +305,7 @@ fn prompts_after_a_clock_step_are_answered_and_not_credited_with_an_earlier_answ
     assert_eq!(bed.turns("ended").len(), 4);
 }
 
-/// The server took the prompt and died before it began an answer; the prompt's id is older than the answer before it.
+/// The server accepted the prompt and died before it answered. The prompt's id is older than the answer before it.
 #[test]
 fn a_prompt_without_an_answer_is_not_credited_with_the_answer_before_it() {
     let (bed, _server, url) = bed(&json!({}));
@@ -328,7 +328,7 @@ fn a_prompt_without_an_answer_is_not_credited_with_the_answer_before_it() {
     assert_eq!(bed.turns("ended").len(), 2);
 }
 
-/// The supervised server is gone, another process has its port, and the supervisor has not noticed yet.
+/// The supervised server has died, another process has its port, and the supervisor has not noticed yet.
 #[test]
 fn a_password_is_not_sent_to_another_process_at_the_address_of_a_supervised_server() {
     let bed = Bed::new(&json!({}), "");
@@ -365,7 +365,7 @@ fn a_password_is_not_sent_to_another_process_at_the_address_of_a_supervised_serv
     server.wait().expect("it is ours");
 }
 
-/// A hand-off begins no iteration, so that the loop does not ask for it again.
+/// A hand-off is not an iteration, so the bridge has to repeat the request.
 #[test]
 fn a_hand_off_that_loses_its_server_is_asked_for_again_in_the_same_conversation() {
     let bed = Bed::new(&json!({"turn": {"command": HELD}}), "restart_delay_ms = 0");

@@ -30,7 +30,7 @@ fn a_turn_cut_off_after_a_compaction_continues_with_one_prompt() {
     assert_eq!(prompted[0], prompted[1], "under the id that it had");
 }
 
-/// S004: after a restart the interrupted iteration goes on.
+/// After a restart of the server the interrupted iteration continues.
 #[test]
 fn a_requested_restart_during_a_turn_is_not_a_failure() {
     let bed = Bed::new(&json!({"turn": {"command": HELD}}), "restart_delay_ms = 0");
@@ -49,7 +49,7 @@ fn a_requested_restart_during_a_turn_is_not_a_failure() {
     expect(&up.wait(LOOP), 0);
 }
 
-/// D004-19: a server that hangs in mid-turn is replaced, and the turn goes on in the next one.
+/// A server that hangs during a turn is replaced, and the turn continues in the next one.
 #[test]
 fn a_server_that_hangs_in_mid_turn_is_replaced_and_the_turn_goes_on() {
     let settings = "restart_delay_ms = 0\nhealth_interval = '50ms'\nhealth_failures = 2";
@@ -90,7 +90,7 @@ fn a_password_in_an_address_is_shown_nowhere() {
     }
 }
 
-/// Tools know the process of their server, and a stray `kill` must not end the loop.
+/// Tools know the pid of their server, and a stray `kill` must not end the loop.
 #[test]
 fn a_loops_own_server_that_a_tool_terminates_is_restarted_and_the_turn_goes_on() {
     let command = "[ -e killed ] || { touch killed; kill $PPID; sleep 60; }";
@@ -103,7 +103,7 @@ fn a_loops_own_server_that_a_tool_terminates_is_restarted_and_the_turn_goes_on()
     assert_eq!((bed.starts(), bed.of_type("attempt_cut").len()), (2, 1));
 }
 
-/// Every tool can read the password of its server, so it must open no other one.
+/// Every tool can read the password of its server, so it must not be valid for another one.
 #[test]
 fn a_loops_own_server_does_not_get_the_users_password() {
     let command = "printf %s \"$OPENCODE_SERVER_PASSWORD\" > seen";
@@ -136,7 +136,7 @@ fn cost_and_tokens_of_a_cut_attempt_are_in_the_totals() {
         bed.scratch.write("go", "");
         expect(&live.wait(LOOP), 3);
         assert_eq!(bed.of_type("attempt_cut").len(), 1);
-        // One step was over before the server died, three came after it: two tools and the answer.
+        // One step ended before the server died, three came after it: two tools and the answer.
         let stats = bed.tool().run(["status", "--json"]).json()["stats"].clone();
         assert_eq!(
             (&stats["cost_microusd"], &stats["tokens"]),

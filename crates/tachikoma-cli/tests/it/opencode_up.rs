@@ -64,7 +64,7 @@ fn get_health(url: &str) -> String {
     answer.lines().next().unwrap_or_default().to_owned()
 }
 
-/// As README has it, without a configuration.
+/// The example of the README, without a configuration.
 #[test]
 fn up_needs_no_configuration_and_the_server_asks_for_a_password() {
     let bed = Bed::new(&json!({}), "");

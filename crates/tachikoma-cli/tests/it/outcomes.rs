@@ -42,7 +42,7 @@ fn a_claim_inside_a_sentence_does_not_count() {
     assert_ne!(ended["claimed"], true, "{ended}");
 }
 
-/// Complaint 23: words about a claim were taken for the claim.
+/// Complaint 23: text about a claim was taken for a claim.
 #[test]
 fn complaint_23_a_quoted_completion_promise_is_not_a_claim() {
     for (script, why) in [
@@ -206,7 +206,7 @@ fn the_operator_stops_the_loop() {
 
 #[test]
 fn the_operator_stops_the_loop_during_a_delay_and_a_backoff() {
-    // The third backoff is long enough to be looked at.
+    // The third backoff is long enough to be observed.
     for (script, reason, waits) in [("true", "delay", 1), ("false", "backoff", 3)] {
         let scratch = Scratch::new();
         let live = tachikoma(&scratch).spawn(run(&["--delay", "1h"], script));
@@ -338,7 +338,7 @@ fn agent_output_cannot_control_the_terminal() {
 
 #[test]
 fn a_busy_directory_has_its_own_exit_code() {
-    // Signals to the agent do not matter to the loop: it continues if its agent is killed.
+    // The loop continues if its agent is killed by a signal.
     let scratch = Scratch::new();
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], BUSY));
     await_events(&scratch, "agent_launched", 1);

@@ -9,7 +9,7 @@ use tachikoma_testkit::{Scratch, await_until};
 use crate::autocommit_support::repository;
 use crate::support::{SOON, as_configured, await_events, events, run, status, tachikoma};
 
-/// What each iteration was worth.
+/// Returns the progress score of each iteration.
 fn scores(scratch: &Scratch) -> Vec<u64> {
     let measured = events(scratch, "progress_measured");
     let score = |event: &Value| event["score"].as_u64().unwrap_or(0);
@@ -74,7 +74,7 @@ fn complaint_25_a_commit_by_the_agent_is_progress() {
         git commit --quiet --allow-empty -m work";
     let ran = as_configured(&scratch).run(run(&[], script));
     assert_eq!(ran.code(), Some(4), "{}", ran.snapshot());
-    // One for the change, ten for its commit; nothing for commits without a change.
+    // 1 for the change and 10 for its commit; 0 for commits without a change.
     assert_eq!(scores(&scratch), [11, 11, 11, 0, 0, 0, 0, 0]);
 }
 
@@ -89,7 +89,7 @@ fn the_size_of_a_change_counts_up_to_a_bound() {
     esac";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "4"], script));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    // Ten of each are for the commit.
+    // 10 of each score are for the commit.
     assert_eq!(scores(&scratch), [20, 50, 11, 19]);
     let lines = events(&scratch, "progress_measured")[3]["evidence"]["lines"].clone();
     assert_eq!(lines, 48);

@@ -18,7 +18,7 @@ fn configured() -> Scratch {
     scratch
 }
 
-/// What was recorded of it.
+/// Returns the reload events of the journal.
 fn reloaded(events: &[Value]) -> Vec<&Value> {
     let events = events.iter().map(|record| &record["event"]);
     events.filter(|event| event["what"] == "reloaded").collect()
@@ -56,7 +56,7 @@ fn reloaded_settings_apply_at_once_and_the_others_are_named() {
         found[0]["changes"],
         json!([{"key": "max_iterations", "from": null, "to": "2"}])
     );
-    // What holds later is all that is said of a reading that changes nothing now.
+    // A reload that changes nothing now names only the settings that apply later.
     let said = obey(&tool, &["events"]);
     assert!(!said.contains("did not record"), "{said}");
     let later = "changed, and holds with the next run only: agents.command.program";
@@ -85,7 +85,7 @@ fn settings_that_a_flag_overrides_are_named_on_reload() {
         "from here on: max_iterations; changed, but a flag of this run holds: iteration_delay\n"
     );
     assert_eq!(stop(&tool, live), Some(5));
-    // Of a reading that changes nothing, nothing is said, nor of what holds later where nothing does.
+    // A reload without any change reports nothing.
     let events = events(&tool);
     assert_eq!(reloaded(&events).len(), 1);
     let said = obey(&tool, &["events"]);

@@ -400,7 +400,7 @@ fn a_crash_does_not_skip_a_backoff() {
         .rfind(|line| line.contains("iteration_started"));
     let third: Value = serde_json::from_str(third.expect("it was run")).expect("a record");
     let started = third["time"].as_str().expect("a time");
-    // Times of one shape: their order as text is their order.
+    // Times in this format sort as text.
     assert!(started >= until.as_str(), "{started} is before {until}");
     assert_eq!(status(&scratch)["stats"]["failed"], 3);
 }
@@ -408,7 +408,7 @@ fn a_crash_does_not_skip_a_backoff() {
 #[test]
 fn everything_works_without_git() {
     let scratch = Scratch::new();
-    // A PATH with a shell and nothing else.
+    // A PATH that has only a shell.
     let bin = scratch.home().join("bin");
     fs::create_dir(&bin).expect("it is ours");
     std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).expect("it is ours");

@@ -14,14 +14,14 @@ use tachikoma_testkit::Scratch;
 
 use crate::support::{CLAIMS, files, journal, loops, run, shown, status, tachikoma, with_history};
 
-/// The words of a run that goes on for one more iteration.
+/// Arguments of a run for one more iteration.
 const ONE_MORE: [&str; 6] = ["run", "--quiet", "--delay", "0s", "--max-iterations", "2"];
 
 fn snapshot(scratch: &Scratch) -> PathBuf {
     scratch.path().join(".ralph/state.json")
 }
 
-/// What is on standard error, but for what a run says anyway.
+/// Returns stderr without the usual messages of a run.
 fn told(scratch: &Scratch, words: &[&str]) -> String {
     let ran = tachikoma(scratch).run(words);
     let text = shown(&ran);
@@ -180,7 +180,7 @@ fn a_kill_between_new_loop_and_archive_does_not_revive_the_old_loop() {
         if !has_snapshot {
             fs::remove_file(snapshot(&scratch)).expect("it is ours");
         }
-        // What `run --new` does first.
+        // The first step of `run --new`.
         let new = LoopId::from_u128(7);
         let dir = scratch.path().join(".ralph/loops").join(new.to_string());
         let later = Timestamp::from_millis(32_503_680_000_000);

@@ -12,7 +12,7 @@ use crate::support::{
     with_history,
 };
 
-/// The words of a run that goes on for one more iteration.
+/// Arguments of a run for one more iteration.
 const ONE_MORE: [&str; 8] = [
     "run",
     "--quiet",
@@ -36,7 +36,7 @@ fn damage(path: &Path, from: &str, to: &str) -> Vec<u8> {
     damaged
 }
 
-/// What lies in the quarantine, by name.
+/// Returns the names in the quarantine.
 fn quarantined(scratch: &Scratch) -> Vec<(String, Vec<u8>)> {
     let found = files(&scratch.path().join(".ralph/quarantine"));
     let name = |path: &Path| {
@@ -200,7 +200,7 @@ fn accept_loss_is_refused_without_any_good_record() {
     assert_eq!(files(&scratch.path().join(".ralph")), before);
 }
 
-/// Refused, and nothing is touched.
+/// Checks that a run is refused and changes nothing.
 #[track_caller]
 fn refused(scratch: &Scratch) -> String {
     let before = files(&scratch.path().join(".ralph"));
@@ -235,7 +235,7 @@ fn a_gap_after_the_snapshot_is_refused() {
     await_events(&scratch, "agent_launched", 2);
     assert_eq!(tachikoma(&scratch).run(["pause"]).code(), Some(0));
     kill(&scratch, live);
-    // The record of the launch, after the snapshot, and before that of the pause.
+    // The record of the launch is after the snapshot and before that of the pause.
     let path = journal(&scratch);
     let text = fs::read_to_string(&path).expect("it is ours");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -338,7 +338,7 @@ fn the_first_of_many_changed_settings_are_named() {
     "#);
 }
 
-/// A loop that an earlier version left, killed at work in its fourteenth iteration.
+/// Returns a loop of an earlier version that was killed in its fourteenth iteration.
 fn of_format_1() -> Scratch {
     let data = Path::new(env!("CARGO_MANIFEST_DIR"));
     let data = data.join("../tachikoma-loop-runner/tests/data/formats");

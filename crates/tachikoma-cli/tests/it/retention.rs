@@ -12,7 +12,7 @@ use tachikoma_testkit::{Scratch, await_until};
 
 use crate::support::{BUSY, CLAIMS, SOON, files, kill, loops, run, shown, status, tachikoma};
 
-/// An agent that writes 100 KB and says which iteration it is.
+/// An agent that prints 100 KB and its iteration.
 const TALKS: &str = "echo iteration $TACHIKOMA_ITERATION; yes 'words of the agent' | head -c 100000; echo; echo end";
 
 fn names(dir: &Path) -> Vec<String> {
@@ -28,7 +28,7 @@ fn sessions(scratch: &Scratch) -> PathBuf {
     scratch.path().join(".ralph/sessions")
 }
 
-/// Runs a loop to its limit of one iteration, or to its end.
+/// Runs a loop to its limit of one iteration or to its end.
 #[track_caller]
 fn one_loop(scratch: &Scratch, script: &str) -> String {
     let words = run(&["--new", "--quiet", "--max-iterations", "1"], script);
@@ -51,7 +51,7 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
     assert_eq!(backup.code(), Some(0), "{}", backup.snapshot());
     let backup = scratch.path().join(backup.stdout.trim());
     assert!(backup.exists());
-    // Around our files, and in two of the loops that are about to go.
+    // Foreign files beside ours, and in two of the loops that will be deleted.
     let foreign = [
         "state.md".to_owned(),
         "other-tool/journal-0001.jsonl".to_owned(),

@@ -19,7 +19,7 @@ fn make_pipe(scratch: &Scratch, path: &str) {
     assert!(made.expect("mkfifo starts").success());
 }
 
-/// Runs everything that reads a loop; none of it hangs, and the loop goes on.
+/// Runs every command that reads a loop. None of them blocks, and the loop continues.
 fn check_goes_on(scratch: &Scratch, why: &str) {
     for words in [&["status"][..], &["state", "show"], &["events"]] {
         let ran = tachikoma(scratch).run(words);
@@ -82,7 +82,7 @@ fn a_pipe_instead_of_the_journal_does_not_block() {
     fs::remove_file(&journal).expect("it is ours");
     let made = Command::new("mkfifo").arg(&journal).status();
     assert!(made.expect("mkfifo starts").success());
-    // The message may vary, and the pipe stays.
+    // The message may vary. The pipe is not removed.
     for words in [&["status"][..], &["state", "verify"], &["run"]] {
         let ran = tachikoma(&scratch).run(words);
         assert_ne!(ran.code(), None, "{words:?}: {}", ran.snapshot());
@@ -100,7 +100,7 @@ fn a_kill_after_all_files_were_deleted_loses_nothing() {
         "tachikoma.toml",
         "[state]\nauto_save_interval = \"100ms\"\n",
     );
-    // All of it at once: what is mended while the rest is deleted might be deleted again.
+    // Delete everything at once, so that repaired files are not deleted again.
     let script = format!(
         "[ $TACHIKOMA_ATTEMPT = 2 ] && exit 0
          until grep -q agent_launched .ralph/loops/*/*; do sleep 0.01; done
@@ -108,7 +108,7 @@ fn a_kill_after_all_files_were_deleted_loses_nothing() {
     );
     let live = tachikoma(&scratch).spawn(run(&["--max-iterations", "1"], &script));
     await_events(&scratch, "repaired", 2);
-    // The agent's next `git add` must not find the loop.
+    // The agent's next `git add` must not add the loop's files.
     assert!(scratch.path().join(".ralph/.gitignore").exists());
     kill(&scratch, live);
     let before = scratch.read("before");
@@ -124,7 +124,7 @@ fn a_kill_after_all_files_were_deleted_loses_nothing() {
     assert_eq!(status(&scratch)["loop_id"], loop_id);
 }
 
-/// The first runner is held while someone deletes everything and starts a second one.
+/// The first runner is stopped while all files are deleted and a second runner is started.
 #[test]
 fn a_second_runner_is_refused_after_all_files_were_deleted() {
     let scratch = Scratch::new();
@@ -158,7 +158,7 @@ fn a_second_runner_is_refused_after_all_files_were_deleted() {
     assert!(!scratch.path().join(".ralph/quarantine").exists());
     assert_eq!(loops(&scratch).len(), 2, "the first loop is kept");
 
-    // As the hint says.
+    // Follow the hint.
     for words in [&["stop", "--now"][..], &["state", "clear"]] {
         let ran = tachikoma(&scratch).run(words);
         assert_eq!(ran.code(), Some(0), "{words:?}: {}", ran.snapshot());
@@ -172,7 +172,7 @@ fn a_second_runner_is_refused_after_all_files_were_deleted() {
     assert_eq!(status(&scratch)["loop_id"], kept);
 }
 
-/// Nothing is written over because it could not be moved.
+/// A file that cannot be moved away is not overwritten.
 #[test]
 fn an_unmovable_file_in_place_of_the_snapshot_stays() {
     let scratch = Scratch::new();

@@ -115,7 +115,7 @@ fn a_loop_that_runs_and_one_whose_runner_died_can_be_shown() {
     );
 }
 
-/// The snapshot is older than the journal, damaged, missing: the state is the same, and it is said.
+/// With an old, damaged or missing snapshot the state is the same, and `state show` says so.
 #[test]
 fn state_show_reports_an_outdated_snapshot() {
     let scratch = with_history();
@@ -167,7 +167,7 @@ fn verify_names_damaged_objects_with_a_hint() {
     assert_eq!(json["good"], true);
     assert_eq!(json["objects"][0]["kind"], "journal");
 
-    // Before the snapshot: the loop does not need it.
+    // Damage before the snapshot: the loop does not need that record.
     let path = journal(&scratch);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(
@@ -190,7 +190,7 @@ fn verify_names_damaged_objects_with_a_hint() {
         ran.stderr
     );
 
-    // Without it: a record is lost.
+    // Without the snapshot a record is lost.
     fs::remove_file(snapshot(&scratch)).unwrap();
     let ran = tachikoma(&scratch).run(["state", "verify", "--json"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
@@ -260,7 +260,7 @@ fn an_export_overwrites_only_with_force() {
         &["state", "export", "--output", "out.jsonl", "--force"],
     );
     assert_eq!(scratch.read("out.jsonl"), text);
-    // A journal that cannot be read leaves no half of a file.
+    // An unreadable journal leaves no incomplete export.
     let path = journal(&scratch);
     let damaged = fs::read_to_string(&path).unwrap().replace("crc", "crd");
     fs::write(&path, damaged).unwrap();
@@ -270,7 +270,7 @@ fn an_export_overwrites_only_with_force() {
     assert_eq!(names.len(), 3, "prompt.md, out.jsonl, .ralph: {names:?}");
 }
 
-/// A loop that is not kept is looked at where it is, while it is.
+/// A loop with temporary state can be shown while it runs.
 #[test]
 fn an_unsaved_loop_has_a_state() {
     let scratch = Scratch::new();

@@ -66,7 +66,7 @@ fn numbers_survive_state_set_and_new_runs() {
         done(&set(&scratch, "other", limit), "other is set");
     }
     assert_eq!(custom(&scratch)["numbers"], expected["numbers"]);
-    // The last two are those that a hasty reader of JSON gets wrong.
+    // Numbers that imprecise JSON parsers change.
     for (place, number) in [
         (9, "0.30000000000000004"),
         (10, "31.245270191439438"),
@@ -155,14 +155,14 @@ fn the_number_of_custom_keys_is_limited() {
     done(&set(&scratch, "more", "1"), "more is set");
 }
 
-/// A crash stays known: a process that sets a value in between does not count as a runner.
+/// A crash is still detected after `state set`, which does not count as a runner.
 #[test]
 fn state_set_after_a_crash_is_seen_by_the_next_run() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
     kill(&scratch, live);
     let lock = scratch.read(".ralph/lock");
-    // Torn, as a dying runner leaves it.
+    // An incomplete last line, as a killed runner leaves it.
     let path = crate::support::journal(&scratch);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, format!("{text}{{\"seq\":99")).unwrap();

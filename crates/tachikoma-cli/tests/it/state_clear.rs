@@ -43,7 +43,7 @@ fn a_loop_that_is_cleared_is_archived_and_the_next_run_begins_another() {
     assert_eq!(ran.stdout.matches("good  journal").count(), 2);
 }
 
-/// One move brings an archived loop back.
+/// An archived loop is restored by moving its directory.
 #[test]
 fn an_archived_loop_can_be_resumed() {
     let scratch = with_history();
@@ -81,13 +81,13 @@ fn a_snapshot_that_cannot_be_read_is_kept() {
         let ran = tachikoma(&scratch).run(run(&["--new", "--quiet"], CLAIMS));
         assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
         let kept = match text.contains("version") {
-            // The version that wrote it can take the loop up again.
+            // The version that wrote the snapshot can resume the loop.
             true => format!(".ralph/loops/{first}/archived.json"),
             false => ".ralph/quarantine/state.json.1".to_owned(),
         };
         assert_eq!(scratch.read(kept.as_str()), text);
     }
-    // Also where no loop is left that it could belong to.
+    // Also if no loop is left.
     let scratch = with_history();
     assert_eq!(tachikoma(&scratch).run(CLEAR).code(), Some(0));
     let newer = "{\n  \"version\": 99,\n  \"new\": 1}\n";
@@ -98,7 +98,7 @@ fn a_snapshot_that_cannot_be_read_is_kept() {
     assert_eq!(scratch.read(".ralph/state.json"), newer);
 }
 
-/// Only the version that wrote it knows what it is.
+/// Only the version that wrote the snapshot can read it.
 #[test]
 fn a_snapshot_of_a_newer_version_is_not_cleared() {
     let scratch = with_history();
@@ -145,7 +145,7 @@ fn clear_and_purge_refuse_a_live_runner() {
     kill(&scratch, live);
 }
 
-/// A working directory with everything in it that we ever write, remains of dead writers included.
+/// Returns a directory with every kind of file that Tachikoma writes, including leftovers of killed writers.
 fn full() -> Scratch {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
@@ -238,7 +238,7 @@ fn a_purge_keeps_files_of_other_programs() {
     assert_eq!(kept.unwrap(), "precious", "no link is followed");
 }
 
-/// A setting may point anywhere, also by mistake.
+/// `state_path` may point to a foreign file by mistake.
 #[test]
 fn a_purge_keeps_a_file_that_is_not_a_snapshot() {
     let scratch = with_history();

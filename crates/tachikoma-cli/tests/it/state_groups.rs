@@ -27,7 +27,7 @@ fn a_new_loop_has_the_settings_of_its_launch() {
     assert_eq!(core["started"], told["started_at"]);
     assert_eq!(core["last_activity"], told["last_activity"]);
     assert!(core["started"].as_str() < found["saved_at"].as_str());
-    // The hash gives away a configuration that has changed.
+    // The hash changes with the configuration.
     let hash = core["config_hash"].clone();
     assert_eq!(hash.as_str().expect("a text").len(), 8, "{hash}");
     let ran = tachikoma(&scratch).run(["run", "--quiet", "--max-iterations", "2", "--delay", "0s"]);
@@ -71,7 +71,7 @@ fn a_session_starts_from_nothing_and_leaves_its_end_and_reason() {
     assert_eq!(found["metrics"], expected);
 }
 
-/// Called from somewhere else, with everything configured: nothing lands beside the caller.
+/// Called from another directory with all paths configured: no file is created in the caller's directory.
 #[test]
 fn paths_are_relative_to_the_working_directory() {
     let scratch = Scratch::new();

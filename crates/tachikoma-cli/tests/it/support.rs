@@ -10,24 +10,24 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tachikoma_testkit::{Live, Ran, Scratch, Tool, await_until};
 
-/// Nothing that a test waits for takes this long.
+/// Time limit of waits.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// An agent that does something and claims completion.
+/// An agent that changes a file and claims completion.
 pub const CLAIMS: &str = "{ echo done >> work; echo '<promise>COMPLETE</promise>'; }";
 
 /// An agent that works until it is interrupted.
 pub const BUSY: &str = "exec sleep 600";
 
-/// The binary, in the work tree of `scratch`. Agents of tests do nothing, as a rule, and that must not end their loops.
+/// Returns the binary in the directory of `scratch`, without no-progress detection, because most test agents change nothing.
 pub fn tachikoma(scratch: &Scratch) -> Tool<'_> {
     as_configured(scratch).env(PATIENCE, "0")
 }
 
-/// The variable by which a loop may do nothing for as long as it likes.
+/// Variable that turns no-progress detection off.
 pub const PATIENCE: &str = "TACHIKOMA_STOP_CONDITIONS__MAX_NO_PROGRESS_ITERATIONS";
 
-/// The binary, as a user installs it.
+/// Returns the binary with default settings.
 pub fn as_configured(scratch: &Scratch) -> Tool<'_> {
     Tool::new(env!("CARGO_BIN_EXE_tachikoma"), scratch)
 }
@@ -62,7 +62,7 @@ pub fn run<'a>(flags: &[&'a str], script: &'a str) -> Vec<&'a str> {
     words
 }
 
-/// A directory with a prompt and a loop that ended at its limit, after one iteration.
+/// Returns a directory with a prompt and a loop that ended at its limit after one iteration.
 pub fn with_history() -> Scratch {
     let scratch = Scratch::new();
     scratch.write("prompt.md", "go\n");
@@ -76,11 +76,11 @@ const STATE_FROM: &str = "the state is from ";
 
 const STOOD_STILL: &str = "stood still for ";
 
-/// What it printed, with a name for what the machine can offer to hold processes together.
+/// Returns the output, with machine-dependent parts replaced.
 pub fn shown(ran: &Ran) -> String {
-    // How far a runner has come with its snapshot when it is killed, is chance.
+    // How far the snapshot is when the runner is killed depends on timing.
     let text = ran.snapshot();
-    // A machine may also be suspended.
+    // The machine may be suspended.
     let lines = text.lines().filter(|line| !line.contains(STOOD_STILL));
     let lines = lines.map(|line| match line.split_once(STATE_FROM) {
         Some((before, _)) => format!("{before}{STATE_FROM}[SOURCE]"),
@@ -94,7 +94,7 @@ pub fn shown(ran: &Ran) -> String {
         })
 }
 
-/// Every file below `dir`, with its bytes.
+/// Returns all files below `dir` with their content.
 pub fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).into_iter().flatten() {
@@ -109,12 +109,12 @@ pub fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// The journals of all loops, byte by byte.
+/// Returns the content of the journals of all loops.
 pub fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, Vec<u8>> {
     files(&scratch.path().join(".ralph/loops"))
 }
 
-/// The directories of all loops, by name.
+/// Returns the directories of all loops, by name.
 pub fn loops(scratch: &Scratch) -> Vec<PathBuf> {
     let entries = fs::read_dir(scratch.path().join(".ralph/loops"))
         .into_iter()
@@ -124,7 +124,7 @@ pub fn loops(scratch: &Scratch) -> Vec<PathBuf> {
     found
 }
 
-/// The journal of the only loop.
+/// Returns the path of the journal of the only loop.
 #[track_caller]
 pub fn journal(scratch: &Scratch) -> PathBuf {
     let loops = loops(scratch);
@@ -132,11 +132,11 @@ pub fn journal(scratch: &Scratch) -> PathBuf {
     loops[0].join("journal-0001.jsonl")
 }
 
-/// The lines of the only loop's journal, without their checksums.
+/// Returns the lines of the only loop's journal, without checksums.
 #[track_caller]
 pub fn lines(scratch: &Scratch) -> Vec<String> {
     let mut text = String::new();
-    // A line that is being written has no end yet.
+    // A line that is being written has no newline yet.
     await_until("whole lines", SOON, || {
         text = fs::read_to_string(journal(scratch)).expect("the journal is ours");
         text.is_empty() || text.ends_with('\n')
@@ -150,7 +150,7 @@ pub fn lines(scratch: &Scratch) -> Vec<String> {
         .collect()
 }
 
-/// The events of one type in the only loop's journal.
+/// Returns the events of one type in the only loop's journal.
 #[track_caller]
 pub fn events(scratch: &Scratch, kind: &str) -> Vec<Value> {
     let lines = lines(scratch);
@@ -161,7 +161,7 @@ pub fn events(scratch: &Scratch, kind: &str) -> Vec<Value> {
     events.filter(|event| event["type"] == kind).collect()
 }
 
-/// Returns when the journals have at least `count` events of a type.
+/// Waits until the journals have at least `count` events of a type.
 #[track_caller]
 pub fn await_events(scratch: &Scratch, kind: &str, count: usize) {
     let mark = format!("\"type\":\"{kind}\"");
@@ -174,7 +174,7 @@ pub fn await_events(scratch: &Scratch, kind: &str, count: usize) {
     });
 }
 
-/// Starts a loop and returns when its agent is up.
+/// Starts a loop and waits until its agent has started.
 #[track_caller]
 pub fn start_busy(scratch: &Scratch, flags: &[&str]) -> Live {
     let live = tachikoma(scratch).spawn(run(flags, BUSY));
@@ -182,7 +182,7 @@ pub fn start_busy(scratch: &Scratch, flags: &[&str]) -> Live {
     live
 }
 
-/// Kills the runner, and returns when its guard has cleaned up and let go of the directory.
+/// Kills the runner and waits until its guard has cleaned up and released the lock.
 #[track_caller]
 pub fn kill(scratch: &Scratch, mut live: Live) -> Ran {
     live.signal(rustix::process::Signal::KILL);
@@ -194,7 +194,7 @@ pub fn kill(scratch: &Scratch, mut live: Live) -> Ran {
     ran
 }
 
-/// What `status` prints of a live loop. A runner that is busy for long is not waited for, and then that is said.
+/// Returns the output of `status` for a live loop. Retries if the runner is too busy to answer.
 pub fn status_of_live(scratch: &Scratch) -> Ran {
     let answered = || {
         let ran = tachikoma(scratch).run(["status"]);
@@ -208,7 +208,7 @@ pub fn status_of_live(scratch: &Scratch) -> Ran {
     told.expect("it is awaited")
 }
 
-/// What `status --json` says.
+/// Returns the output of `status --json`.
 #[track_caller]
 pub fn status(scratch: &Scratch) -> Value {
     let ran = tachikoma(scratch).run(["status", "--json"]);

@@ -11,7 +11,7 @@ use crate::support::{BUSY, SOON, files, kill, loops, run, shown, status, tachiko
 
 const UNKEPT: &str = "[state]\nenabled = false\n";
 
-/// The binary with a temporary directory of its own.
+/// Returns the binary with its own temporary directory.
 fn unkept(scratch: &Scratch) -> Tool<'_> {
     scratch.write("tachikoma.toml", UNKEPT);
     let temporary = scratch.home().join("tmp");
@@ -19,7 +19,7 @@ fn unkept(scratch: &Scratch) -> Tool<'_> {
     tachikoma(scratch).env("TMPDIR", temporary)
 }
 
-/// What is in the temporary directory.
+/// Returns the files in the temporary directory.
 fn stores(scratch: &Scratch) -> Vec<PathBuf> {
     let user = fs::read_dir(scratch.home().join("tmp")).expect("it is ours");
     let below = user
@@ -78,7 +78,7 @@ fn a_loop_runs_to_its_end_and_leaves_nothing() {
     );
     assert_eq!(status(&scratch)["loop_id"], serde_json::Value::Null);
 
-    // And none goes on.
+    // No loop can be resumed.
     let ran = unkept(&scratch).run(run(&["--max-iterations", "1", "--json"], "true"));
     assert!(
         ran.stdout.contains("\"resumption\":{\"kind\":\"new\"}"),
@@ -161,7 +161,7 @@ fn temporary_state_of_a_killed_runner_can_be_purged() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     assert_eq!(stores(&scratch), Vec::<PathBuf>::new());
     assert!(!scratch.path().join(".ralph").exists());
-    // Where nothing of ours is, there is nothing to purge.
+    // Without files of Tachikoma there is nothing to purge.
     let ran = tool.run(["state", "clear", "--purge", "--yes"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
 }
@@ -195,7 +195,7 @@ fn git_snapshots_of_temporary_state_are_removed_and_commits_stay() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(subjects(&scratch).len(), 3);
     assert_eq!(snapshots(&scratch), []);
-    // Also when its runner is killed.
+    // Also after the runner is killed.
     let live = tool.spawn(run(&[], &format!("{WORK} {BUSY}")));
     await_until("a snapshot", SOON, || !snapshots(&scratch).is_empty());
     kill(&scratch, live);

@@ -7,7 +7,7 @@ use crate::live_pty::Terminal;
 use crate::live_support::{SOON, UNTIL_GO, UP, await_status, await_up, obey, stop};
 use crate::support::{run, shown, tachikoma};
 
-/// An agent that claims completion, and a hook that leaves a file.
+/// An agent that claims completion, and a hook that creates a file.
 const HOSTILE: &str = "\
 iteration_delay = '0s'
 [agent]
@@ -20,7 +20,7 @@ on = 'loop_start'
 command = 'touch hooked'
 ";
 
-/// The binary, as a user has it who has trusted nothing yet.
+/// Returns the binary for a user who has trusted nothing yet.
 pub(crate) fn untrusting(scratch: &Scratch) -> Tool<'_> {
     tachikoma(scratch).env("TACHIKOMA_TRUST", "")
 }
@@ -36,7 +36,7 @@ fn has(scratch: &Scratch, name: &str) -> bool {
     scratch.path().join(name).exists()
 }
 
-/// The names of all that is recorded as trusted.
+/// Returns the names of all trust files.
 fn recorded(scratch: &Scratch) -> Vec<String> {
     let all = crate::support::files(&scratch.home().join(".local/state/tachikoma/trust"));
     let names = all.keys().filter_map(|path| path.file_name()?.to_str());
@@ -53,7 +53,7 @@ fn untrusted_configuration_is_refused_and_nothing_of_it_runs() {
     let refused = tool.run(["run"]);
     insta::assert_snapshot!(shown(&refused));
     assert_eq!(tool.run(["run", "--detach"]).code(), Some(2));
-    // Commands that only read do not refuse.
+    // Commands that only read are allowed.
     for words in [
         &["status"][..],
         &["config", "show"],
@@ -186,7 +186,7 @@ fn programs_of_a_loop_cannot_trust_in_the_users_place() {
     let scratch = Scratch::new();
     scratch.write("hostile.toml", HOSTILE);
     let bin = env!("CARGO_BIN_EXE_tachikoma");
-    // By itself, without a trace of the loop in its environment, and as a daemon.
+    // Directly, with an empty environment, and as a daemon.
     let agent = format!(
         "cp hostile.toml tachikoma.toml
         {bin} trust; echo $? >> codes

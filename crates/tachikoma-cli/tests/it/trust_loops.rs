@@ -14,7 +14,7 @@ use crate::support::{
 };
 use crate::trust::untrusting;
 
-/// Leaves a loop with a program of its own that is at its limit.
+/// Creates a loop with its own program that is at its limit.
 fn planted(scratch: &Scratch, program: &str) {
     let ran = untrusting(scratch).run(run(&["--max-iterations", "1"], program));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -75,7 +75,7 @@ fn program_that_was_put_into_the_state_of_a_known_loop_is_refused() {
     planted(&scratch, "touch mine");
     let other = Scratch::new();
     copy(&scratch.path().join(".ralph"), &other.path());
-    // The same loop by its name, and with another program in its journal.
+    // A loop with the same id and another program in its journal.
     let words = run(&["--trust", "--max-iterations", "2"], "touch theirs");
     assert_eq!(untrusting(&other).run(words).code(), Some(3));
     fs::remove_dir_all(scratch.path().join(".ralph")).unwrap();
@@ -182,7 +182,7 @@ fn loop_that_an_agent_starts_is_not_registered() {
 #[test]
 fn files_of_another_user_are_refused() {
     if !geteuid().is_root() {
-        // Only root can give files away.
+        // Only root can change the owner of files.
         return;
     }
     let give = |path: &Path| {
@@ -223,7 +223,7 @@ fn runner_of_another_user_is_not_talked_to() {
     let tool = unprivileged(&theirs);
     let mut live = tool.spawn(run(&[], BUSY));
     await_events(&theirs, "agent_launched", 1);
-    // The lock here is ours and held, and names their socket.
+    // The lock file is ours and held, and names a socket of another user.
     let scratch = Scratch::new();
     planted(&scratch, "true");
     let path = scratch.write(".ralph/lock", theirs.read(".ralph/lock"));
