@@ -75,7 +75,7 @@ fn has_diff(question: &Question) -> bool {
     question.kind == QuestionKind::AfterIteration && question.choices.contains(&Choice::Rollback)
 }
 
-/// What a key is an answer to.
+/// What the next key answers: a question or a pause.
 #[derive(Clone, Debug)]
 enum Open {
     Question(Question),
@@ -226,7 +226,7 @@ async fn obey(handle: &LoopHandle, order: KeyCommand) -> Option<Option<u32>> {
     }
     if let Some(counted) = counted {
         let accepted = matches!(answer, Ok(Answer::Accepted { .. }));
-        // Only the writer of a prompt waits for this.
+        // Only the prompt editor waits for this.
         let _ = counted.send(accepted);
     }
     Some(answered)
@@ -304,7 +304,7 @@ impl KeyHandler {
             remind(open);
             return false;
         };
-        // Before the answer is sent: a key for the next question must not be lost when the mode changes.
+        // Restore the terminal before the answer is sent, so that no key for the next question is lost.
         raw::restore();
         match (open.id(), choice) {
             (Some(id), Choice::Edit) => return self.edit(id, open),

@@ -127,10 +127,10 @@ impl ReportWriter {
         mut notices: broadcast::Receiver<Notice>,
         mut orders: mpsc::UnboundedReceiver<ReportCommand>,
     ) {
-        // Not further: the agent's text comes between later records.
+        // Only up to here, because agent output comes between later records.
         self.catch_up(written);
         let mut open = true;
-        // Ends by an order, or with the last handle of the reporter.
+        // Ends on request, or when the last handle is dropped.
         loop {
             tokio::select! {
                 biased;

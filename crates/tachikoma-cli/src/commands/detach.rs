@@ -10,24 +10,24 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::failure::Failure;
 
-/// The flag that asks for a second process, and the one that marks it. Not a variable: agents would inherit it.
+/// The flag of the user, and the flag of the background process. Not a variable, because agents would inherit it.
 const DETACH: &str = "--detach";
 const DETACHED: &str = "--detached";
 
-/// The second process sends this when the loop is about to run.
+/// Sent by the background process when the loop is about to run.
 const READY: &str = "ready";
 
-/// The second process sends this when it stays, but the loop does not run.
+/// Sent by the background process when it stays alive but the loop does not run.
 const UNWELL: &str = "unwell";
 
-/// Starts this program again with the same arguments, and waits until it runs. `shown_by` is the command that shows it.
+/// Starts this program in the background with the same arguments and waits until it reports. `shown_by` is the status command to print.
 pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("the background process cannot be started: {error}"))
     };
     let program = std::env::current_exe().map_err(failed)?;
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // The first one is ours; another may be an argument of the agent's program.
+    // Only the first occurrence is our flag. Another one may be an argument of the agent's program.
     if let Some(flag) = words.iter_mut().find(|word| *word == DETACH) {
         *flag = DETACHED.into();
     }
@@ -59,7 +59,7 @@ pub fn detach(shown_by: &str) -> Result<ExitCode, Failure> {
         ));
         return Ok(ExitCode::FAILURE);
     }
-    // It has printed the reason to our standard error and sent it to us.
+    // The background process has printed the reason to our stderr.
     if !words.is_empty() {
         crate::out::line(words.trim_end());
     }
@@ -102,7 +102,7 @@ pub fn unwell() {
 }
 
 fn let_go(word: &str) {
-    // First of all: when the first process ends, its terminal may hang up.
+    // First, because SIGHUP may arrive when the foreground process ends.
     let _ = rustix::process::setsid();
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());

@@ -66,13 +66,13 @@ struct Iteration {
     reason: Option<String>,
     /// The duration of the last attempt; `None` if it was cut off.
     duration_ms: Option<u64>,
-    /// At its end.
+    /// Context usage at the end of the iteration, in percent; `None` if it is unknown.
     context_percent: Option<f64>,
     context_tokens: Option<u64>,
     cost_usd: Option<f64>,
-    /// What it changed; `None` if that is unknown.
+    /// Number of changed files; `None` if it is unknown.
     files_changed: Option<u32>,
-    /// The latest commit of its work.
+    /// The last commit with changes of the iteration.
     commit: Option<Committed>,
     /// Whether all gates passed after it; `None` if none ran.
     gates_passed: Option<bool>,
@@ -80,7 +80,7 @@ struct Iteration {
     progress: Option<u32>,
 }
 
-/// An iteration that began.
+/// The start of an iteration.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Begun {
     iteration: u32,
@@ -168,7 +168,7 @@ fn to_the_second(time: Timestamp) -> String {
     }
 }
 
-/// The current iteration of the records.
+/// Builds iterations from records. Holds the one that is not complete yet.
 #[derive(Debug, Default)]
 struct UnderWay {
     begun: Begun,
@@ -178,12 +178,12 @@ struct UnderWay {
     over: bool,
     /// The time of the last record, except for those of a runner that resumes the loop.
     last: Timestamp,
-    /// The iteration before, which may still get a commit.
+    /// The previous iteration, which may still get a commit.
     ended: Option<Iteration>,
 }
 
 impl UnderWay {
-    /// Takes one record. Returns the iteration that it completes, with its commit.
+    /// Processes one record. Returns the iteration that it completes, with its commit.
     fn take(&mut self, record: &Record) -> Option<Iteration> {
         let over = self.add(record);
         let taken_up = matches!(

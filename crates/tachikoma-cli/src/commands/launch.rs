@@ -32,9 +32,9 @@ pub struct Plan {
     pub loaded: Loaded,
     /// Notes for the user about the plan.
     pub notes: Vec<String>,
-    /// Whether it begins a loop.
+    /// Whether the run starts a new loop.
     pub is_first: bool,
-    /// The loop that it begins or resumes.
+    /// Id of the new or resumed loop.
     pub loop_id: LoopId,
 }
 
@@ -124,7 +124,7 @@ pub fn plan(
         if said(key) != before.under {
             let (value, origin) = (said(key), base.origin_of(key));
             if value == before.value && !words {
-                // The configuration has the recorded value by now.
+                // The configuration now has the recorded value.
                 continue;
             }
             let instead = if words {
@@ -247,7 +247,7 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
     let url = url.map(|url| if url == "own" { "" } else { url });
     let on = |given: bool| given.then_some(Value::from(true));
     let off = |given: bool| given.then_some(Value::from(false));
-    // Of two flags for one key the later one counts.
+    // If two flags set one key, the later entry wins.
     let given = [
         (
             "prompt_path",
@@ -424,7 +424,7 @@ fn last(workspace: &Workspace, working_dir: &Path, loss: Loss) -> Result<Option<
 
 /// Explains why a loop is not resumed, and what would be lost.
 fn refused(error: StoreError, accepted: impl FnOnce() -> Option<State>) -> Failure {
-    // While a runner is alive, nothing may be given up.
+    // Never suggest `--accept-loss` while a runner is alive.
     let is_damage = matches!(&error, StoreError::Damaged { path, .. } if !is_run(path));
     let failure = match error {
         StoreError::File(_) => return error.into(),

@@ -34,7 +34,7 @@ pub fn note(workspace: &Workspace, words: &[String]) -> Result<ExitCode, Failure
 pub fn said(words: &[String]) -> Result<String, Failure> {
     let text = match words {
         [one] if one == "-" => {
-            // One byte more than the limit: a longer note is refused, and not read to its end.
+            // Read at most one byte more than the limit, to detect a note that is too long.
             let mut stdin = std::io::stdin().lock().take(NOTE_BYTES_MAX as u64 + 1);
             let mut text = String::new();
             stdin
@@ -47,7 +47,7 @@ pub fn said(words: &[String]) -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
-/// What to do about a note that no runner accepts.
+/// Hint for a note without a running loop.
 const NOTE_HINT: &str =
     "a note needs a running loop; `tachikoma run` starts one, or continues the last one";
 

@@ -98,7 +98,7 @@ pub fn reach_words(reach: &JournalRead, live: bool) -> Vec<String> {
         .collect();
     let gaps = reach.gaps.iter();
     words.extend(gaps.map(|gap| format!("{gap}; the rest of that file is left out")));
-    // While a runner is alive this is normal.
+    // An incomplete last line is normal while a runner writes.
     if reach.torn && !live {
         words.push(
             "the last line of the journal is incomplete: its runner died while writing it, and the record was never used"
@@ -108,7 +108,7 @@ pub fn reach_words(reach: &JournalRead, live: bool) -> Vec<String> {
     words
 }
 
-/// The object that `--json` prints.
+/// Output of `replay --json`.
 #[derive(Debug, Serialize)]
 struct Printed<'a> {
     loop_id: String,

@@ -63,10 +63,10 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     if !args.yes {
         agree(&format!("roll the work tree back to its state {to}?"))?;
     }
-    // The user's changes are distinguished from those that come now: these are for the loop to commit.
+    // The survey records which changes belong to the user, so that the loop commits only the rollback.
     let tracker = is_archived(&current.dir).then_some(None);
     let mut tracker = tracker.unwrap_or_else(|| found.tracker(workspace, &rules, &lock));
-    // An incomplete work tree is useless: a signal waits until it is complete.
+    // Signals are blocked until the work tree is complete.
     let _whole = Deferred::new()
         .map_err(|error| Failure::new(format!("signals cannot be blocked: {error}")))?;
     let moment = git_snapshots::next_rollback(&found.kept);
@@ -87,7 +87,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             ));
         }
     };
-    // After a rollback that was killed: the tree before it is kept, and a partial one is never a target.
+    // After a killed rollback, the tree from before it is kept. A partially restored tree is never stored as a target.
     if let Some(stale) = RollbackBackup::left_behind(&current.dir, args.to) {
         stale.remove();
     }
@@ -112,7 +112,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
             chain(&error)
         ));
     }
-    // The next session would look for work that is gone.
+    // The next session has to know that work was removed.
     tell("rolled");
     out::line(&format!(
         "the work tree is restored to its state {to}; branch, commits and index are unchanged"

@@ -81,7 +81,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
     repository.warn(&plan.config.working_dir);
     warn_not_built(&plan.loaded);
     let (style, terminal) = match (args.detached, args.json, args.quiet) {
-        // The only reader waits for one line.
+        // The foreground process reads only one line.
         (true, _, _) => (Style::Quiet, Terminal::Detached),
         (false, true, _) => (Style::Json, Terminal::Foreground),
         (false, false, true) => (Style::Quiet, Terminal::Foreground),
@@ -97,7 +97,7 @@ pub fn run(workspace: &Workspace, args: &RunArgs) -> Result<ExitCode, Failure> {
         false => None,
     };
     let ended = block_on(run_here(plan.config, style, terminal, Some(reader)))?;
-    // A panic there has printed its reason.
+    // A panic of the thread has already been printed.
     let _ = registered.map(std::thread::JoinHandle::join);
     ended
 }
@@ -124,7 +124,7 @@ fn untrusted(args: &RunArgs) -> Untrusted {
     }
 }
 
-/// Plans the settings of a run again during the run; `--new` does not begin another loop then.
+/// Returns a reader that plans the settings again for a reload. `--new` has no effect on it.
 fn reader(workspace: &Workspace, args: &RunArgs, trust: &Trust) -> SettingsReader {
     let workspace = workspace.clone();
     let args = args.clone();
@@ -140,7 +140,7 @@ fn reader(workspace: &Workspace, args: &RunArgs, trust: &Trust) -> SettingsReade
     })
 }
 
-/// Agents that start loops with agents that start loops would never end.
+/// Refuses a start from inside an agent, because nested loops could start agents without end.
 fn not_inside_an_agent() -> Result<(), Failure> {
     let (Ok(session), Some(dir)) = (
         std::env::var("TACHIKOMA_SESSION"),
@@ -185,7 +185,7 @@ pub async fn run_here(
     let handle = runner.handle();
     let state = runner.state();
     let dir = layout::loop_dir(&config.store_root(state.loop_id), state.loop_id);
-    // The reporter may still have to read it.
+    // Kept until the reporter has read it.
     let temporary = runner.temporary();
     // The journal of a new loop has a first record already.
     let seen = match runner.found() {
@@ -288,7 +288,7 @@ fn denial_notes(config: &LoopConfig, state: &State) -> Vec<String> {
     std::iter::once(first).chain(remedies).collect()
 }
 
-/// What to do after the end of a loop with temporary state.
+/// Hint after the end of a loop with temporary state.
 const NOT_KEPT: &str =
     "this loop is not saved (`state.enabled = false`); `tachikoma run` starts a new one";
 
@@ -320,7 +320,7 @@ fn answer(config: &LoopConfig, runner: &LoopRunner, style: Style) {
     }
 }
 
-/// What to do after an unwanted outcome.
+/// Returns a hint for an outcome other than done.
 fn next_step(outcome: &Outcome) -> Option<&'static str> {
     match outcome {
         Outcome::LimitReached { .. } => {

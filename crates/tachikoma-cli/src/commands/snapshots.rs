@@ -101,7 +101,7 @@ fn named(workspace: &Workspace, loop_id: LoopId) -> Result<Current, Failure> {
 }
 
 impl LoopSnapshots {
-    /// Finds the snapshot of a moment, and prints a note if it belongs to an earlier iteration.
+    /// Finds a snapshot, and prints a note if it belongs to an earlier iteration.
     pub fn at(&self, moment: Moment) -> Result<&KeptSnapshot, Failure> {
         let found = git_snapshots::resolve(&self.kept, moment);
         let found = found.ok_or_else(|| self.nothing_at(moment))?;

@@ -57,7 +57,7 @@ fn find(workspace: &Workspace) -> Result<Option<Status>, Failure> {
         });
         match asked {
             Ok(Response::Status { status }) => return Ok(Some(*status)),
-            // The runner has ended in between: its records are there.
+            // The runner has just ended, so its records are complete.
             Ok(_) => {}
             Err(error) => {
                 live = !is_refused(&error) && lock::is_held(&working_dir);
@@ -243,7 +243,7 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// Counts of zero are not shown; budgets are, and so is everything that has begun.
+/// Returns whether a condition is shown: budgets always, counters only above zero.
 fn worth_saying(condition: &ConditionSummary) -> bool {
     let counts = matches!(
         condition.name.as_str(),

@@ -1,4 +1,4 @@
-//! Lends the terminal to an editor or a pager: it runs in the foreground in its own process group, so that Ctrl-C
+//! Gives the terminal to an editor or a pager, which runs in the foreground in its own process group, so that Ctrl-C
 //! does not reach the loop.
 
 use std::io;
@@ -19,7 +19,7 @@ use super::raw;
 /// How often to check whether the terminal is free again.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the loop may take to stop after its editor was stopped. If Ctrl-Z is not for us, nothing stops.
+/// Time for the loop to stop after Ctrl-Z in its editor. Without job control nothing stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The program that has the terminal.

@@ -25,7 +25,7 @@ pub struct Lines {
     redline_tokens: Option<u64>,
     /// Whether the stdin of the agent was closed, so that its end is expected.
     let_go: bool,
-    /// Whether keys answer questions.
+    /// Whether questions can be answered with keys at this terminal.
     keys: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::report::span::span;
 use crate::sanitise::sanitise;
 use crate::workspace::{Current, Workspace};
 
-/// What `history --reboots --json` prints.
+/// Output of `history --reboots --json`.
 #[derive(Debug, Serialize)]
 struct Reboots<'a> {
     stats: Stats,
@@ -28,7 +28,7 @@ struct Reboots<'a> {
 struct Stats {
     total: u32,
     successful: u32,
-    /// Reboots with a new session, and reboots that gained nothing.
+    /// Reboots that did not reduce the context usage.
     futile: u32,
     last_hour: usize,
     consecutive_failures: u32,

@@ -24,7 +24,7 @@ struct ShownServer {
     supervisor: Option<Keeper>,
     /// Restarts since it was last healthy.
     attempts: u32,
-    /// Crashes since then.
+    /// Crashes since it was last healthy.
     crashes_in_a_row: u32,
     /// All recorded crashes.
     crashes_total: u64,

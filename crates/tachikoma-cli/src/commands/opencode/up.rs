@@ -139,7 +139,7 @@ async fn supervise(args: &UpArgs, settings: SupervisorSettings) -> Result<ExitCo
                         return Ok(code(Some(number)));
                     }
                     audience.notifier.stopping();
-                    // A supervisor that is gone has stopped.
+                    // The supervisor has already ended.
                     let _ = handle.stop().await;
                 }
             },
@@ -167,7 +167,7 @@ fn code(signal: Option<i32>) -> ExitCode {
 struct Audience {
     /// Whether the start was reported to the waiting process.
     announced: bool,
-    /// In the background the only reader waits for one line.
+    /// In the background the foreground process reads only one line.
     quiet: bool,
     json: bool,
     notifier: Notifier,

@@ -37,7 +37,7 @@ pub fn take(workspace: &Workspace) -> Result<ExitCode, Failure> {
     }
     let premises = workspace.premises(&current.working_dir)?;
     if premises.cloud.is_some() {
-        // The configuration names its address.
+        // Uploaded if the configuration has `state.cloud_url`.
         let loaded = workspace.layers_of(&current.working_dir)?.load()?;
         let trust = Trust::new(workspace, Untrusted::Ask);
         trust.check_configuration(&canonical(&current.working_dir), &loaded)?;
@@ -118,7 +118,7 @@ pub fn restore(
     workspace.shed_secrets()?;
     let working_dir = match (file, &from.from) {
         (None, None) => workspace.working_dir_or_here()?,
-        // The directory of a run: a loop in a directory above is another one.
+        // Only this directory: a loop in a parent directory is a different one.
         (Some(_), _) | (None, Some(_)) => workspace.run_dir(),
     };
     let premises = workspace.premises(&working_dir)?;
@@ -256,7 +256,7 @@ fn newest(premises: &Premises) -> Result<PathBuf, Failure> {
                 found = Some(listed);
                 break;
             }
-            // With the key it may be the newest valid one.
+            // The newest backup may be valid, but its key is missing.
             Err(error @ StoreError::Locked { .. }) => {
                 return Err(Failure::from(error).hint(
                     "nothing was changed; this backup is the newest by its name: provide its key, or name another one: `tachikoma state restore FILE`",

@@ -188,7 +188,7 @@ pub fn fetch(
                     }
                     return Ok(Some(fetched));
                 }
-                // With the key it may be valid.
+                // The backup may be valid, but its key is missing.
                 Err(StoreError::Locked { action, why, .. }) => {
                     let path = Path::new(url).join(copied.object());
                     return Err(StoreError::Locked { action, path, why }.into());
@@ -214,7 +214,7 @@ pub fn fetch(
 fn named(fetched: Fetched, dir: &Path, copied: &Copied, made: &[PathBuf]) -> Fetched {
     let path = dir.join(copied.name());
     match std::fs::hard_link(&fetched.path, &path) {
-        // The old value removes the other name.
+        // Dropping the old value removes the other file.
         Ok(()) => Fetched::at(path, made),
         Err(_) => fetched,
     }

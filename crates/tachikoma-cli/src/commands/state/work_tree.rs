@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::sanitise::sanitise;
 
-/// Text for an unchanged work tree.
+/// Message for an unchanged work tree.
 const UNCHANGED: &str = "the work tree is unchanged";
 
 /// Text for a loop that can continue at once.
