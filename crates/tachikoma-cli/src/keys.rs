@@ -1,7 +1,7 @@
 //! Answers questions of the loop with single keys, at the terminal in which it runs. Without a terminal nothing reads stdin.
 
 mod draft;
-mod lent;
+mod foreground_program;
 pub mod raw;
 
 use std::io::IsTerminal as _;
@@ -24,7 +24,7 @@ use crate::out;
 use crate::sanitise::sanitise;
 
 /// How often to check whether a question is over, or the terminal is free again.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A key sends at most this many bytes. Longer input was pasted and is not an answer.
 const KEY_BYTES_MAX: usize = 64;
@@ -140,13 +140,13 @@ pub struct Keys {
 
 impl Keys {
     /// Starts to ask, until the loop ends; `None` if there is no terminal.
-    pub fn watch(handle: LoopHandle, config: &LoopConfig, says_questions: bool) -> Option<Self> {
+    pub fn watch(handle: LoopHandle, config: &LoopConfig, prints_questions: bool) -> Option<Self> {
         if !can_ask() {
             return None;
         }
         raw::restore_on_panic();
         let (ask, asked) = channel();
-        let (order, mut orders) = unbounded_channel();
+        let (command, mut commands) = unbounded_channel();
         let draft = config
             .runtime_dir
             .join(format!("prompt-{}.md", std::process::id()));
@@ -154,8 +154,8 @@ impl Keys {
             working_dir: config.working_dir.clone(),
             prompt: config.launch.prompt.clone(),
             draft: Draft::new(draft.clone()),
-            says_questions,
-            order,
+            prints_questions,
+            command,
         };
         // Ends with the task, which drops its end of the channel, or with the program.
         std::thread::spawn(move || handler.serve(&asked));
@@ -175,8 +175,8 @@ impl Keys {
                     notice = notices.recv() => if let Err(RecvError::Closed) = notice {
                         return;
                     },
-                    Some(order) = orders.recv() => {
-                        let answered = obey(&handle, order).await;
+                    Some(command) = commands.recv() => {
+                        let answered = perform(&handle, command).await;
                         // A rejected answer leaves the question open, so it is asked again, unless another one was asked since.
                         open = open.filter(|open| answered != Some(*open));
                     }
@@ -189,8 +189,8 @@ impl Keys {
     /// Stops asking, and restores the terminal.
     pub fn finish(self) {
         self.task.abort();
-        raw::lend();
-        if lent::call_back() && self.draft.exists() {
+        raw::release();
+        if foreground_program::end() && self.draft.exists() {
             let draft = self.draft.display();
             out::note(&format!("note: your unfinished text is in {draft}"));
         }
@@ -198,9 +198,9 @@ impl Keys {
 }
 
 /// Acts on a key. Returns what it answered, if anything: a question or, without a number, a pause.
-async fn obey(handle: &LoopHandle, order: KeyCommand) -> Option<Option<u32>> {
+async fn perform(handle: &LoopHandle, command: KeyCommand) -> Option<Option<u32>> {
     let answered;
-    let (answer, counted) = match order {
+    let (answer, counted) = match command {
         KeyCommand::Hold { id, writing } => {
             // An answer to a question that is over is not used, and the output says so.
             let _ = handle.hold(id, writing).await;
@@ -237,8 +237,8 @@ struct KeyHandler {
     working_dir: PathBuf,
     prompt: PromptSource,
     draft: Draft,
-    says_questions: bool,
-    order: UnboundedSender<KeyCommand>,
+    prints_questions: bool,
+    command: UnboundedSender<KeyCommand>,
 }
 
 impl KeyHandler {
@@ -253,7 +253,7 @@ impl KeyHandler {
                 Ok(next) => {
                     raw::restore();
                     open = next;
-                    if let Some(open) = open.as_ref().filter(|_| self.says_questions) {
+                    if let Some(open) = open.as_ref().filter(|_| self.prints_questions) {
                         let what = match open {
                             Open::Question(question) => {
                                 let about = sanitise(&question.about);
@@ -270,7 +270,7 @@ impl KeyHandler {
             }
             let Some(asked) = &open else { continue };
             if !raw::enter() {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             }
             match pressed() {
@@ -356,8 +356,8 @@ impl KeyHandler {
     }
 
     /// Without a receiver the run has ended.
-    fn send(&self, order: KeyCommand) {
-        let _ = self.order.send(order);
+    fn send(&self, command: KeyCommand) {
+        let _ = self.command.send(command);
     }
 
     fn show_diff(&self, iteration: u32) {
@@ -365,7 +365,7 @@ impl KeyHandler {
             let mut diff = Command::new(ourselves);
             diff.args(["diff", &iteration.to_string()]);
             diff.current_dir(&self.working_dir);
-            lent::run(&mut diff, lent::Control::Refused)
+            foreground_program::run(&mut diff, foreground_program::Control::Refused)
         });
         if let Err(error) = shown {
             out::note(&format!("note: no diff: {error}"));
@@ -392,7 +392,7 @@ fn pressed() -> Pressed {
     let mut waited = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
     let limit = Timespec {
         tv_sec: 0,
-        tv_nsec: i64::from(LOOK.subsec_nanos()),
+        tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()),
     };
     match poll(&mut waited, Some(&limit)) {
         Ok(0) | Err(rustix::io::Errno::INTR) => return Pressed::Nothing,

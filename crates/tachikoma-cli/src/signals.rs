@@ -190,7 +190,7 @@ impl Heard {
         wake_children();
         std::thread::sleep(KILL_TIMEOUT);
         self.reporter.hide_progress();
-        raw::lend();
+        raw::release();
         std::process::exit(128 + signal);
     }
 }
@@ -228,10 +228,10 @@ fn urgency_of(presses: u32) -> Urgency {
 async fn suspend(handle: &LoopHandle, reporter: &Reporter) {
     handle.suspend().await;
     reporter.hide_progress();
-    raw::lend();
+    raw::release();
     // SIGSTOP cannot be caught: this returns after SIGCONT.
     let _ = kill_process(rustix::process::getpid(), Signal::STOP);
-    raw::take_back();
+    raw::reclaim();
     handle.go_on().await;
     reporter.show_progress();
 }

@@ -8,7 +8,7 @@ use tachikoma_core::PASSPHRASE_VARIABLE;
 use tachikoma_core::PromptSource;
 use tachikoma_loop_runner::prompt;
 
-use super::lent;
+use super::foreground_program;
 
 /// The file of the draft, in a directory of the user.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Draft {
             .arg(&self.path);
         command.current_dir(working_dir);
         let shown = editor.to_string_lossy();
-        let status = lent::run(&mut command, lent::Control::Operator)
+        let status = foreground_program::run(&mut command, foreground_program::Control::Operator)
             .map_err(|error| format!("`{shown}`: {error}"))?;
         let after = std::fs::read_to_string(&self.path).map_err(no)?;
         let empty = after.trim().is_empty();

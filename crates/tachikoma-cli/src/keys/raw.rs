@@ -14,15 +14,15 @@ struct Known {
     /// The mode before single keys; `None` while it is unchanged.
     before: Option<Termios>,
     /// Another program has it: a shell while we are stopped, an editor, a pager.
-    lent: bool,
-    /// How often it was lent and taken back.
-    taken_back: u32,
+    is_released: bool,
+    /// How often the terminal was reclaimed.
+    times_reclaimed: u32,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known {
     before: None,
-    lent: false,
-    taken_back: 0,
+    is_released: false,
+    times_reclaimed: 0,
 });
 
 fn known() -> MutexGuard<'static, Known> {
@@ -30,11 +30,11 @@ fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Switches the terminal to single keys. Returns whether keys can be read: not while it is lent, and not in
+/// Switches the terminal to single keys. Returns whether keys can be read: not while another program has it, and not in
 /// the background, where reading would stop this process.
 pub fn enter() -> bool {
     let mut known = known();
-    if known.lent || !is_ours() {
+    if known.is_released || !is_ours() {
         return false;
     }
     if known.before.is_some() {
@@ -63,23 +63,23 @@ pub fn restore() {
     known().give_back();
 }
 
-/// Restores the terminal until [`take_back`].
-pub fn lend() {
+/// Restores the terminal until [`reclaim`].
+pub fn release() {
     let mut known = known();
-    known.lent = true;
+    known.is_released = true;
     known.give_back();
 }
 
-/// Ends [`lend`].
-pub fn take_back() {
+/// Ends [`release`].
+pub fn reclaim() {
     let mut known = known();
-    known.lent = false;
-    known.taken_back = known.taken_back.wrapping_add(1);
+    known.is_released = false;
+    known.times_reclaimed = known.times_reclaimed.wrapping_add(1);
 }
 
-/// Returns how often it was lent and taken back.
-pub fn times_taken_back() -> u32 {
-    known().taken_back
+/// Returns how often the terminal was reclaimed.
+pub fn times_reclaimed() -> u32 {
+    known().times_reclaimed
 }
 
 /// Makes a panic restore the terminal.

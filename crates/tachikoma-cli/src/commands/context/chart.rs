@@ -37,8 +37,8 @@ fn columns(curve: &Curve) -> Vec<f64> {
     let readings = &curve.readings;
     let count = readings.len().min(COLUMNS);
     let mut fills = vec![0.0_f64; count];
-    for (workspace, reading) in readings.iter().enumerate() {
-        let column = workspace * count / readings.len();
+    for (index, reading) in readings.iter().enumerate() {
+        let column = index * count / readings.len();
         if let Some(fill) = fills.get_mut(column) {
             *fill = fill.max(reading.percent);
         }

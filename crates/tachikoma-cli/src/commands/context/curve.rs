@@ -153,10 +153,10 @@ impl Curve {
     /// Leaves out every other reading without an event.
     fn thin(&mut self) {
         let before = self.readings.len();
-        let mut workspace = 0_usize;
+        let mut position = 0_usize;
         self.readings.retain(|reading| {
-            workspace += 1;
-            workspace.is_multiple_of(2) || !reading.marks.is_empty()
+            position += 1;
+            position.is_multiple_of(2) || !reading.marks.is_empty()
         });
         self.left_out += (before - self.readings.len()) as u64;
         self.every *= 2;

@@ -17,16 +17,16 @@ use tachikoma_loop_runner::process::{Attended, OperatorProgram, give_terminal};
 use super::raw;
 
 /// How often to check whether the terminal is free again.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time for the loop to stop after Ctrl-Z in its editor. Without job control nothing stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The program that has the terminal.
-static GUEST: Mutex<Option<Pid>> = Mutex::new(None);
+static RUNNING: Mutex<Option<Pid>> = Mutex::new(None);
 
-fn guest() -> MutexGuard<'static, Option<Pid>> {
-    GUEST.lock().unwrap_or_else(PoisonError::into_inner)
+fn running() -> MutexGuard<'static, Option<Pid>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a program that has the terminal may control the loop.
@@ -40,8 +40,8 @@ pub enum Control {
 
 /// Runs a program that has the terminal for itself. Restores the terminal in any case.
 pub fn run(command: &mut Command, control: Control) -> io::Result<ExitStatus> {
-    raw::lend();
-    let lent = Lent {
+    raw::release();
+    let loan = TerminalLoan {
         modes: tcgetattr(stdin()).ok(),
     };
     command.process_group(0);
@@ -58,7 +58,7 @@ pub fn run(command: &mut Command, control: Control) -> io::Result<ExitStatus> {
             attended.pid()
         }
     };
-    lent.allow_writing();
+    loan.allow_writing();
     hand_over(pid);
     loop {
         let status = match waitpid(Some(pid), WaitOptions::UNTRACED) {
@@ -69,16 +69,16 @@ pub fn run(command: &mut Command, control: Control) -> io::Result<ExitStatus> {
         if !status.stopped() {
             return Ok(ExitStatus::from_raw(status.as_raw()));
         }
-        lent.take_back();
+        loan.return_terminal();
         stop_with_it();
-        lent.allow_writing();
+        loan.allow_writing();
         hand_over(pid);
     }
 }
 
 /// At the end of the program: ends the program that has the terminal, so that it does not get the shell's keys. Returns whether there was one.
-pub fn call_back() -> bool {
-    let guest = guest().take();
+pub fn end() -> bool {
+    let guest = running().take();
     if let Some(pid) = guest {
         let _ = kill_process_group(pid, Signal::TERM);
         take_from(pid);
@@ -94,33 +94,33 @@ fn take_from(guest: Pid) -> bool {
 
 /// A program that reads before it has the terminal is stopped by the kernel, and continues now.
 fn hand_over(pid: Pid) {
-    *guest() = Some(pid);
+    *running() = Some(pid);
     let _ = give_terminal(stdin(), pid);
     let _ = kill_process_group(pid, Signal::CONT);
 }
 
 /// Ctrl-Z in the editor stops the loop too, because the shell wants its terminal. Returns when the terminal is free again.
 fn stop_with_it() {
-    let before = raw::times_taken_back();
+    let before = raw::times_reclaimed();
     let _ = kill_process(getpid(), Signal::TSTP);
     let asked = Instant::now();
-    while raw::times_taken_back() == before && asked.elapsed() < STOP_TIMEOUT {
-        std::thread::sleep(LOOK);
+    while raw::times_reclaimed() == before && asked.elapsed() < STOP_TIMEOUT {
+        std::thread::sleep(POLL_INTERVAL);
     }
     // In the background it waits for `fg`.
     while !raw::is_ours() {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
-    raw::lend();
+    raw::release();
 }
 
 /// The terminal, while another program has it.
-struct Lent {
+struct TerminalLoan {
     /// The mode before.
     modes: Option<Termios>,
 }
 
-impl Lent {
+impl TerminalLoan {
     /// The loop continues meanwhile: its output must not stop it, even if the terminal stops background writers.
     fn allow_writing(&self) {
         if let Some(modes) = &self.modes
@@ -132,8 +132,8 @@ impl Lent {
         }
     }
 
-    fn take_back(&self) {
-        let taken = guest().take().is_some_and(take_from);
+    fn return_terminal(&self) {
+        let taken = running().take().is_some_and(take_from);
         // A program that is killed does not restore the terminal.
         if let Some(modes) = self.modes.as_ref().filter(|_| taken) {
             let _ = tcsetattr(stdin(), OptionalActions::Now, modes);
@@ -141,9 +141,9 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for TerminalLoan {
     fn drop(&mut self) {
-        self.take_back();
-        raw::take_back();
+        self.return_terminal();
+        raw::reclaim();
     }
 }
