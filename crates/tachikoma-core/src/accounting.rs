@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::phase::Phase;
-use crate::stats::LoopStats;
-use crate::time::Timestamp;
+use crate::{LoopStats, Phase, Timestamp};
 
 /// Windows of a subscription that are remembered; services have two or three.
 const WINDOWS_MAX: usize = 8;

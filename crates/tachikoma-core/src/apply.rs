@@ -15,20 +15,13 @@ use std::time::Duration;
 
 use self::reboot::with_reboot;
 use self::work::with_work;
-use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
-use crate::denials::{DENIALS_MAX, Denial};
-use crate::event::LoopEvent;
-use crate::hooking::PendingHooks;
-use crate::launch::Resumption;
-use crate::outcome::IterationOutcome;
-use crate::phase::{Ending, Phase, Reboot, RebootStage, Tool, TurnResult};
-use crate::reboots::{RebootEntry, RebootResult};
-use crate::record::Record;
-use crate::session::{HandOff, PastSession, Session};
-use crate::state::State;
-use crate::stop_signal::{Escalation, StopSignal};
-use crate::time::Timestamp;
-use crate::turn_report::{LimitedAttempt, TurnReport};
+use crate::completion::only_talks_to_the_loop;
+use crate::{
+    AttemptEnd, Claim, DENIALS_MAX, Denial, Ending, Escalation, HandOff, IterationOutcome,
+    LimitedAttempt, LoopEvent, PastSession, PendingHooks, Phase, Reboot, RebootEntry, RebootResult,
+    RebootStage, Record, Resumption, Session, State, StopSignal, Timestamp, Tool, TurnReport,
+    TurnResult,
+};
 
 /// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
 const HISTORY_MAX: usize = 100;

@@ -6,13 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::id::SessionNo;
-use crate::outcome::Outcome;
-use crate::serde_skip::is_zero;
-use crate::stop_signal::Escalation;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{Context, Escalation, Outcome, SessionNo, Timestamp, Wait, is_zero};
 
 /// A commit in progress, or a survey of the work tree without a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::context::Context;
-use crate::id::{LoopId, SessionNo};
+use crate::{Context, LoopId, SessionNo};
 
 /// Longer is surely a slip: the message is one argument of a command line.
 const BYTES_MAX: usize = 8 << 10;

@@ -6,11 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::AutocommitResult;
-use crate::objectives::Objectives;
-use crate::outcome::IterationOutcome;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{AutocommitResult, IterationOutcome, Objectives, Timestamp, Wait};
 
 pub(crate) use own_calls::only_talks_to_the_loop;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::serde_skip::is_zero;
+use crate::is_zero;
 
 /// Different denied calls that are remembered. Others are only counted.
 pub const DENIALS_MAX: usize = 32;

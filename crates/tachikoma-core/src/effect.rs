@@ -2,13 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::{CommitOrder, LoopChanges};
-use crate::hooking::HookPoint;
-use crate::id::{Generation, SessionNo, Ticket};
-use crate::loop_state::LoopState;
-use crate::reboots::RebootReason;
-use crate::record::Record;
-use crate::stop_signal::StopSignal;
+use crate::{
+    CommitOrder, Generation, HookPoint, LoopChanges, LoopState, RebootReason, Record, SessionNo,
+    StopSignal, Ticket,
+};
 
 /// What came of one input: facts to be journalled and published, then effects to be carried out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]

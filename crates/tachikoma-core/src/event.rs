@@ -3,33 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::{ConversationUse, QuotaWindow};
-use crate::activity::Activity;
-use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult};
-use crate::completion::{Answers, Check, GateResult, Refusal};
-use crate::context::Context;
-use crate::denials::Denial;
-use crate::epoch::Epoch;
-use crate::exit::{Exit, Leftover};
-use crate::hooking::{HooksEnd, HooksStart};
-use crate::id::{Generation, SessionNo};
-use crate::incident::Incident;
-use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::limits::Limits;
-use crate::operator::OperatorEvent;
-use crate::outcome::{Failure, IterationReport, Outcome, Stop, Timeout};
-use crate::phase::Cause;
-use crate::progress::Measured;
-use crate::reboots::RebootReason;
-use crate::repair::Repair;
-use crate::serde_skip::is_zero;
-use crate::state::State;
-use crate::stats::LoopStats;
-use crate::stop_signal::StopSignal;
-use crate::tests_report::TestsReport;
-use crate::time::Timestamp;
-use crate::turn_report::{LimitedAttempt, TurnReport};
-use crate::wait::Wait;
+use crate::{
+    Activity, Answers, Autocommit, AutocommitPurpose, AutocommitResult, Cause, Change, Check,
+    Context, ConversationUse, Denial, Epoch, Exit, Failure, GateResult, Generation, HooksEnd,
+    HooksStart, Incident, IterationReport, Launch, Leftover, LimitedAttempt, Limits, LoopStats,
+    Measured, OperatorEvent, Outcome, QuotaWindow, RebootReason, Refusal, Repair, Resumption,
+    Runner, SessionNo, State, Stop, StopSignal, TestsReport, Timeout, Timestamp, TurnReport, Wait,
+    is_zero,
+};
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

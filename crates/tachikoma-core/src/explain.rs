@@ -10,20 +10,14 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::apply::apply;
-use crate::autocommit::Autocommit;
-use crate::completion::GateResult;
-use crate::context::Context;
-use crate::event::LoopEvent;
-use crate::hooking::HooksStart;
-use crate::id::{LoopId, Seq};
 use crate::number_format::{Grouped, Percent, count};
-use crate::outcome::Outcome;
 use crate::policy::stop::conditions_for;
 use crate::reasons;
-use crate::record::Record;
 use crate::replay::Gap;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{
+    Autocommit, Context, GateResult, HooksStart, LoopEvent, LoopId, Outcome, Record, Seq, State,
+    Timestamp,
+};
 
 /// Maximum number of lines that are kept of one iteration.
 const ENTRIES_MAX: usize = 500;

@@ -5,9 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::{IterationOutcome, Outcome};
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{IterationOutcome, Outcome, Timestamp, Wait};
 
 /// A point of a loop at which hooks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hooking::HookPoint;
+use crate::HookPoint;
 
 /// Something beside the loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

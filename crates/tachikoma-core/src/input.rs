@@ -4,21 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::{ConversationUse, QuotaWindow};
-use crate::activity::Activity;
-use crate::autocommit::AutocommitResult;
-use crate::completion::{Answers, GateResult};
-use crate::context::Context;
-use crate::exit::{Exit, Leftover};
-use crate::hooking::{HookPoint, HookResult};
-use crate::id::{Generation, Ticket};
-use crate::incident::Incident;
-use crate::launch::{Launch, Runner};
-use crate::operator::OperatorRequest;
-use crate::outcome::{Problem, Spent};
-use crate::repair::Repair;
-use crate::serde_skip::is_zero;
-use crate::tests_report::TestsReport;
+use crate::{
+    Activity, Answers, AutocommitResult, Context, ConversationUse, Exit, GateResult, Generation,
+    HookPoint, HookResult, Incident, Launch, Leftover, OperatorRequest, Problem, QuotaWindow,
+    Repair, Runner, Spent, TestsReport, Ticket, is_zero,
+};
 
 /// Something that happened outside of the core. The journal stores it with the first record that follows from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Outcome;
-use crate::time::Timestamp;
+use crate::{Outcome, Timestamp};
 
 /// What a run has to do: recorded, so that a bare `run` can do it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -46,7 +46,6 @@ mod hooking;
 mod id;
 mod incident;
 mod input;
-
 mod launch;
 mod limits;
 mod loop_state;
@@ -127,8 +126,10 @@ pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootReason, RebootRes
 pub use record::Record;
 pub use recorded_input::RecordedInput;
 pub use repair::Repair;
+pub(crate) use serde_skip::is_zero;
 pub use session::{
-    Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,
+    Checkpoint, FailedCall, HandOff, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session,
+    Tally,
 };
 pub use state::{InvalidState, State};
 pub use stats::LoopStats;

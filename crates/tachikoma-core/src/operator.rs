@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::{Change, Launch};
-use crate::limits::Limits;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{Change, Launch, Limits, Timestamp, Wait};
 
 /// Maximum number of messages to the agent that may wait. More text belongs into the prompt.
 pub const MESSAGES_MAX: usize = 20;

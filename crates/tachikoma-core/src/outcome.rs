@@ -4,9 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Exit;
-use crate::loop_state::LoopState;
-use crate::time::Timestamp;
+use crate::{Exit, LoopState, Timestamp};
 
 /// How a loop ended. The final public state is derived from it, once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

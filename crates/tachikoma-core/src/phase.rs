@@ -5,18 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::activity::{Activity, Busy};
-use crate::autocommit::Autocommit;
-use crate::completion::Check;
-use crate::hooking::HookPoint;
-use crate::id::{Generation, SessionNo};
-use crate::loop_state::LoopState;
-use crate::outcome::{Outcome, Problem, Timeout};
-use crate::reboots::RebootReason;
-use crate::serde_skip::is_zero;
-use crate::stop_signal::Escalation;
-use crate::time::Timestamp;
-use crate::wait::{Wait, WaitReason};
+use crate::{
+    Activity, Autocommit, Busy, Check, Escalation, Generation, HookPoint, LoopState, Outcome,
+    Problem, RebootReason, SessionNo, Timeout, Timestamp, Wait, WaitReason, is_zero,
+};
 
 /// The precise phase of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -19,10 +19,7 @@ use std::time::Duration;
 use budget::Budgets;
 use completion::CompletionRules;
 
-use crate::denials::Permitted;
-use crate::hooking::HookPoint;
-use crate::limits::Limits;
-use crate::operator::Operator;
+use crate::{HookPoint, Limits, Operator, Permitted};
 
 /// The rules of a loop. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq)]

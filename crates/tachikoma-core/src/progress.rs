@@ -2,12 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::AutocommitResult;
-use crate::completion::{Answers, ObjectivesSeen};
-use crate::evidence::Evidence;
-use crate::serde_skip::is_zero;
-use crate::tests_report::TestsReport;
 use crate::tests_seen::RUNS_RECENT;
+use crate::{Answers, AutocommitResult, Evidence, ObjectivesSeen, TestsReport, is_zero};
 
 /// Scores that are remembered: enough to see where the work goes.
 pub const SCORES_KEPT: usize = 20;

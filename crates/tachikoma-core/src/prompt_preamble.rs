@@ -1,7 +1,7 @@
 //! The prompt preamble: text before the user's prompt. It reports what the agent cannot see in the files, such as messages of the
 //! operator, an attempt that was cut, a rollback, or a commit that failed.
 
-use crate::state::State;
+use crate::State;
 
 /// Maximum size of the error of a failed commit. The end of a hook's output says what is wrong.
 const REFUSED_BYTES_MAX: usize = 2000;

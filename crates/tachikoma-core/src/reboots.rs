@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hooking::HookResult;
-use crate::id::SessionNo;
-use crate::serde_skip::is_zero;
-use crate::time::Timestamp;
+use crate::{HookResult, SessionNo, Timestamp, is_zero};
 
 /// Attempts that are remembered in full.
 const HISTORY_MAX: usize = 100;

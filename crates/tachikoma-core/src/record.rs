@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::LoopEvent;
-use crate::id::{LoopId, Seq};
-use crate::recorded_input::RecordedInput;
-use crate::time::Timestamp;
+use crate::{LoopEvent, LoopId, RecordedInput, Seq, Timestamp};
 
 /// One event with its place in the loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,13 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::LoopEvent;
-use crate::exit::Leftover;
-use crate::id::{Generation, Ticket};
-use crate::input::{AgentInput, Input, TurnEnd};
-use crate::operator::{OperatorEvent, OperatorRequest};
-use crate::outcome::Failure;
-use crate::state::State;
+use crate::{
+    AgentInput, Failure, Generation, Input, Leftover, LoopEvent, OperatorEvent, OperatorRequest,
+    State, Ticket, TurnEnd,
+};
 
 /// The input of a step, stored in the first record of the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

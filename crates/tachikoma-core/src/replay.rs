@@ -12,21 +12,14 @@ use std::mem::discriminant;
 use serde::Serialize;
 
 use crate::apply::apply;
-use crate::effect::{Effect, Step};
-use crate::event::LoopEvent;
-use crate::id::{LoopId, Seq};
-use crate::input::{AgentInput, Input};
-use crate::launch::{Launch, Runner};
-use crate::outcome::Outcome;
-use crate::phase::{Cause, Phase};
-use crate::policy::timeout::next_deadline;
-use crate::policy::{Policy, stop};
+use crate::policy::stop;
 use crate::reasons;
-use crate::record::Record;
 use crate::recorded_input::ExpectedNumbers;
-use crate::state::State;
 use crate::step::step;
-use crate::time::Timestamp;
+use crate::{
+    AgentInput, Cause, Effect, Input, Launch, LoopEvent, LoopId, Outcome, Phase, Policy, Record,
+    Runner, Seq, State, Step, Timestamp, next_deadline,
+};
 use decision::{Decision, DecisionKind, DecisionReader};
 
 /// The rules of one launch.

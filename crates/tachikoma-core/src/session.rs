@@ -2,11 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::id::{Generation, SessionNo};
-use crate::outcome::Spent;
-use crate::serde_skip::is_zero;
-use crate::time::Timestamp;
+use crate::{Context, Generation, SessionNo, Spent, Timestamp, is_zero};
 
 /// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
 const FAILED_CALLS_MAX: usize = 20;

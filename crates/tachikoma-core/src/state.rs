@@ -5,26 +5,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::Accounting;
-use crate::autocommit::{Autocommit, TrackedWork};
-use crate::completion::{Check, Completion};
-use crate::denials::Denial;
-use crate::epoch::Epoch;
-use crate::hooking::PendingHooks;
-use crate::id::{Generation, LoopId, Seq};
-use crate::launch::{Launch, Runner};
-use crate::limits::Limits;
-use crate::loop_state::LoopState;
-use crate::operator::{Choice, Operator, Question, RollingBack};
-use crate::outcome::{Failure, Outcome, Stop};
-use crate::phase::{Hooking, Phase, Reboot, RebootStage, Work};
-use crate::progress::Progress;
-use crate::reboots::{RebootBook, RebootReason};
-use crate::serde_skip::is_zero;
-use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
-use crate::stats::LoopStats;
-use crate::time::Timestamp;
-use crate::uploads::Uploads;
+use crate::{
+    Accounting, Autocommit, Check, Checkpoint, Choice, Completion, Denial, Epoch, Failure,
+    Generation, Hooking, Launch, Limits, LiveAgent, LoopId, LoopState, LoopStats, Note, Operator,
+    Outcome, PastSession, PendingHooks, Phase, Progress, Question, Reboot, RebootBook,
+    RebootReason, RebootStage, RollingBack, Runner, Seq, Session, Stop, Timestamp, TrackedWork,
+    Uploads, Work, is_zero,
+};
 
 /// Notes of the agent that are taken in one iteration.
 pub const ITERATION_NOTES_MAX: usize = 20;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::IterationOutcome;
+use crate::IterationOutcome;
 
 /// Counts over the whole life of a loop. Every finished iteration has exactly one outcome, so `iterations` is
 /// the sum of the five outcomes.

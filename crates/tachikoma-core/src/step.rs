@@ -24,20 +24,13 @@ mod turn_end;
 use std::time::Duration;
 
 use crate::apply::apply;
-use crate::autocommit::Autocommit;
-use crate::effect::{Answer, Effect, Step};
-use crate::event::LoopEvent;
-use crate::id::Ticket;
-use crate::input::Input;
-use crate::outcome::Outcome;
-use crate::phase::{Phase, Work};
 use crate::policy::budget::out_of_time;
-use crate::policy::{Policy, custom, timeout};
-use crate::record::Record;
-use crate::recorded_input::{ExpectedNumbers, RecordedInput};
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::WaitReason;
+use crate::policy::{custom, timeout};
+use crate::recorded_input::ExpectedNumbers;
+use crate::{
+    Answer, Autocommit, Effect, Input, LoopEvent, Outcome, Phase, Policy, Record, RecordedInput,
+    State, Step, Ticket, Timestamp, WaitReason, Work,
+};
 use order::Stage;
 
 /// Takes one input in. Cannot fail: an invalid input is recorded, refused or ignored.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// A signal that ends an agent. Ordered: each is sent if the agent outlives the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

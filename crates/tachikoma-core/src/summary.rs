@@ -4,22 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::AutocommitPurpose;
-use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
-use crate::id::{LoopId, SessionNo};
-use crate::launch::Runner;
-use crate::loop_state::LoopState;
-use crate::operator::{OperatorMessage, Question};
-use crate::outcome::Outcome;
-use crate::phase::Phase;
 use crate::policy::stop::{Condition, conditions_for};
-use crate::progress::Score;
-use crate::reboots::RebootResult;
-use crate::state::State;
-use crate::stats::LoopStats;
-use crate::tests_report::TestsReport;
-use crate::time::Timestamp;
-use crate::uploads::Uploads;
+use crate::{
+    AutocommitPurpose, CheckStage, GateResult, LoopId, LoopState, LoopStats, ObjectivesSeen,
+    OperatorMessage, Outcome, Phase, Question, RebootResult, Runner, Score, SessionNo, State,
+    TestsReport, Timestamp, Uploads,
+};
 
 /// The object that `status --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::serde_skip::is_zero;
-use crate::tests_seen::{Standing, TestsSeen, Verdict};
+use crate::{Standing, TestsSeen, Verdict, is_zero};
 
 /// Maximum number of names of each kind in a report.
 pub const NAMED_MAX: usize = 20;

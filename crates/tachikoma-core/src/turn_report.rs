@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::input::TurnEnd;
-use crate::outcome::{Problem, Spent};
-use crate::serde_skip::is_zero;
-use crate::time::Timestamp;
+use crate::{Problem, Spent, Timestamp, TurnEnd, is_zero};
 
 /// The result of a turn, as the agent reported it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::incident::Incident;
-use crate::time::Timestamp;
+use crate::{Incident, Timestamp};
 
 /// State of the uploads of backups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,10 @@
 //! How autocommits change the state.
 
 use super::reboot::with_reboot;
-use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Snapshot};
-use crate::phase::{Phase, RebootStage};
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{
+    Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Phase, RebootStage, Snapshot,
+    State, Timestamp, Wait,
+};
 
 pub(super) fn snapshot_taken(state: &mut State, iteration: u32, commit: &str, uncommitted: u32) {
     state.kept.uncommitted = uncommitted;

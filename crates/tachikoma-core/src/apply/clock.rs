@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use super::reboot::with_reboot;
 use super::work::with_work;
-use crate::event::LoopEvent;
-use crate::phase::{Phase, RebootStage};
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{LoopEvent, Phase, RebootStage, State, Timestamp};
 
 /// Counts the time up to a record.
 pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {

@@ -1,14 +1,11 @@
 //! How claims, gates and scripts change the state.
 
-use crate::completion::{
-    Answers, AttemptEnd, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal,
-    ScriptVerdict, end_of,
-};
-use crate::outcome::{IterationOutcome, Stop};
-use crate::phase::Phase;
+use crate::completion::end_of;
 use crate::policy::stop;
-use crate::progress::Measured;
-use crate::state::State;
+use crate::{
+    Answers, AttemptEnd, Check, CheckStage, Claim, GateResult, IterationOutcome, Measured,
+    ObjectivesSeen, Owed, Phase, Refusal, ScriptVerdict, State, Stop,
+};
 
 /// Maximum size of the output of failed gates that is kept. The prompt quotes no more than that.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;

@@ -1,13 +1,10 @@
 //! How a reboot changes the state, and the entry that remains of it.
 
 use super::work;
-use crate::id::{Generation, SessionNo};
-use crate::outcome::Problem;
-use crate::phase::{Phase, Reboot, RebootStage};
-use crate::reboots::{RebootEntry, RebootReason, RebootResult};
-use crate::session::HandOff;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{
+    Generation, HandOff, Phase, Problem, Reboot, RebootEntry, RebootReason, RebootResult,
+    RebootStage, SessionNo, State, Timestamp,
+};
 
 /// Returns the entry of a reboot that is over.
 pub(super) fn entry(

@@ -4,9 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Policy;
-use crate::phase::{Phase, RebootStage};
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Phase, RebootStage, State, Timestamp};
 
 /// Less than this says nothing about the hours to come.
 const FORECAST_AFTER: Duration = Duration::from_secs(60);

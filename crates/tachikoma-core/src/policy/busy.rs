@@ -4,7 +4,7 @@
 //! 60 ms of CPU time, no byte over the network and 1.4 kB otherwise in a second; 5.5 kB with a shell that only sleeps
 //! beside it) and what the slowest work looks like.
 
-use crate::activity::Activity;
+use crate::Activity;
 
 /// Milliseconds of CPU time per second: a tenth of a core. A program that computes uses a whole one, and gets this much of it
 /// on a machine with ten times as much to do as it can.

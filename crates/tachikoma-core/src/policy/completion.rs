@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::Policy;
-use crate::completion::{AttemptEnd, CheckStage, Claim, Completion, ObjectivesSeen, Owed};
-use crate::state::State;
+use crate::{AttemptEnd, CheckStage, Claim, Completion, ObjectivesSeen, Owed, State};
 
 /// What a gate may take beyond its own limit before it is given up: to be ended, and to say so.
 const GATE_SLACK: Duration = Duration::from_secs(10);

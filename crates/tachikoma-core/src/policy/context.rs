@@ -1,8 +1,7 @@
 //! How full a context may become: where it is too full to go on well, and where nothing more goes in.
 
 use super::Policy;
-use crate::context::Context;
-use crate::session::Session;
+use crate::{Context, Session};
 
 /// Room that is left for one short prompt below the agent's own refusal.
 const RESERVE_TOKENS: u64 = 3_000;

@@ -3,7 +3,7 @@
 //! The verdict compares a session with itself. A session of constant quality, good or bad, is not getting
 //! worse, and a fresh session would change nothing.
 
-use crate::session::Sample;
+use crate::Sample;
 
 /// Before so many iterations nothing is judged: the first ones set the measure.
 const ITERATIONS_MIN: usize = 3;

@@ -1,8 +1,7 @@
 //! Whether a reboot may happen now, or when.
 
 use super::RebootRules;
-use crate::reboots::RebootBook;
-use crate::time::Timestamp;
+use crate::{RebootBook, Timestamp};
 
 /// Returns the moment before which no reboot may begin, if that is not over.
 #[must_use]

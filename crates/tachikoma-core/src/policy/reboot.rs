@@ -2,9 +2,7 @@
 
 use super::context::{self, Level};
 use super::{Policy, RebootRules, degradation};
-use crate::outcome::Spent;
-use crate::reboots::RebootReason;
-use crate::state::State;
+use crate::{RebootReason, Spent, State};
 
 /// What the rules say about the session.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,10 +3,7 @@
 use super::Policy;
 use super::budget::{Budget, Budgets, Spending, Usage, usage, verdict as verdict_of};
 use super::completion::{Next, next};
-use crate::limits::Limits;
-use crate::outcome::Outcome;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Limits, Outcome, State, Timestamp};
 
 /// A stop condition: what it looks at, how near it is, and what it ends the loop with.
 #[derive(Clone, Debug, PartialEq)]

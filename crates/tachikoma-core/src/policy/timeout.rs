@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use super::Policy;
 use super::budget::out_of_time;
-use crate::outcome::Timeout;
-use crate::phase::{Phase, Reboot, RebootStage, Work};
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{Phase, Reboot, RebootStage, State, Timeout, Timestamp, Wait, Work};
 
 /// Output is recorded at most this many times per `silence_timeout`; the timeout is longer by one such step, so
 /// that coalescing never makes it shorter than configured.

@@ -2,18 +2,15 @@
 
 use super::Stepper;
 use super::reading::TOO_LONG;
-use crate::denials::{DENIALS_MAX, Denial, remedies};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::{Exit, Leftover};
-use crate::input::{AgentInput, TurnEnd};
-use crate::outcome::{Failure, Problem, Spent};
-use crate::phase::{Phase, Work};
+use crate::denials::remedies;
 use crate::policy::timeout;
+use crate::{
+    AgentInput, DENIALS_MAX, Denial, Effect, Exit, Failure, Leftover, LoopEvent, Phase, Problem,
+    Spent, TurnEnd, TurnReport, Work,
+};
 
 /// Tool calls in flight that are kept in mind; an agent that never ends its calls must not fill the memory.
 const TOOLS_MAX: usize = 256;
-use crate::turn_report::TurnReport;
 
 impl Stepper<'_> {
     pub(super) fn event(&mut self, event: AgentInput) {

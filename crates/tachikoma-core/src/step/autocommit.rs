@@ -4,18 +4,11 @@ use std::time::Duration;
 
 use super::Stepper;
 use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
-use crate::autocommit::{
-    Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, LoopChanges,
-};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::{Exit, Leftover};
-use crate::input::Urgency;
-use crate::outcome::{Outcome, Stop};
 use crate::policy::AutocommitRules;
-use crate::stop_signal::{Escalation, StopSignal};
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{
+    Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, Effect, Escalation,
+    Exit, Leftover, LoopChanges, LoopEvent, Outcome, Stop, StopSignal, Timestamp, Urgency, Wait,
+};
 
 /// For a survey of the work tree, and for a commit to end after its own timeout: a large tree on a slow disk takes
 /// seconds.

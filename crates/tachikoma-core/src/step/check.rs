@@ -4,20 +4,13 @@ use std::time::Duration;
 
 use super::Stepper;
 use super::order::{HELD, PASSED, Stage, StageResult};
-use crate::completion::{
-    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptVerdict,
-};
-use crate::effect::{Answer, Effect};
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::id::Ticket;
-use crate::outcome::Stop;
-use crate::phase::Phase;
 use crate::policy::completion::{Next, baseline, next};
 use crate::policy::stop;
-use crate::session::NOTE_BYTES_MAX;
-use crate::tests_report::TestsReport;
-use crate::wait::Wait;
+use crate::{
+    Answer, Answers, Check, CheckStage, Claim, Effect, GateResult, HookPoint, LoopEvent,
+    NOTE_BYTES_MAX, ObjectivesSeen, Owed, Phase, Refusal, ScriptVerdict, Stop, TestsReport, Ticket,
+    Wait,
+};
 
 /// For the first survey of the work tree, which the gates before the first iteration wait for.
 const FIRST_SURVEY_TIMEOUT: Duration = Duration::from_secs(300);

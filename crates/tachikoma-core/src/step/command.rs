@@ -2,18 +2,11 @@
 
 use super::Stepper;
 use super::order::Stage;
-use crate::effect::{Answer, Effect};
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::id::Ticket;
-use crate::input::{LoopCommand, Urgency};
-use crate::operator::{AnsweredBy, Choice, Question};
-use crate::outcome::Stop;
-use crate::phase::{Cause, Phase, RebootStage};
-use crate::reboots::RebootReason;
-use crate::session::NOTE_BYTES_MAX;
 use crate::state::ITERATION_NOTES_MAX;
-use crate::wait::{Wait, WaitReason};
+use crate::{
+    Answer, AnsweredBy, Cause, Choice, Effect, HookPoint, LoopCommand, LoopEvent, NOTE_BYTES_MAX,
+    Phase, Question, RebootReason, RebootStage, Stop, Ticket, Urgency, Wait, WaitReason,
+};
 
 /// To promise a pause or a reboot that never comes would be worse than to refuse it.
 const STOPPING: &str = "the loop is stopping";

@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use super::Stepper;
-use crate::activity::Activity;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::Urgency;
-use crate::outcome::{Failure, Outcome, Timeout};
-use crate::phase::{Cause, Ending, Work};
 use crate::policy::{busy, timeout};
 use crate::reasons;
-use crate::stop_signal::StopSignal;
+use crate::{
+    Activity, Cause, Effect, Ending, Failure, LoopEvent, Outcome, StopSignal, Timeout, Urgency,
+    Work,
+};
 
 /// A sample takes two seconds. If the machine is so slow that it takes longer than this, the sample says nothing.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(20);

@@ -2,16 +2,11 @@
 
 use super::Stepper;
 use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::TurnEnd;
-use crate::outcome::Problem;
-use crate::phase::{Reboot, RebootStage};
 use crate::policy::rate;
-use crate::reboots::RebootReason;
-use crate::session::HandOff;
-use crate::stop_signal::StopSignal;
-use crate::turn_report::TurnReport;
+use crate::{
+    Effect, HandOff, LoopEvent, Problem, Reboot, RebootReason, RebootStage, StopSignal, TurnEnd,
+    TurnReport,
+};
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;

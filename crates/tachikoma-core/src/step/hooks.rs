@@ -4,17 +4,12 @@ use std::time::Duration;
 
 use super::Stepper;
 use super::order::{Stage, StageResult, held_if};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
-use crate::input::Urgency;
-use crate::outcome::{Outcome, Stop};
-use crate::phase::{Cause, Hooking, Phase};
 use crate::policy::completion::{Next, next};
 use crate::policy::custom;
-use crate::stop_signal::StopSignal;
-use crate::tests_report::TestsReport;
-use crate::wait::Wait;
+use crate::{
+    Cause, Effect, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart, LoopEvent,
+    Outcome, Phase, Stop, StopSignal, TestsReport, Urgency, Wait,
+};
 
 /// For the hooks at the end of a loop that is to end at once: long enough for a message, short enough for a shutdown.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);

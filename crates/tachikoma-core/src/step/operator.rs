@@ -5,24 +5,14 @@ use std::time::Duration;
 
 use super::Stepper;
 use super::order::{HELD, PASSED, Stage, StageResult};
-use crate::effect::{Answer, Effect};
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::id::Ticket;
-use crate::input::Urgency;
-use crate::launch::Launch;
-use crate::limits::Limits;
-use crate::operator::{
-    AnsweredBy, Choice, EditedPrompt, MESSAGES_MAX, OperatorEvent, OperatorRequest,
-    PUT_OFF_ITERATIONS, Question, QuestionKind, ROLLBACK_TIMEOUT,
-};
-use crate::outcome::{Outcome, Stop};
-use crate::phase::Phase;
+use crate::operator::ROLLBACK_TIMEOUT;
 use crate::policy::reboot;
 use crate::policy::stop::{self};
-use crate::reboots::RebootReason;
-use crate::session::NOTE_BYTES_MAX;
-use crate::wait::Wait;
+use crate::{
+    Answer, AnsweredBy, Choice, EditedPrompt, Effect, HookPoint, Launch, Limits, LoopEvent,
+    MESSAGES_MAX, NOTE_BYTES_MAX, OperatorEvent, OperatorRequest, Outcome, PUT_OFF_ITERATIONS,
+    Phase, Question, QuestionKind, RebootReason, Stop, Ticket, Urgency, Wait,
+};
 
 /// Error of a rollback that was interrupted by the end of the loop.
 const ROLLBACK_CUT: &str = "the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)";

@@ -6,8 +6,7 @@
 use std::ops::ControlFlow;
 
 use super::Stepper;
-use crate::autocommit::CommitStatus;
-use crate::wait::Wait;
+use crate::{CommitStatus, Wait};
 
 /// Whether a stage was passed. `Break` means that the loop waits for an answer, a process, a person or a time, or has ended; the
 /// input that ends the wait enters the order again.

@@ -1,19 +1,12 @@
 //! Reacts to a reading of the context: a warning to the agent, a reboot, or the check whether a reboot helped.
 
 use super::Stepper;
-use crate::context::Context;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::Urgency;
-use crate::outcome::Stop;
-use crate::phase::Cause;
 use crate::policy::context::{
     Level, begins_near_token_redline, hard_limit_percent, level, redline_percent,
 };
 use crate::policy::{rate, reboot};
 use crate::reasons;
-use crate::reboots::RebootReason;
-use crate::time::Timestamp;
+use crate::{Cause, Context, Effect, LoopEvent, RebootReason, Stop, Timestamp, Urgency};
 
 /// So many reboots in a row that were for nothing end the loop: a third would be for nothing too.
 const FUTILE_MAX: u32 = 2;

@@ -7,18 +7,11 @@ use std::time::Duration;
 
 use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
 use super::{Stepper, millis};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::Exit;
-use crate::hooking::{HookPoint, HookResult, HooksStart};
-use crate::id::SessionNo;
-use crate::input::AgentInput;
-use crate::outcome::Stop;
-use crate::phase::{Reboot, RebootStage};
 use crate::reasons;
-use crate::reboots::RebootReason;
-use crate::stop_signal::StopSignal;
-use crate::wait::Wait;
+use crate::{
+    AgentInput, Effect, Exit, HookPoint, HookResult, HooksStart, LoopEvent, Reboot, RebootReason,
+    RebootStage, SessionNo, Stop, StopSignal, Wait,
+};
 
 impl Stepper<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {

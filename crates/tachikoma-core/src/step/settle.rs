@@ -5,24 +5,14 @@ use std::time::Duration;
 use super::Stepper;
 use super::order::{HELD, PASSED, Stage, StageResult, held_if};
 use super::reading::exhausted;
-use crate::autocommit::CommitStatus;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::Exit;
-use crate::hooking::HookPoint;
-use crate::loop_state::LoopState;
-use crate::outcome::{
-    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop,
-};
-use crate::phase::Work;
 use crate::policy::context::{Level, level};
 use crate::policy::{backoff, reboot, stop};
 use crate::reasons;
-use crate::reboots::RebootReason;
-use crate::session::HandOff;
-use crate::time::Timestamp;
-use crate::turn_report::LimitedAttempt;
-use crate::wait::{Wait, WaitReason};
+use crate::{
+    CommitStatus, Effect, ErrorClass, Exit, Failure, HandOff, HookPoint, IterationOutcome,
+    IterationReport, LimitedAttempt, LoopEvent, LoopState, Outcome, Problem, RebootReason, Spent,
+    Stop, Timestamp, Wait, WaitReason, Work,
+};
 
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
 const FAST_FAILURES_MAX: u32 = 3;

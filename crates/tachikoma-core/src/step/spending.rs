@@ -1,15 +1,12 @@
 //! Counts cost, tokens and the use of a subscription, and ends the loop when a budget is used up.
 
 use super::Stepper;
-use crate::accounting::{ConversationUse, QuotaWindow, TurnSpending};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::Urgency;
-use crate::outcome::{Outcome, Stop};
-use crate::phase::{Cause, Phase, RebootStage};
 use crate::policy::budget::{self, Budget, Spending};
 use crate::policy::stop;
-use crate::stop_signal::StopSignal;
+use crate::{
+    Cause, ConversationUse, Effect, LoopEvent, Outcome, Phase, QuotaWindow, RebootStage, Stop,
+    StopSignal, TurnSpending, Urgency,
+};
 
 impl Stepper<'_> {
     /// A call of the model is over: its tokens count, and its cost is asked for.

@@ -2,13 +2,8 @@
 
 use super::Stepper;
 use super::order::Stage;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::launch::{Launch, Resumption, Runner};
-use crate::outcome::Outcome;
-use crate::phase::Phase;
 use crate::policy::stop::{self};
+use crate::{Effect, HookPoint, Launch, LoopEvent, Outcome, Phase, Resumption, Runner};
 
 impl Stepper<'_> {
     /// Ends the loop at once: nothing is started, and the attempt under way is cut.

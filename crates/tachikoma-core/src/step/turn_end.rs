@@ -1,11 +1,8 @@
 //! What becomes of an iteration when its turn, or its process, is over.
 
 use super::Stepper;
-use crate::exit::Exit;
-use crate::outcome::{Failure, IterationOutcome, Problem, Spent};
-use crate::phase::{Cause, Work};
 use crate::policy::budget::{self, Spending};
-use crate::time::Timestamp;
+use crate::{Cause, Exit, Failure, IterationOutcome, Problem, Spent, Timestamp, Work};
 
 impl Stepper<'_> {
     /// The agent reported the end of its turn, and its process waits for the next one.

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use super::end::ServerEnd;
-use super::event::{ServerEvent, ServerRecord};
-use super::policy::{CRASH_WINDOW, HEALTHY_UPTIME};
-use super::state::{ServerPhase, ServerState};
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::{
+    CRASH_WINDOW, HEALTHY_UPTIME, ServerEnd, ServerEvent, ServerPhase, ServerRecord, ServerState,
+};
+use crate::{StopSignal, Timestamp};
 
 /// Number of crash times that are kept. Without a delay and a limit a server can crash a thousand times in a minute.
 const CRASHES_KEPT_MAX: usize = 64;

@@ -1,8 +1,7 @@
 //! Effects of the supervisor.
 
-use super::event::ServerRecord;
-use crate::id::{Generation, Ticket};
-use crate::stop_signal::StopSignal;
+use super::ServerRecord;
+use crate::{Generation, StopSignal, Ticket};
 
 /// Result of one input: records to write, then effects to perform, in this order.
 #[must_use = "records must be written before effects are performed"]

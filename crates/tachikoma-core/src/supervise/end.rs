@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Exit;
+use crate::Exit;
 
 /// SIGINT and SIGTERM, and what shells and wrappers report for them: the user ended the server.
 const USER_SIGNALS: [i32; 2] = [2, 15];

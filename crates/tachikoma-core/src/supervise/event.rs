@@ -2,13 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::end::{Purpose, ServerEnd};
-use super::state::ServerState;
-use super::verdict::StayReason;
-use crate::exit::Leftover;
-use crate::id::{Generation, Seq};
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::{Purpose, ServerEnd, ServerState, StayReason};
+use crate::{Generation, Leftover, Seq, StopSignal, Timestamp};
 
 /// One event in the supervisor's journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::exit::{Exit, Leftover};
-use crate::id::{Generation, Ticket};
+use crate::{Exit, Generation, Leftover, Ticket};
 
 /// Result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,12 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::end::{Purpose, ServerEnd};
-use super::policy::CRASH_WINDOW;
-use super::verdict::{History, StayReason};
-use crate::id::{Generation, Seq};
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::{CRASH_WINDOW, History, Purpose, ServerEnd, StayReason};
+use crate::{Generation, Seq, StopSignal, Timestamp};
 
 /// State of a supervised server. Only [`apply`](super::apply()) changes it, except for the time of the last health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,17 +6,13 @@ mod health;
 use std::time::Duration;
 
 use super::apply::apply;
-use super::effect::{ServerEffect, ServerStep};
-use super::end::{Purpose, ServerEnd};
-use super::event::{ServerEvent, ServerRecord};
-use super::input::{ServerInput, StartedBy};
-use super::policy::{CRASH_LOOP, Jitter, ServerPolicy};
-use super::state::{Pulse, ServerPhase, ServerState};
-use super::verdict::{History, StayReason, Verdict, verdict};
-use crate::exit::{Exit, Leftover};
-use crate::id::Generation;
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::verdict::verdict;
+use super::{
+    CRASH_LOOP, History, Jitter, Pulse, Purpose, ServerEffect, ServerEnd, ServerEvent, ServerInput,
+    ServerPhase, ServerPolicy, ServerRecord, ServerState, ServerStep, StartedBy, StayReason,
+    Verdict,
+};
+use crate::{Exit, Generation, Leftover, StopSignal, Timestamp};
 
 /// Handles one input. Inputs that do not fit the state are ignored. `jitter` is used at most once, and its delay is recorded.
 pub fn step(

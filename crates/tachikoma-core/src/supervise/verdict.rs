@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::end::{Purpose, ServerEnd};
-use super::policy::{RestartPolicy, ServerPolicy, StopSignals};
+use super::{Purpose, RestartPolicy, ServerEnd, ServerPolicy, StopSignals};
 
 /// Earlier ends of the server, without the one that is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

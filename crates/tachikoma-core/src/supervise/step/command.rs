@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use super::Stepper;
-use crate::id::Ticket;
-use crate::stop_signal::StopSignal;
-use crate::supervise::effect::ServerEffect;
-use crate::supervise::end::{Purpose, ServerEnd};
-use crate::supervise::event::ServerEvent;
-use crate::supervise::state::ServerPhase;
+use crate::supervise::{Purpose, ServerEffect, ServerEnd, ServerEvent, ServerPhase};
+use crate::{StopSignal, Ticket};
 
 impl Stepper<'_> {
     fn reply(&mut self, ticket: Option<Ticket>, answer: Result<&str, &str>) {

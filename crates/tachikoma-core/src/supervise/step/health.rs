@@ -3,13 +3,8 @@
 use std::time::Duration;
 
 use super::Stepper;
-use crate::id::Generation;
-use crate::stop_signal::StopSignal;
-use crate::supervise::effect::ServerEffect;
-use crate::supervise::end::Purpose;
-use crate::supervise::event::ServerEvent;
-use crate::supervise::input::Answered;
-use crate::supervise::state::{Pulse, ServerPhase};
+use crate::supervise::{Answered, Pulse, Purpose, ServerEffect, ServerEvent, ServerPhase};
+use crate::{Generation, StopSignal};
 
 /// Time between two checks of a server that starts.
 const READY_TICK: Duration = Duration::from_millis(50);
