@@ -19,7 +19,7 @@ use crate::completion::only_talks_to_the_loop;
 use crate::{
     AttemptEnd, Claim, DENIALS_MAX, Denial, Ending, Escalation, HandOff, IterationOutcome,
     LimitedAttempt, LoopEvent, PastSession, PendingHooks, Phase, Reboot, RebootEntry, RebootResult,
-    RebootStage, Record, Resumption, Session, State, StopSignal, Timestamp, Tool, TurnReport,
+    RebootStage, Record, Resumption, Session, State, StopSignal, Timestamp, Tool, TurnEnd,
     TurnResult,
 };
 
@@ -240,7 +240,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 state.session.files.push(path.clone());
             }
         }
-        LoopEvent::TurnResulted(TurnReport {
+        LoopEvent::TurnResulted(TurnEnd {
             success,
             reason,
             problem,
@@ -249,6 +249,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             cost_microusd,
             tokens,
             spent,
+            ..
         }) => {
             state.session.spent = *spent;
             reboot::hand_off_resulted(state, *success, problem.as_ref(), time);

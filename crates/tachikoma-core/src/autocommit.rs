@@ -71,11 +71,7 @@ pub enum AutocommitPurpose {
 
 impl fmt::Display for AutocommitPurpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Iteration => "iteration",
-            Self::Checkpoint => "checkpoint",
-            Self::End => "end",
-        })
+        self.serialize(f)
     }
 }
 
@@ -95,12 +91,7 @@ pub enum CommitStatus {
 
 impl fmt::Display for CommitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Checkpoint => "checkpoint",
-            Self::End => "end",
-        })
+        self.serialize(f)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     Context, ConversationUse, Denial, Epoch, Exit, Failure, GateResult, Generation, HooksEnd,
     HooksStart, Incident, IterationReport, Launch, Leftover, LimitedAttempt, Limits, LoopStats,
     Measured, OperatorEvent, Outcome, QuotaWindow, RebootReason, Refusal, Repair, Resumption,
-    Runner, SessionNo, State, Stop, StopSignal, TestsReport, Timeout, Timestamp, TurnReport, Wait,
+    Runner, SessionNo, State, Stop, StopSignal, TestsReport, Timeout, Timestamp, TurnEnd, Wait,
     is_zero,
 };
 
@@ -158,7 +158,7 @@ pub enum LoopEvent {
         path: String,
     },
     /// The agent reported the final result of its turn.
-    TurnResulted(TurnReport),
+    TurnResulted(TurnEnd),
     /// A call of the model ended; recorded if the loop has a budget.
     CallEnded {
         /// The tokens that it used, those from the cache included.
@@ -511,6 +511,23 @@ impl LoopEvent {
             self,
             Self::Completed { .. } | Self::Stopped { .. } | Self::Error { .. }
         )
+    }
+
+    /// Returns whether the event can be recorded while no runner runs the loop.
+    pub(crate) fn may_come_without_runner(&self) -> bool {
+        self.is_terminal()
+            || matches!(
+                self,
+                Self::SegmentOpened { .. }
+                    | Self::Warned { .. }
+                    | Self::DiskWasFull { .. }
+                    | Self::Incident(_)
+                    | Self::Repaired { .. }
+                    | Self::CustomSet { .. }
+                    | Self::Noted { .. }
+                    | Self::CheckGivenUp { .. }
+                    | Self::AttemptCut { .. }
+            )
     }
 
     /// Returns what holds from here on, where that is other settings.

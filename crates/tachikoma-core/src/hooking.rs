@@ -86,21 +86,7 @@ impl HookPoint {
 
 impl fmt::Display for HookPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::LoopStart => "loop_start",
-            Self::LoopEnd => "loop_end",
-            Self::IterationStart => "iteration_start",
-            Self::IterationEnd => "iteration_end",
-            Self::SessionStart => "session_start",
-            Self::SessionEnd => "session_end",
-            Self::BeforeReboot => "before_reboot",
-            Self::AfterReboot => "after_reboot",
-            Self::TestsChanged => "tests_changed",
-            Self::NoProgress => "no_progress",
-            Self::Error => "error",
-            Self::Question => "question",
-            Self::LimitWait => "limit_wait",
-        })
+        self.serialize(f)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{
     Activity, Answers, AutocommitResult, Context, ConversationUse, Exit, GateResult, Generation,
@@ -140,7 +141,7 @@ pub enum Input {
         /// The key.
         key: String,
         /// The value; null takes it away.
-        value: serde_json::Value,
+        value: Value,
     },
     /// Something went wrong that the loop survives and a person should know.
     Warning {
@@ -196,7 +197,6 @@ pub enum Urgency {
 #[serde(default)]
 pub struct TurnEnd {
     /// Whether it calls the turn a success.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub success: bool,
     /// What it says went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,6 +228,17 @@ pub struct TurnEnd {
     /// Why its conversation cannot go on, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Spent>,
+}
+
+impl TurnEnd {
+    /// Returns the end as the journal stores it: without the agent's text, and without the stop pattern, which has an event of its own.
+    pub(crate) fn as_recorded(&self) -> Self {
+        Self {
+            text: String::new(),
+            stop_pattern: None,
+            ..self.clone()
+        }
+    }
 }
 
 /// Events of one launch, in order; [`AgentInput::Exited`] or [`AgentInput::NotLaunched`] is the last.
@@ -341,59 +352,21 @@ pub enum AgentInput {
 }
 
 impl Input {
-    /// Returns the kind of the input, for diagnostics.
+    /// Returns the kind of the input, for diagnostics: `gates_ran`, or `agent_exited` for an event of the agent.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> String {
         match self {
-            Self::Start { .. } => "start",
-            Self::Wake => "wake",
-            Self::Command { .. } => "command",
-            Self::Shutdown { .. } => "shutdown",
-            Self::Decline { .. } => "decline",
-            Self::Broken { .. } => "broken",
-            Self::Suspended { .. } => "suspended",
-            Self::HooksRan { .. } => "hooks_ran",
-            Self::SnapshotTaken { .. } => "snapshot_taken",
-            Self::AutocommitFinished { .. } => "autocommit_finished",
-            Self::ConditionsAnswered { .. } => "conditions_answered",
-            Self::GatesRan { .. } => "gates_ran",
-            Self::CompletionClaimed { .. } => "completion_claimed",
-            Self::Note { .. } => "note",
-            Self::OperatorRequest { .. } => "operator_request",
-            Self::RolledBack { .. } => "rolled_back",
-            Self::CustomSet { .. } => "custom_set",
-            Self::Warning { .. } => "warning",
-            Self::DiskWasFull { .. } => "disk_was_full",
-            Self::Incident(_) => "incident",
-            Self::Repaired { .. } => "repaired",
-            Self::Agent { event, .. } => event.kind(),
+            Self::Agent { event, .. } => format!("agent_{}", variant_name(event)),
+            input => variant_name(input),
         }
     }
 }
 
-impl AgentInput {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Launched { .. } => "agent_launched",
-            Self::NotLaunched { .. } => "agent_not_launched",
-            Self::Output => "agent_output",
-            Self::HandOffText { .. } => "agent_hand_off_text",
-            Self::Opened => "agent_opened",
-            Self::SessionNamed { .. } => "agent_session_named",
-            Self::ContextMeasured { .. } => "agent_context_measured",
-            Self::ToolStarted { .. } => "agent_tool_started",
-            Self::ToolEnded { .. } => "agent_tool_ended",
-            Self::ToolDenied { .. } => "agent_tool_denied",
-            Self::FileTouched { .. } => "agent_file_touched",
-            Self::CallEnded { .. } => "agent_call_ended",
-            Self::Cost { .. } => "agent_cost",
-            Self::ConversationResumed(_) => "agent_conversation_resumed",
-            Self::Quota(_) => "agent_quota",
-            Self::TurnEnded(_) => "agent_turn_ended",
-            Self::Exited { .. } => "agent_exited",
-            Self::ProcessesSampled { .. } => "agent_processes_sampled",
-            Self::StreamEnded => "agent_stream_ended",
-            Self::GuardLost => "agent_guard_lost",
-        }
+/// Returns the name that the variant of an enum has in JSON.
+fn variant_name(variant: &impl Serialize) -> String {
+    match serde_json::to_value(variant) {
+        Ok(Value::String(name)) => name,
+        Ok(Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
+        Ok(_) | Err(_) => String::new(),
     }
 }

@@ -75,7 +75,6 @@ pub mod supervise;
 mod tests_report;
 pub mod tests_seen;
 mod time;
-mod turn_report;
 mod uploads;
 mod variables;
 mod wait;
@@ -115,7 +114,8 @@ pub use operator::{
     OperatorRequest, PUT_OFF_ITERATIONS, Question, QuestionKind, RollingBack,
 };
 pub use outcome::{
-    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop, Timeout,
+    Failure, IterationOutcome, IterationReport, LimitedAttempt, Outcome, Problem, Spent, Stop,
+    Timeout,
 };
 pub use phase::{Cause, Ending, Hooking, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 pub use policy::Policy;
@@ -142,7 +142,6 @@ pub use summary::{
 pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
-pub use turn_report::{LimitedAttempt, TurnReport};
 pub use uploads::{UploadFailures, UploadedBackup, Uploads};
 pub use variables::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 pub use wait::{Wait, WaitReason};

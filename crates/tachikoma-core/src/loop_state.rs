@@ -34,14 +34,6 @@ impl LoopState {
 
 impl fmt::Display for LoopState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Idle => "idle",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Rebooting => "rebooting",
-            Self::Completed => "completed",
-            Self::Error => "error",
-            Self::Stopped => "stopped",
-        })
+        self.serialize(f)
     }
 }

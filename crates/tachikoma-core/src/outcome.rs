@@ -301,76 +301,25 @@ pub enum Problem {
     },
 }
 
-/// What kind of end an iteration came to, and with it what follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorClass {
-    /// A reboot ended it: the fresh session goes on at once.
-    Planned,
-    /// The model's service is limited or cannot be reached: the same iteration again when it is not, and no failure.
-    Limited,
-    /// It may go well the next time: backoff, same conversation.
-    Transient,
-    /// It hung: ended, backoff, same conversation.
-    Stalled,
-    /// The conversation is broken: backoff, a fresh session.
-    Poisoned,
-    /// What the agent works in was lost: the same iteration again, at once, and no failure.
-    Cut,
-    /// It will not go well without a person: the loop ends.
-    Permanent,
-    /// The operator ended it.
-    Operator,
-}
-
 impl Failure {
-    /// Returns what the agent says about it, where it says something.
+    /// Returns what is wrong, as far as the agent tells; `None` for all other failures.
     #[must_use]
-    pub fn cause(&self) -> String {
+    pub fn problem(&self) -> Option<&Problem> {
         match self {
-            Self::Reported {
-                reason: Some(words),
-                ..
-            }
-            | Self::NoResult {
-                last_words: Some(words),
-                ..
-            } => words.clone(),
-            Self::Reported { reason: None, .. }
-            | Self::NoResult {
-                last_words: None, ..
-            }
-            | Self::Exited { .. }
-            | Self::NotLaunched { .. }
-            | Self::TimedOut { .. }
-            | Self::GuardLost
-            | Self::Unkillable { .. } => self.to_string(),
+            Self::Reported { problem, .. } | Self::NoResult { problem, .. } => problem.as_ref(),
+            _ => None,
         }
     }
 
-    /// Returns the class of the failure.
+    /// Returns what the agent says about the failure; `None` if it says nothing.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn words(&self) -> Option<&str> {
         match self {
-            Self::Reported { problem, .. } | Self::NoResult { problem, .. } => match problem {
-                Some(Problem::Limited { .. } | Problem::Unreachable) => ErrorClass::Limited,
-                Some(Problem::Poisoned) => ErrorClass::Poisoned,
-                Some(Problem::Cut) => ErrorClass::Cut,
-                Some(Problem::Permanent { .. }) => ErrorClass::Permanent,
-                None => ErrorClass::Transient,
-            },
-            Self::TimedOut { timeout, .. } => match timeout {
-                Timeout::Launch => ErrorClass::Transient,
-                Timeout::Session
-                | Timeout::FirstOutput
-                | Timeout::Silence
-                | Timeout::Tool
-                | Timeout::StreamGone
-                | Timeout::ResultGrace => ErrorClass::Stalled,
-            },
-            Self::Exited { .. } | Self::NotLaunched { .. } | Self::GuardLost => {
-                ErrorClass::Transient
-            }
-            Self::Unkillable { .. } => ErrorClass::Permanent,
+            Self::Reported { reason: words, .. }
+            | Self::NoResult {
+                last_words: words, ..
+            } => words.as_deref(),
+            _ => None,
         }
     }
 }
@@ -417,4 +366,26 @@ pub enum Spent {
     Full,
     /// The agent no longer knows the conversation.
     Lost,
+}
+
+/// An attempt that a limit of the model's service ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitedAttempt {
+    /// The iteration.
+    pub iteration: u32,
+    /// The attempt at it.
+    pub attempt: u32,
+    /// What the agent said.
+    pub reason: String,
+    /// When the limit ends; `None` if the service did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// Limits in a row, this one included.
+    pub streak: u32,
+    /// Whether the service could not be reached, instead of refusing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outage: bool,
+    /// Whether the agent's process is up and waits for the next prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_lives: bool,
 }

@@ -11,10 +11,11 @@ use crate::{
 };
 
 /// The precise phase of a loop.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Phase {
     /// The loop was never started.
+    #[default]
     Idle,
     /// Between iterations, until a moment.
     Waiting {
@@ -102,7 +103,7 @@ pub struct Hooking {
 }
 
 /// An iteration under way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// The launch that events must belong to.
     pub generation: Generation,
@@ -250,19 +251,8 @@ impl Work {
         Self {
             generation,
             started,
-            pid: None,
-            launched: None,
-            reused: false,
             active: started,
-            spoke: false,
-            answering: false,
-            silence_check_until: None,
-            busy: None,
-            stream_ended: None,
-            tools: BTreeMap::new(),
-            result: None,
-            ending: None,
-            escalation: None,
+            ..Self::default()
         }
     }
 

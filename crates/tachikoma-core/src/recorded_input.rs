@@ -177,17 +177,9 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
         }),
         LoopEvent::FileTouched { path } => agent(AgentInput::FileTouched { path: path.clone() }),
         LoopEvent::TurnResulted(report) => agent(AgentInput::TurnEnded(TurnEnd {
-            success: report.success,
-            reason: report.reason.clone(),
-            problem: report.problem.clone(),
             text: hand_off_text(events),
-            claimed: report.claimed,
-            pattern: report.pattern.clone(),
-            more: false,
             stop_pattern: stop_pattern(events),
-            cost_microusd: report.cost_microusd,
-            tokens: report.tokens,
-            spent: report.spent,
+            ..report.clone()
         })),
         LoopEvent::CallEnded { tokens } => agent(AgentInput::CallEnded { tokens: *tokens }),
         LoopEvent::CostReported {

@@ -17,7 +17,7 @@ use crate::{
 pub const ITERATION_NOTES_MAX: usize = 20;
 
 /// Everything a loop knows about itself.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The loop.
     pub loop_id: LoopId,
@@ -154,48 +154,8 @@ impl State {
     pub fn new(loop_id: LoopId) -> Self {
         Self {
             loop_id,
-            seq: Seq(0),
-            epoch: Epoch::default(),
-            time: Timestamp::default(),
-            started_at: None,
-            launch: Launch::default(),
-            runner: None,
-            phase: Phase::Idle,
-            iteration: 0,
-            attempt: 0,
-            cuts: 0,
-            cut: false,
-            after_cut: false,
-            generation: Generation(0),
-            session: Session::default(),
-            pause_requested: false,
-            reboot_pending: None,
-            reboot_not_before: None,
-            stop: None,
-            stop_urgent: false,
-            claimed: false,
             completion: Completion::of_a_new_loop(),
-            progress: Progress::default(),
-            failure_streak: 0,
-            limit_streak: 0,
-            outage_since: None,
-            last_failure: None,
-            stats: LoopStats::default(),
-            history: Vec::new(),
-            agent: None,
-            reboots: RebootBook::default(),
-            checkpoint: Checkpoint::default(),
-            kept: TrackedWork::default(),
-            notes: Vec::new(),
-            accounting: Accounting::default(),
-            operator: Operator::default(),
-            uploads: Uploads::default(),
-            limits: Limits::default(),
-            stop_pattern: None,
-            denials: Vec::new(),
-            other_denials: 0,
-            pending_hooks: PendingHooks::default(),
-            custom: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -351,22 +311,22 @@ impl State {
         choice: Choice,
         with_prompt: bool,
     ) -> Result<&Question, String> {
-        let question = self.question().ok_or("nothing is asked")?;
+        let question = self.question().ok_or("no question is open")?;
         if let Some(stale) = id.filter(|id| *id != question.id) {
             return Err(format!(
-                "question {stale} is not open any more; question {} is",
+                "question {stale} is no longer open; question {} is",
                 question.id
             ));
         }
         if !question.choices.contains(&choice) {
             return Err(format!(
-                "`{choice}` is no answer to question {}; these are: {}",
+                "`{choice}` is not an answer to question {}; use one of: {}",
                 question.id,
                 question.offers()
             ));
         }
         if (choice == Choice::Edit) != with_prompt {
-            return Err("`edit` goes with a prompt, and nothing else does".to_owned());
+            return Err("only `edit` takes a prompt, and it needs one".to_owned());
         }
         Ok(question)
     }

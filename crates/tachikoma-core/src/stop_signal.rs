@@ -20,11 +20,7 @@ pub enum StopSignal {
 
 impl fmt::Display for StopSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Interrupt => "interrupt",
-            Self::Terminate => "terminate",
-            Self::Kill => "kill",
-        })
+        self.serialize(f)
     }
 }
 

@@ -53,13 +53,6 @@ impl WaitReason {
 
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Delay => "delay",
-            Self::Backoff => "backoff",
-            Self::UsageLimit => "usage_limit",
-            Self::Outage => "outage",
-            Self::RebootWindow => "reboot_window",
-            Self::Operator => "operator",
-        })
+        self.serialize(f)
     }
 }

@@ -17,7 +17,7 @@ fn only_the_keys_of_a_question_answer_it() {
     let scratch = with_agent("echo working");
     let tool = tool(&scratch);
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
-    terminal.await_text("question 1: iteration 1 is about to begin");
+    terminal.await_text("question 1: iteration 1 is next");
     terminal.await_text("  c continue · r reboot · e edit · p pause · q stop; pause in ");
     // Not a key of this question, keys that send more than one byte, and the end of a line.
     for wrong in ["y", "\u{1b}[C", "cc", "\n", "\u{4}"] {

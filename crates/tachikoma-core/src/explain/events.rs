@@ -8,7 +8,7 @@ use crate::reasons;
 use crate::{
     AnsweredBy, Answers, AutocommitResult, Check, CheckStage, LoopEvent, ObjectivesSeen,
     OperatorEvent, Record, Resumption, ScriptResult, ScriptVerdict, State, Stop, TestsReport,
-    Timestamp, TurnReport, short_commit,
+    Timestamp, TurnEnd, short_commit,
 };
 
 /// Said of a decision that an earlier version recorded without its reason.
@@ -264,7 +264,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
     }
 }
 
-fn turn(report: &TurnReport) -> String {
+fn turn(report: &TurnEnd) -> String {
     let mut words = match report.success {
         true => "the agent reported success".to_owned(),
         false => {

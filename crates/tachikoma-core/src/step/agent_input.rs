@@ -6,7 +6,7 @@ use crate::denials::remedies;
 use crate::policy::timeout;
 use crate::{
     AgentInput, DENIALS_MAX, Denial, Effect, Exit, Failure, Leftover, LoopEvent, Phase, Problem,
-    Spent, TurnEnd, TurnReport, Work,
+    Spent, TurnEnd, Work,
 };
 
 /// Tool calls in flight that are kept in mind; an agent that never ends its calls must not fill the memory.
@@ -225,7 +225,7 @@ impl Stepper<'_> {
         if work.result.is_some() {
             return;
         }
-        self.record(LoopEvent::TurnResulted(TurnReport::from(&end)));
+        self.record(LoopEvent::TurnResulted(end.as_recorded()));
         self.pattern_matched(end.stop_pattern);
         if end.spent == Some(Spent::Full) && self.state.session.unproven {
             let futile = "the agent takes not even its first prompt, which is too long";

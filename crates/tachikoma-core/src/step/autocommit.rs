@@ -247,7 +247,7 @@ impl Stepper<'_> {
         stop: Stop,
         urgency: Urgency,
     ) {
-        self.want_stop(stop, urgency);
+        self.request_stop(stop, urgency);
         if urgency == Urgency::Kill && autocommit.called_off {
             return self.give_up_autocommit(autocommit, "it was told to end, and did not at once");
         }

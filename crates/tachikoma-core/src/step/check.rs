@@ -9,7 +9,7 @@ use crate::policy::stop;
 use crate::{
     Answer, Answers, Check, CheckStage, Claim, Effect, GateResult, HookPoint, LoopEvent,
     NOTE_BYTES_MAX, ObjectivesSeen, Owed, Phase, Refusal, ScriptVerdict, Stop, TestsReport, Ticket,
-    Wait,
+    Urgency, Wait,
 };
 
 /// For the first survey of the work tree, which the gates before the first iteration wait for.
@@ -125,10 +125,8 @@ impl Stepper<'_> {
         for warning in odd.into_iter().chain(unclear) {
             self.record(LoopEvent::Warned { warning });
         }
-        if let Some(reason) = stop
-            && self.state.stop.is_none()
-        {
-            self.stop_by_itself(Stop::Script { reason });
+        if let Some(reason) = stop {
+            self.request_stop(Stop::Script { reason }, Urgency::Graceful);
         }
         self.advance(Stage::Check, check.then);
     }

@@ -5,7 +5,6 @@ use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
 use crate::policy::rate;
 use crate::{
     Effect, HandOff, LoopEvent, Problem, Reboot, RebootReason, RebootStage, StopSignal, TurnEnd,
-    TurnReport,
 };
 
 /// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
@@ -157,10 +156,10 @@ impl Stepper<'_> {
     /// The turn for the hand-off ended by itself.
     pub(super) fn hand_off_resulted(&mut self, reboot: Reboot, end: &TurnEnd) {
         // Its cost counts, also if there is no hand-off.
-        self.record(LoopEvent::TurnResulted(TurnReport {
+        self.record(LoopEvent::TurnResulted(TurnEnd {
             claimed: false,
             pattern: None,
-            ..TurnReport::from(end)
+            ..end.as_recorded()
         }));
         let why = end.reason.as_deref().unwrap_or("it said nothing");
         match &end.problem {

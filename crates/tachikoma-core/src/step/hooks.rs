@@ -7,8 +7,8 @@ use super::order::{Stage, StageResult, held_if};
 use crate::policy::completion::{Next, next};
 use crate::policy::custom;
 use crate::{
-    Cause, Effect, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart, LoopEvent,
-    Outcome, Phase, Stop, StopSignal, TestsReport, Urgency, Wait,
+    Effect, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart, LoopEvent, Outcome,
+    Phase, Stop, StopSignal, TestsReport, Urgency, Wait,
 };
 
 /// For the hooks at the end of a loop that is to end at once: long enough for a message, short enough for a shutdown.
@@ -96,9 +96,8 @@ impl Stepper<'_> {
         };
         let stop = self.take_results(point, results);
         self.warn_of_failures(point);
-        if let Some(stop) = stop.filter(|_| hooking.outcome.is_none() && self.state.stop.is_none())
-        {
-            self.stop_by_itself(stop);
+        if let Some(stop) = stop.filter(|_| hooking.outcome.is_none()) {
+            self.request_stop(stop, Urgency::Graceful);
         }
         self.after_hooks(hooking);
     }
@@ -110,27 +109,7 @@ impl Stepper<'_> {
         let stop = self.take_results(point, results);
         self.warn_of_failures(point);
         if let Some(stop) = stop.filter(|_| !self.is_ending()) {
-            self.stop_soon(stop);
-        }
-    }
-
-    /// A background hook stops the loop, gracefully in every phase.
-    fn stop_soon(&mut self, stop: Stop) {
-        match &self.state.phase {
-            Phase::Working { .. } => {
-                self.stop_by_itself(stop);
-                self.request_ending(Cause::Interrupt, Urgency::Graceful);
-            }
-            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
-                self.stop_by_itself(stop);
-            }
-            Phase::Waiting { .. } | Phase::Paused { .. } => self.finish(stop.into()),
-            // The phase is finished first.
-            Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. } => self.stop_by_itself(stop),
-            Phase::Idle | Phase::Ended { .. } => {}
+            self.stop_after_task(stop);
         }
     }
 

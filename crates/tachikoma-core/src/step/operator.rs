@@ -4,6 +4,7 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use super::Stepper;
+use super::command::NOT_RUNNING;
 use super::order::{HELD, PASSED, Stage, StageResult};
 use crate::operator::ROLLBACK_TIMEOUT;
 use crate::policy::reboot;
@@ -15,7 +16,7 @@ use crate::{
 };
 
 /// Error of a rollback that was interrupted by the end of the loop.
-const ROLLBACK_CUT: &str = "the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)";
+const ROLLBACK_CUT: &str = "the loop ended during the rollback; the work tree may be rolled back in part; its earlier content is saved (`git for-each-ref refs/tachikoma`)";
 
 impl Stepper<'_> {
     pub(super) fn operator(&mut self, ticket: Ticket, request: OperatorRequest) {
@@ -29,7 +30,7 @@ impl Stepper<'_> {
                 later,
                 limits,
             } => self.reload(*launch, later, limits),
-            OperatorRequest::StopAfterHooks => self.stop_behind_hooks(),
+            OperatorRequest::StopAfterHooks => self.stop_after_hooks(),
         };
         self.emit(Effect::Reply { ticket, answer });
     }
@@ -65,7 +66,10 @@ impl Stepper<'_> {
     pub(super) fn ask_about_the_end(&mut self, outcome: &Outcome, then: Option<Wait>) {
         let kind = QuestionKind::AfterIteration;
         let iteration = self.state.iteration;
-        let about = format!("{}; `continue` ends the loop: {outcome}", self.what_came());
+        let about = format!(
+            "{}; `continue` ends the loop: {outcome}",
+            self.iteration_result()
+        );
         let mut choices = vec![Choice::Continue];
         choices.extend(self.rollback_of(kind, iteration));
         choices.extend([Choice::Pause, Choice::Stop]);
@@ -89,10 +93,14 @@ impl Stepper<'_> {
         let state = &self.state;
         let (kind, iteration, about) = if state.operator.behind {
             let iteration = state.iteration;
-            (QuestionKind::AfterIteration, iteration, self.what_came())
+            (
+                QuestionKind::AfterIteration,
+                iteration,
+                self.iteration_result(),
+            )
         } else {
             let iteration = state.next_iteration();
-            let about = format!("iteration {iteration} is about to begin");
+            let about = format!("iteration {iteration} is next");
             (QuestionKind::BeforeIteration, iteration, about)
         };
         let mut choices = vec![Choice::Continue];
@@ -115,7 +123,7 @@ impl Stepper<'_> {
             choices.push(Choice::No);
         }
         choices.extend([Choice::Pause, Choice::Stop]);
-        let about = format!("a fresh session is due: {reason}");
+        let about = format!("a reboot is due: {reason}");
         let timeout = self.policy.reboot.confirm.unwrap_or_default();
         let iteration = self.state.iteration;
         let kind = QuestionKind::ConfirmReboot;
@@ -159,7 +167,8 @@ impl Stepper<'_> {
         self.run_background_hooks(HookPoint::Question);
     }
 
-    fn what_came(&self) -> String {
+    /// Says how the last iteration ended.
+    fn iteration_result(&self) -> String {
         let state = &self.state;
         let iteration = state.iteration;
         if state.operator.rolled_back == Some(iteration) {
@@ -204,11 +213,11 @@ impl Stepper<'_> {
     fn hold(&mut self, id: u32, writing: bool) -> Answer {
         let open = self.state.question().cloned();
         let Some(question) = open.filter(|question| question.id == id) else {
-            return self.refused(&format!("question {id} is not open any more"));
+            return self.refused(&format!("question {id} is no longer open"));
         };
         self.limit_question(&question, writing);
         Answer::Accepted {
-            note: "the question waits".to_owned(),
+            note: "the timeout of the question is stopped".to_owned(),
         }
     }
 
@@ -237,16 +246,16 @@ impl Stepper<'_> {
             Err(why) => return self.refused(&why),
         };
         let note = match choice {
-            Choice::Continue | Choice::Skip => "goes on".to_owned(),
-            Choice::Reboot => "goes on with a fresh session".to_owned(),
+            Choice::Continue | Choice::Skip => "the loop continues".to_owned(),
+            Choice::Reboot => "the loop continues with a new session".to_owned(),
             Choice::Rollback => format!(
-                "brings the work tree back to what it was before iteration {}, and asks again",
+                "rolls the work tree back to before iteration {}, then asks again",
                 question.iteration
             ),
-            Choice::Edit => "goes on with that prompt, for one iteration".to_owned(),
+            Choice::Edit => "the loop continues; the next iteration uses this prompt".to_owned(),
             Choice::Yes => "reboots".to_owned(),
             Choice::No => format!(
-                "goes on; it is asked again after {PUT_OFF_ITERATIONS} iterations, or when the context takes no prompt any more"
+                "the loop continues; you are asked again after {PUT_OFF_ITERATIONS} iterations, or when the context is full"
             ),
             Choice::Pause => "paused".to_owned(),
             Choice::Stop => "stops".to_owned(),
@@ -330,15 +339,15 @@ impl Stepper<'_> {
         }
         if self.state.rolling_back().is_some() {
             let reason = format!(
-                "the rollback has not ended within {} minutes; look at the work tree before you go on",
+                "the rollback did not finish within {} minutes; check the work tree, then run the loop again",
                 ROLLBACK_TIMEOUT.as_secs() / 60
             );
             self.end(Outcome::Error { reason });
         }
     }
 
-    /// Returns the wait behind one for the operator, which a pause or a reboot leaves.
-    pub(super) fn behind(&self, wait: Wait) -> Option<Wait> {
+    /// Returns the wait that is due if a pause or a reboot ends `wait`: a wait for the operator is replaced by the one that follows it.
+    pub(super) fn wait_due(&self, wait: Wait) -> Option<Wait> {
         match (self.state.question(), self.state.rolling_back()) {
             (Some(question), _) => question.then,
             (None, Some(rolling)) => rolling.then,
@@ -348,7 +357,7 @@ impl Stepper<'_> {
 
     fn attend(&mut self, on: bool) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
-            return self.refused("nothing runs that could be attended");
+            return self.refused(NOT_RUNNING);
         }
         if self.policy.is_attended(&self.state.operator) != on {
             self.record_operator(OperatorEvent::Attended { on });
@@ -356,11 +365,11 @@ impl Stepper<'_> {
         let open = self.state.question().cloned();
         let open = open.filter(|question| question.kind != QuestionKind::ConfirmReboot);
         let note = match (on, open) {
-            (true, _) => "attended: it is asked before the next iteration begins",
-            (false, None) => "unattended: nothing is asked between iterations",
+            (true, _) => "attended mode is on: you are asked before the next iteration",
+            (false, None) => "attended mode is off",
             (false, Some(question)) => {
                 self.advance(Stage::IterationEndHooks, question.then);
-                "unattended: goes on, and nothing is asked between iterations"
+                "attended mode is off; the loop continues"
             }
         };
         Answer::Accepted {
@@ -370,16 +379,16 @@ impl Stepper<'_> {
 
     fn tell(&mut self, text: &str) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
-            return self.refused("no loop runs whose agent could be told");
+            return self.refused(NOT_RUNNING);
         }
         if text.trim().is_empty() || text.len() > NOTE_BYTES_MAX {
             return self.refused(&format!(
-                "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes; put more into the prompt"
+                "a message to the agent has 1 to {NOTE_BYTES_MAX} bytes; put more text into the prompt"
             ));
         }
         if self.state.operator.messages.len() >= MESSAGES_MAX {
             return self.refused(&format!(
-                "{MESSAGES_MAX} words wait for the agent already; put more into the prompt"
+                "{MESSAGES_MAX} messages to the agent are waiting already; put more text into the prompt"
             ));
         }
         let number = self.state.operator.last_message.saturating_add(1);
@@ -388,11 +397,12 @@ impl Stepper<'_> {
         let told_now = self.state.stop.is_none() && self.deliver_messages();
         let steerable = self.policy.agent.steerable;
         let note = match (told_now, self.work()) {
-            (true, _) => "the agent is told while its tool runs".to_owned(),
+            (true, _) => "the message is sent to the agent now, while its tool runs".to_owned(),
             (false, Some(_)) if steerable => {
-                "the agent is told with its next tool call, or with the next prompt".to_owned()
+                "the agent gets the message with its next tool call, or with the next prompt"
+                    .to_owned()
             }
-            (false, Some(_) | None) => "the agent is told with the next prompt".to_owned(),
+            (false, Some(_) | None) => "the agent gets the message with the next prompt".to_owned(),
         };
         Answer::Accepted { note }
     }
@@ -423,7 +433,7 @@ impl Stepper<'_> {
 
     fn reload(&mut self, mut launch: Launch, later: Vec<String>, limits: Limits) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
-            return self.refused("nothing runs that could take other settings");
+            return self.refused(NOT_RUNNING);
         }
         let before = &self.state.launch;
         launch.start_commit.clone_from(&before.start_commit);
@@ -433,16 +443,16 @@ impl Stepper<'_> {
         let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
         let mut note = match keys.as_slice() {
             [] if hidden.is_empty() => "nothing changed".to_owned(),
-            [] => "nothing else holds".to_owned(),
-            keys => format!("from here on: {}", keys.join(", ")),
+            [] => "no effective setting changed".to_owned(),
+            keys => format!("changed now: {}", keys.join(", ")),
         };
         if !later.is_empty() {
-            note.push_str(&format!("; with the next run only: {}", later.join(", ")));
+            note.push_str(&format!("; changed for the next run: {}", later.join(", ")));
         }
         if !hidden.is_empty() {
             let hidden = hidden.join(", ");
             note.push_str(&format!(
-                "; changed, but a flag of this run holds: {hidden}"
+                "; changed, but overridden by a flag of this run: {hidden}"
             ));
         }
         if !changes.is_empty() || !later.is_empty() {

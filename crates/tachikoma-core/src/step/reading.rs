@@ -237,7 +237,7 @@ impl Stepper<'_> {
     }
 
     fn stop_unable(&mut self, stop: Stop) {
-        self.stop_by_itself(stop);
+        self.request_stop(stop, Urgency::Graceful);
         self.request_ending(Cause::Interrupt, Urgency::Graceful);
     }
 }

@@ -10,7 +10,7 @@ use super::{Stepper, millis};
 use crate::reasons;
 use crate::{
     AgentInput, Effect, Exit, HookPoint, HookResult, HooksStart, LoopEvent, Reboot, RebootReason,
-    RebootStage, SessionNo, Stop, StopSignal, Wait,
+    RebootStage, SessionNo, Stop, StopSignal, Urgency, Wait,
 };
 
 impl Stepper<'_> {
@@ -76,8 +76,8 @@ impl Stepper<'_> {
         });
         let failed: Vec<String> = failed.collect();
         let stop = self.take_results(point, results);
-        if let Some(stop) = stop.filter(|_| self.state.stop.is_none()) {
-            self.stop_by_itself(stop);
+        if let Some(stop) = stop {
+            self.request_stop(stop, Urgency::Graceful);
         }
         match point == HookPoint::BeforeReboot {
             true => match (failed.into_iter().next(), &self.state.stop) {
@@ -326,12 +326,11 @@ impl Stepper<'_> {
         });
         let failures = self.state.reboots.failures;
         let max = self.policy.reboot.max_failures;
-        if max > 0 && failures >= max && self.state.stop.is_none() {
-            self.stop_by_itself(Stop::Unable {
-                reason: format!(
-                    "{failures} reboots failed in a row ([reboot] max_consecutive_failures = {max}); the last one: {error}"
-                ),
-            });
+        if max > 0 && failures >= max {
+            let reason = format!(
+                "{failures} reboots failed in a row ([reboot] max_consecutive_failures = {max}); the last one: {error}"
+            );
+            self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
         }
         // Its cause may still hold; then the next one is pending until the failure has cooled down.
         self.advance(Stage::Settle, then);

@@ -9,9 +9,9 @@ use crate::policy::context::{Level, level};
 use crate::policy::{backoff, reboot, stop};
 use crate::reasons;
 use crate::{
-    CommitStatus, Effect, ErrorClass, Exit, Failure, HandOff, HookPoint, IterationOutcome,
-    IterationReport, LimitedAttempt, LoopEvent, LoopState, Outcome, Problem, RebootReason, Spent,
-    Stop, Timestamp, Wait, WaitReason, Work,
+    CommitStatus, Effect, Exit, Failure, HandOff, HookPoint, IterationOutcome, IterationReport,
+    LimitedAttempt, LoopEvent, LoopState, Outcome, Problem, RebootReason, Spent, Stop, Timestamp,
+    Urgency, Wait, WaitReason, Work,
 };
 
 /// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
@@ -65,42 +65,23 @@ impl Stepper<'_> {
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
         let words = failure.to_string();
-        let class = failure.class();
-        let advice = match &failure {
-            Failure::Reported {
-                problem: Some(Problem::Permanent { advice }),
-                ..
-            }
-            | Failure::NoResult {
-                problem: Some(Problem::Permanent { advice }),
-                ..
-            } => format!("{words}; {advice}"),
-            Failure::Reported { .. }
-            | Failure::NoResult { .. }
-            | Failure::Exited { .. }
-            | Failure::NotLaunched { .. }
-            | Failure::TimedOut { .. }
-            | Failure::GuardLost
-            | Failure::Unkillable { .. } => words.clone(),
-        };
+        let problem = failure.problem().cloned();
         self.record_failure(work, failure, agent_lives);
-        match class {
-            ErrorClass::Permanent => {
-                if self.state.stop.is_none() {
-                    let stop = Stop::Unable { reason: advice };
-                    self.stop_by_itself(stop);
-                }
+        match problem {
+            Some(Problem::Permanent { advice }) => {
+                let reason = format!("{words}; {advice}");
+                self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
             }
-            ErrorClass::Poisoned => self.recover(words),
-            // One that is cut again and again is a failure like any other.
-            ErrorClass::Transient | ErrorClass::Stalled | ErrorClass::Cut => {
+            Some(Problem::Poisoned) => self.recover(words),
+            // An iteration that is cut too often counts as failed.
+            Some(Problem::Cut) | None => {
                 let fast = self.state.session.fast_failures;
                 if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
                     self.recover(format!("{fast} iterations failed at once: {words}"));
                 }
             }
-            // None of them is a failure.
-            ErrorClass::Planned | ErrorClass::Limited | ErrorClass::Operator => {}
+            // The iteration is limited instead.
+            Some(Problem::Limited { .. } | Problem::Unreachable) => {}
         }
         let delay = backoff::delay(self.policy.backoff, self.state.failure_streak);
         let then = Wait {
@@ -120,15 +101,14 @@ impl Stepper<'_> {
             reboot::Verdict::GoOn => {}
             reboot::Verdict::Reboot(reason) => self.request_reboot(reason, None),
             reboot::Verdict::Exhausted { reason, max } => {
-                let stop = exhausted(&reason, max);
-                self.stop_by_itself(stop);
+                self.request_stop(exhausted(&reason, max), Urgency::Graceful);
             }
         }
     }
 
     /// Returns whether an attempt was cut through no fault of its own, and not too often.
     pub(super) fn is_cut(&self, failure: &Failure) -> bool {
-        failure.class() == ErrorClass::Cut && self.state.cuts < CUT_ATTEMPTS_MAX - 1
+        failure.problem() == Some(&Problem::Cut) && self.state.cuts < CUT_ATTEMPTS_MAX - 1
     }
 
     /// What the agent works in was lost: the iteration is owed, and goes on at once.
@@ -136,7 +116,11 @@ impl Stepper<'_> {
         self.record(LoopEvent::AttemptCut {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
-            reason: Some(failure.cause()),
+            reason: Some(
+                failure
+                    .words()
+                    .map_or_else(|| failure.to_string(), str::to_owned),
+            ),
             agent_lives,
         });
         self.advance(Stage::Commit(None), None);
@@ -211,20 +195,18 @@ impl Stepper<'_> {
                 ..wait
             });
         }
-        if self.state.stop.is_none() {
-            let seconds = limit.as_secs();
-            let reason = match reached {
-                true => format!(
-                    "the model's service could not be reached for {seconds} s (stop_conditions.max_outage): {words}; \
-                     `tachikoma run` continues the loop when the network is back"
-                ),
-                false => format!(
-                    "the model's service could not be reached for {seconds} s, and no request of this loop ever succeeded: \
-                     {words}; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop"
-                ),
-            };
-            self.stop_by_itself(Stop::Unable { reason });
-        }
+        let seconds = limit.as_secs();
+        let reason = match reached {
+            true => format!(
+                "the model's service could not be reached for {seconds} s (stop_conditions.max_outage): {words}; \
+                 `tachikoma run` continues the loop when the network is back"
+            ),
+            false => format!(
+                "the model's service could not be reached for {seconds} s, and no request of this loop ever succeeded: \
+                 {words}; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop"
+            ),
+        };
+        self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
         None
     }
 
@@ -261,7 +243,7 @@ impl Stepper<'_> {
             reboot::Verdict::GoOn => {}
             reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
             reboot::Verdict::Exhausted { reason, max } => {
-                self.stop_by_itself(exhausted(&reason, max));
+                self.request_stop(exhausted(&reason, max), Urgency::Graceful);
             }
         }
         PASSED
@@ -452,12 +434,6 @@ impl Stepper<'_> {
         };
         self.record(event);
         self.emit(Effect::Finish);
-    }
-
-    /// The loop itself wants its end.
-    pub(super) fn stop_by_itself(&mut self, stop: Stop) {
-        let urgent = false;
-        self.record(LoopEvent::StopRequested { stop, urgent });
     }
 
     fn duration_ms(&self, work: &Work) -> u64 {

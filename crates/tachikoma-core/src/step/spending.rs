@@ -135,7 +135,7 @@ impl Stepper<'_> {
         let reason = self.trigger();
         let is_gone = reason.is_some();
         if let Some(reason) = reason {
-            self.want_stop(Stop::Budget { reason }, Urgency::Graceful);
+            self.request_stop(Stop::Budget { reason }, Urgency::Graceful);
         }
         is_gone
     }

@@ -85,7 +85,7 @@ impl Stepper<'_> {
                 self.check_first(then);
             }
             Phase::Waiting { wait } => {
-                let then = self.behind(*wait);
+                let then = self.wait_due(*wait);
                 match (self.state.question().cloned(), self.state.rolling_back()) {
                     (Some(question), _) => self.resume_question(&question),
                     // The loop cannot go on with a half restored work tree.

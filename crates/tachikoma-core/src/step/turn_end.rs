@@ -64,46 +64,22 @@ impl Stepper<'_> {
             Some(failure) if ours.is_none() && self.is_cut(&failure) => {
                 self.iteration_cut(&failure, exit.is_none());
             }
-            Some(failure) if ours.is_none() => match limited(&failure) {
-                Some((reason, problem)) => {
-                    self.iteration_limited(&reason, &problem, exit.is_none());
+            Some(failure) if ours.is_none() => match failure.problem() {
+                Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)) => {
+                    let reason = failure.words().unwrap_or_default();
+                    self.iteration_limited(reason, problem, exit.is_none());
                 }
-                None => self.iteration_failed(work, failure, exit.is_none()),
+                Some(_) | None => self.iteration_failed(work, failure, exit.is_none()),
             },
             Some(_) | None => self.iteration_completed(work, outcome, exit, claimed),
         }
     }
-}
 
-impl Stepper<'_> {
     /// Returns whether a turn failed by its own report with a budget used up.
     fn failed_for_budget(&self, failure: Option<&Failure>) -> bool {
         let reported = matches!(failure, Some(Failure::Reported { problem: None, .. }));
         let spending = Spending::of(self.state, self.now);
         reported && budget::verdict(&self.policy.budgets, &spending).is_some()
-    }
-}
-
-/// Returns what the agent said about a service that is limited or cannot be reached, and which of the two it is.
-fn limited(failure: &Failure) -> Option<(String, Problem)> {
-    match failure {
-        Failure::Reported {
-            reason,
-            problem: Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)),
-            ..
-        }
-        | Failure::NoResult {
-            last_words: reason,
-            problem: Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)),
-            ..
-        } => Some((reason.clone().unwrap_or_default(), problem.clone())),
-        Failure::Reported { .. }
-        | Failure::NoResult { .. }
-        | Failure::Exited { .. }
-        | Failure::NotLaunched { .. }
-        | Failure::TimedOut { .. }
-        | Failure::GuardLost
-        | Failure::Unkillable { .. } => None,
     }
 }
 

@@ -43,13 +43,7 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Skipped => "skipped",
-            Self::Passed => "passed",
-            Self::Flaky => "flaky",
-            Self::Failed => "failed",
-            Self::Errored => "errored",
-        })
+        self.serialize(f)
     }
 }
 

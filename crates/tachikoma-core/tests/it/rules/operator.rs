@@ -58,7 +58,7 @@ fn nobody_there_is_a_pause_and_never_a_yes() {
     assert_eq!(play.state.public(), LoopState::Paused);
     play.hush()
         .command("resume", tachikoma_core::LoopCommand::Resume);
-    insta::assert_snapshot!(play.log(), @"600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on");
+    insta::assert_snapshot!(play.log(), @"600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: the loop continues");
     let mut endless = Play::new(Policy {
         question_timeout: Duration::ZERO,
         ..attended()
@@ -81,9 +81,9 @@ fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
     insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested ! ok: pauses after iteration 1
     0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
-    0.0 resume: Resumed, Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: goes on
+    0.0 resume: Resumed, Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: the loop continues
     0.0 pause: Paused(delay 5s) ! ok: paused
-    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: goes on
+    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: the loop continues
     ");
 }
 
@@ -105,7 +105,7 @@ fn it_is_asked_about_the_last_iteration_too_unless_the_operator_stopped_it() {
     0.0 start: Started(after crash)
     0.0 answer edit: - ! refused in running: `edit` is no answer to question 2; these are: continue, pause, stop
     0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
-    0.0 resume: Resumed, Completed(the limit of 1 iteration is reached) ! finish ! ok: goes on
+    0.0 resume: Resumed, Completed(the limit of 1 iteration is reached) ! finish ! ok: the loop continues
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
     0.0 exited 0: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
     ");
@@ -231,7 +231,7 @@ fn commands_act_while_a_question_is_open() {
     insta::assert_snapshot!(all, @"
     0.0 pause: Paused(delay 5s) ! ok: paused
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
-    0.0 skip: Answered(2 skip by Operator), IterationStarted(2 attempt 1) ! launch ! ok: goes on without an answer
+    0.0 skip: Answered(2 skip by Operator), IterationStarted(2 attempt 1) ! launch ! ok: skips the question
     0.0 reboot: RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Asked(3: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: reboots
     0.0 attend off: Attended(false), WaitStarted(delay 5s) ! ok: unattended: goes on, and nothing is asked between iterations
     ");
@@ -278,12 +278,12 @@ fn a_work_tree_that_is_being_brought_back_is_waited_for() {
         )
         .log();
     insta::assert_snapshot!(all, @"
-    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
-    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops after the rollback
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops after the rollback
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Stopped(stopped by the operator) ! finish
-    0.0 pause: PauseRequested ! ok: pauses when the work tree is brought back
+    0.0 pause: PauseRequested ! ok: pauses after the rollback
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Paused(delay 5s)
-    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work tree is brought back
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots after the rollback
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 60s) ! survey
     0.0 start: Started(after crash) ! roll back to 1 again
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Asked(3: iteration 1 is over, and was rolled back? continue, skip, reboot, edit, pause, stop within 600s)
@@ -371,7 +371,7 @@ fn with_a_full_context_there_is_no_no() {
     0.0 measured 990: ContextMeasured(99%), RebootRequested(context at 99%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
     0.0 exited 0: IterationCompleted(1 handed over, needs reboot), Asked(1: a fresh session is due: context at 99%? yes, pause, stop within 600s)
     0.0 answer no: - ! refused in running: `no` is no answer to question 1; these are: yes, pause, stop
-    0.0 skip: - ! refused in running: the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`
+    0.0 skip: - ! refused in running: the context is full, so the reboot cannot be skipped; use `tachikoma answer yes` or `tachikoma stop`
     0.0 reboot: RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch ! ok: reboots
     ");
 }
