@@ -160,7 +160,7 @@ pub struct SessionInfo {
 }
 
 /// How a turn ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TurnResult {
     /// Whether it succeeded: the same as `outcome` being [`TurnOutcome::Ok`].
     pub success: bool,
@@ -206,25 +206,22 @@ impl TurnResult {
             success,
             text,
             outcome,
-            failure: None,
-            limit_resets_at: None,
-            terminal_reason: None,
-            api_error: None,
-            api_error_status: None,
-            num_turns: None,
-            cost_usd: 0.0,
-            session_cost_usd: 0.0,
-            tokens: 0,
-            permission_denials: 0,
-            queued: 0,
+            ..Self::default()
         }
     }
 }
 
+/// Removes rounding errors of sums of dollars.
+pub(crate) fn rounded(usd: f64) -> f64 {
+    let rounded = (usd * 1e9).round() / 1e9;
+    if rounded.is_finite() { rounded } else { 0.0 }
+}
+
 /// The kind of end of a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TurnOutcome {
     /// It succeeded.
+    #[default]
     Ok,
     /// The model's service or the agent returned an error.
     ApiError,

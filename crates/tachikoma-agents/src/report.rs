@@ -166,22 +166,7 @@ impl Summing {
             AgentEvent::FileTouched(path) => self.touched(path),
             AgentEvent::Retrying(_) => self.counts.retries += 1,
             AgentEvent::BackgroundTasks(count) => self.counts.background_tasks = count,
-            AgentEvent::SessionKnown(_)
-            | AgentEvent::SessionReset { .. }
-            | AgentEvent::WindowKnown { .. }
-            | AgentEvent::PlanChanged(_)
-            | AgentEvent::Allowance(_)
-            | AgentEvent::CallEnded(_)
-            | AgentEvent::Ping
-            | AgentEvent::Cost(_)
-            | AgentEvent::TakenUp { .. }
-            | AgentEvent::AwaitingServer(_)
-            | AgentEvent::PermissionDenied { .. }
-            | AgentEvent::ModelFellBack { .. }
-            | AgentEvent::RequestFailed { .. }
-            | AgentEvent::ControlAnswered { .. }
-            | AgentEvent::ControlAsked { .. }
-            | AgentEvent::NotUnderstood(_) => {}
+            _ => {}
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::time::millis;
 use crate::{LoopStats, Phase, Timestamp};
 
 /// Windows of a subscription that are remembered; services have two or three.
@@ -95,8 +96,7 @@ impl Accounting {
 
     /// Time passed in a phase.
     pub(crate) fn count(&mut self, phase: &Phase, time: Timestamp) {
-        let ran = self.ran_at(phase, time).as_millis();
-        self.ran_ms = u64::try_from(ran).unwrap_or(u64::MAX);
+        self.ran_ms = millis(self.ran_at(phase, time));
         self.counted_to = Some(time);
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use budget::Budgets;
 use completion::CompletionRules;
 
+use crate::time::millis;
 use crate::{HookPoint, Limits, Operator, Permitted};
 
 /// The rules of a loop. The default is what an empty configuration file means.
@@ -135,7 +136,7 @@ impl Policy {
             patterns: self.stop_patterns,
             cost_microusd: budgets.cost_microusd,
             tokens: budgets.tokens,
-            duration_ms: u64::try_from(budgets.duration.as_millis()).unwrap_or(u64::MAX),
+            duration_ms: millis(budgets.duration),
             quota_percent: budgets.quota_percent,
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::time::millis;
 use crate::{
     AgentInput, Failure, Generation, Input, Leftover, LoopEvent, OperatorEvent, OperatorRequest,
     State, Ticket, TurnEnd,
@@ -89,8 +90,7 @@ fn normalize(input: &mut Input, events: &[&LoopEvent]) {
         | Input::OperatorRequest { ticket, .. }
         | Input::CustomSet { ticket, .. } => *ticket = Ticket::default(),
         Input::Suspended { duration } | Input::DiskWasFull { duration } => {
-            *duration =
-                Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+            *duration = Duration::from_millis(millis(*duration));
         }
         Input::Agent {
             event: AgentInput::TurnEnded(end),

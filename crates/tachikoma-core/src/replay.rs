@@ -6,7 +6,6 @@
 
 mod decision;
 
-use std::fmt;
 use std::mem::discriminant;
 
 use serde::Serialize;
@@ -16,6 +15,7 @@ use crate::policy::stop;
 use crate::reasons;
 use crate::recorded_input::ExpectedNumbers;
 use crate::step::step;
+use crate::time::millis;
 use crate::{
     AgentInput, Cause, Effect, Input, Launch, LoopEvent, LoopId, Outcome, Phase, Policy, Record,
     Runner, Seq, State, Step, Timestamp, next_deadline,
@@ -104,7 +104,8 @@ pub struct Replayed {
 }
 
 /// A record that does not follow the one before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record {expected} is missing before record {found}")]
 pub struct Gap {
     /// The number of the record that is missing.
     pub expected: Seq,
@@ -126,15 +127,6 @@ impl Gap {
         }
     }
 }
-
-impl fmt::Display for Gap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { expected, found } = self;
-        write!(f, "record {expected} is missing before record {found}")
-    }
-}
-
-impl std::error::Error for Gap {}
 
 /// A loop that is given the recorded inputs.
 struct Model {
@@ -190,7 +182,7 @@ impl Model {
             outcome: outcome.map(ToString::to_string),
             cost_usd: cost.as_secs_f64(),
             tokens: stats.tokens,
-            waited_ms: u64::try_from(self.reader.waited.as_millis()).unwrap_or(u64::MAX),
+            waited_ms: millis(self.reader.waited),
         }
     }
 }

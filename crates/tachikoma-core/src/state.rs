@@ -1,7 +1,6 @@
 //! The state of a loop. Only [`apply`](crate::apply()) changes it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -132,21 +131,14 @@ pub struct State {
 }
 
 /// The loop is not in a state in which this can be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {action} a loop that is {current}")]
 pub struct InvalidState {
     /// The state it is in.
     pub current: LoopState,
     /// What was to be done.
     pub action: &'static str,
 }
-
-impl fmt::Display for InvalidState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} a loop that is {}", self.action, self.current)
-    }
-}
-
-impl std::error::Error for InvalidState {}
 
 impl State {
     /// Returns the state of a loop that was not started yet.

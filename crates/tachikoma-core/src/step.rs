@@ -27,6 +27,7 @@ use crate::apply::apply;
 use crate::policy::budget::out_of_time;
 use crate::policy::{custom, timeout};
 use crate::recorded_input::ExpectedNumbers;
+use crate::time::millis;
 use crate::{
     Answer, Autocommit, Effect, Input, LoopEvent, Outcome, Phase, Policy, Record, RecordedInput,
     State, Step, Ticket, Timestamp, WaitReason, Work,
@@ -226,8 +227,4 @@ impl Stepper<'_> {
             | Phase::Ended { .. } => {}
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,24 +2,9 @@
 
 use super::reboot::with_reboot;
 use crate::{
-    Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Phase, RebootStage, Snapshot,
-    State, Timestamp, Wait,
+    Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Phase, RebootStage, State,
+    Timestamp, Wait,
 };
-
-pub(super) fn snapshot_taken(state: &mut State, iteration: u32, commit: &str, uncommitted: u32) {
-    state.kept.uncommitted = uncommitted;
-    if state
-        .kept
-        .snapshot
-        .as_ref()
-        .is_none_or(|s| s.commit != commit)
-    {
-        state.kept.snapshot = Some(Snapshot {
-            iteration,
-            commit: commit.to_owned(),
-        });
-    }
-}
 
 pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
     state.kept.number += 1;

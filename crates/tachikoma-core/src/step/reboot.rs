@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use super::Stepper;
 use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
-use super::{Stepper, millis};
 use crate::reasons;
+use crate::time::millis;
 use crate::{
     AgentInput, Effect, Exit, HookPoint, HookResult, HooksStart, LoopEvent, Reboot, RebootReason,
     RebootStage, SessionNo, Stop, StopSignal, Urgency, Wait,

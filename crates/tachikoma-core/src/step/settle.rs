@@ -8,6 +8,7 @@ use super::reading::exhausted;
 use crate::policy::context::{Level, level};
 use crate::policy::{backoff, reboot, stop};
 use crate::reasons;
+use crate::time::millis;
 use crate::{
     CommitStatus, Effect, Exit, Failure, HandOff, HookPoint, IterationOutcome, IterationReport,
     LimitedAttempt, LoopEvent, LoopState, Outcome, Problem, RebootReason, Spent, Stop, Timestamp,
@@ -437,6 +438,6 @@ impl Stepper<'_> {
     }
 
     fn duration_ms(&self, work: &Work) -> u64 {
-        u64::try_from(self.now.since(work.started).as_millis()).unwrap_or(u64::MAX)
+        millis(self.now.since(work.started))
     }
 }

@@ -76,16 +76,9 @@ impl From<TestId> for String {
 }
 
 /// A text that is not a [`TestId`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the id of a test has 16 hexadecimal digits")]
 pub struct ParseTestIdError;
-
-impl fmt::Display for ParseTestIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a test is known by 16 hexadecimal digits")
-    }
-}
-
-impl std::error::Error for ParseTestIdError {}
 
 impl FromStr for TestId {
     type Err = ParseTestIdError;

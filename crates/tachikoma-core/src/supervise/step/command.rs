@@ -37,21 +37,12 @@ impl Stepper<'_> {
 
     pub(super) fn restart(&mut self, ticket: Option<Ticket>) {
         let answer = match &self.state.phase {
-            ServerPhase::Starting { .. } => {
-                self.end(Purpose::Restart, StopSignal::Terminate);
-                Ok("it is being replaced")
-            }
-            ServerPhase::Ready { .. } => {
-                self.end(Purpose::Restart, StopSignal::Interrupt);
-                Ok("it is being replaced")
-            }
+            ServerPhase::Starting { .. } => self.replace(StopSignal::Terminate),
+            ServerPhase::Ready { .. } => self.replace(StopSignal::Interrupt),
             ServerPhase::Ending { purpose, .. } => match purpose {
                 Purpose::Stop => Err("the server and its supervisor are being stopped"),
                 Purpose::Restart | Purpose::Memory { .. } => Ok("it is being replaced already"),
-                Purpose::NotReady { .. } | Purpose::Hung { .. } => {
-                    self.end(Purpose::Restart, StopSignal::Kill);
-                    Ok("it is being replaced")
-                }
+                Purpose::NotReady { .. } | Purpose::Hung { .. } => self.replace(StopSignal::Kill),
             },
             ServerPhase::Gone
             | ServerPhase::Waiting { .. }
@@ -65,5 +56,10 @@ impl Stepper<'_> {
             ServerPhase::Idle => Err("its supervisor is ending"),
         };
         self.reply(ticket, answer);
+    }
+
+    fn replace(&mut self, signal: StopSignal) -> Result<&'static str, &'static str> {
+        self.end(Purpose::Restart, signal);
+        Ok("it is being replaced")
     }
 }
