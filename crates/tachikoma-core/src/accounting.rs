@@ -60,7 +60,7 @@ pub struct QuotaWindow {
     pub window: String,
     /// The used part, in percent.
     pub percent: f64,
-    /// When it begins anew.
+    /// When the window is reset; `None` if the service does not say.
     pub resets_at: Option<Timestamp>,
 }
 

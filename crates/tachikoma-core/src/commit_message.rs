@@ -37,15 +37,15 @@ const PLACEHOLDERS: [(&str, Placeholder); 5] = [
 /// What the placeholders stand for.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitFacts<'a> {
-    /// The iteration.
+    /// Number of the iteration, for `{iteration}`.
     pub iteration: u32,
     /// What the commit is for: how the iteration ended, or what comes next.
     pub status: &'a str,
     /// Fill of the context; `None` if it is not known.
     pub context: Option<Context>,
-    /// The session.
+    /// Number of the session, for `{session}`.
     pub session: SessionNo,
-    /// The loop.
+    /// Id of the loop, for `{loop}`.
     pub loop_id: LoopId,
 }
 

@@ -24,7 +24,7 @@ pub enum Effect {
     Launch {
         /// The number that its events must carry.
         generation: Generation,
-        /// The iteration.
+        /// Number of the iteration to work on.
         iteration: u32,
         /// The attempt at it, from 1.
         attempt: u32,
@@ -35,9 +35,9 @@ pub enum Effect {
     },
     /// Give the next prompt to the agent that is up.
     Prompt {
-        /// Which launch.
+        /// Number of the launch that gets the prompt.
         generation: Generation,
-        /// The iteration.
+        /// Number of the iteration to work on.
         iteration: u32,
         /// The attempt at it, from 1.
         attempt: u32,
@@ -46,7 +46,7 @@ pub enum Effect {
     },
     /// Tell the agent, in the middle of its turn, that its context fills up.
     Advise {
-        /// Which launch.
+        /// Number of the launch that gets the message.
         generation: Generation,
         /// The fill, in percent, rounded down.
         percent: u8,
@@ -55,15 +55,15 @@ pub enum Effect {
     AttributeChanges,
     /// Tell the agent, in the middle of its turn, what the operator has to say.
     SendMessage {
-        /// Which launch.
+        /// Number of the launch that gets the message.
         generation: Generation,
-        /// What.
+        /// Text of the message.
         words: String,
     },
     /// Bring the work tree back to what it was before an iteration, and answer with
     /// [`Input::RolledBack`](crate::Input::RolledBack).
     RollBack {
-        /// The iteration.
+        /// The work tree is restored to its content before this iteration.
         iteration: u32,
         /// Whether an earlier runner died over it, and may have done all or half of it.
         again: bool,
@@ -71,22 +71,22 @@ pub enum Effect {
     /// Ask the agent what its conversation has cost so far; answered by [`AgentInput::Cost`](crate::AgentInput::Cost), in a turn or between
     /// two.
     AskCost {
-        /// Which launch.
+        /// Number of the launch that is asked.
         generation: Generation,
     },
     /// Ask the agent, in one turn, for what the next session has to know.
     AskHandOff {
-        /// Which launch.
+        /// Number of the launch that is asked.
         generation: Generation,
     },
     /// Let an agent between two turns end by itself: nothing more is asked of it.
     Close {
-        /// Which launch.
+        /// Number of the launch that is closed.
         generation: Generation,
     },
     /// Run the hooks of a point, those beside the loop behind each other, and answer with [`Input::HooksRan`](crate::Input::HooksRan).
     RunHooks {
-        /// Which ones.
+        /// The point whose hooks run.
         point: HookPoint,
         /// Why the session is rebooted, if it is.
         reason: Option<RebootReason>,
@@ -111,19 +111,19 @@ pub enum Effect {
     RunGates {
         /// The number that the answer must carry.
         number: u64,
-        /// Which ones.
+        /// Names of the gates to run.
         names: Vec<String>,
     },
     /// Signal everything of this launch.
     Signal {
-        /// Which launch.
+        /// Number of the launch that is signaled.
         generation: Generation,
-        /// How hard.
+        /// The signal to send.
         signal: StopSignal,
     },
     /// Look at all processes of this launch for a moment and answer with [`AgentInput::ProcessesSampled`](crate::AgentInput::ProcessesSampled).
     SampleProcesses {
-        /// Which launch.
+        /// Number of the launch whose processes are sampled.
         generation: Generation,
     },
     /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentInput`](crate::AgentInput) about it: first of all
@@ -131,16 +131,16 @@ pub enum Effect {
     OpenSession {
         /// The number that its events must carry.
         generation: Generation,
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
         /// The conversation to go on in, by the agent's own name for it; none = a fresh one.
         resume: Option<String>,
     },
-    /// Answer a command.
+    /// Answer a command of the operator.
     Reply {
-        /// Which one.
+        /// The command that is answered.
         ticket: Ticket,
-        /// What became of it.
+        /// The answer.
         answer: Answer,
     },
     /// The loop has ended: put everything away.
@@ -181,12 +181,12 @@ impl Effect {
 pub enum Answer {
     /// It is done, or will be as the note says.
     Accepted {
-        /// What happens and when.
+        /// What the loop does now, for the operator.
         note: String,
     },
     /// It makes no sense in this state, and nothing was changed.
     Refused {
-        /// The state.
+        /// State of the loop.
         current: LoopState,
         /// Why, and what to do instead.
         reason: String,

@@ -33,13 +33,13 @@ pub enum LoopEvent {
     },
     /// A runner took up the loop.
     Started {
-        /// What is run.
+        /// The agent, the prompt and the settings of the run.
         launch: Launch,
-        /// Who runs it.
+        /// The process that runs the loop.
         runner: Runner,
-        /// What it found.
+        /// Whether the loop is new, had ended, or lost its runner.
         resumption: Resumption,
-        /// Its stop conditions.
+        /// The stop conditions of the run.
         #[serde(default)]
         limits: Limits,
     },
@@ -61,7 +61,7 @@ pub enum LoopEvent {
     Resumed,
     /// A stop was requested. The agent ends first.
     StopRequested {
-        /// By whom.
+        /// Why the loop has to stop.
         stop: Stop,
         /// Whether nothing is to be waited for, not even a commit.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -74,18 +74,18 @@ pub enum LoopEvent {
     },
     /// A session began.
     SessionStarted {
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
         /// The agent's own name for it, where it has one.
         agent_id: Option<String>,
     },
     /// A session ended.
     SessionEnded {
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
         /// How many iterations it had.
         iterations: u32,
-        /// Why it ended.
+        /// Why the session ended.
         reason: String,
     },
     /// An attempt at an iteration began; the agent is launched next.
@@ -101,24 +101,24 @@ pub enum LoopEvent {
     },
     /// The agent's process is up.
     AgentLaunched {
-        /// Its process id.
+        /// Process id of the agent.
         pid: u32,
     },
     /// The agent's process ended between two turns.
     AgentExited {
-        /// How.
+        /// Exit code or signal of the agent's process.
         exit: Exit,
     },
     /// The agent reported its id of the conversation.
     SessionNamed {
-        /// The name.
+        /// The agent's id of the conversation.
         agent_id: String,
     },
     /// The agent wrote something, for the first time or after a while.
     OutputSeen,
     /// The agent reported the fill of its context.
     ContextMeasured {
-        /// The reading.
+        /// Tokens in the context, and its size.
         context: Context,
         /// Whether the model was in the middle of the answer that the reading belongs to.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -136,7 +136,7 @@ pub enum LoopEvent {
     ToolStarted {
         /// The agent's own id of the call.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
         /// What it was called with, in a few words.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -154,7 +154,7 @@ pub enum LoopEvent {
     ToolDenied(Denial),
     /// The agent changed a file for the first time in this session.
     FileTouched {
-        /// Which one.
+        /// Path of the file.
         path: String,
     },
     /// The agent reported the final result of its turn.
@@ -191,12 +191,12 @@ pub enum LoopEvent {
     QuotaReported(QuotaWindow),
     /// The agent's final words match a pattern that ends the loop.
     StopPatternMatched {
-        /// Which one.
+        /// The pattern of `stop_on_patterns` that matches.
         pattern: String,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Noted {
-        /// The note.
+        /// Text of the note.
         text: String,
         /// Whether the next prompt must contain it, also in a conversation that goes on.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -207,15 +207,15 @@ pub enum LoopEvent {
     },
     /// The iteration is to be ended before its time.
     EndingRequested {
-        /// Why.
+        /// Why the iteration is ended early.
         cause: Cause,
         /// Until when a tool call in flight may go on.
         boundary_until: Timestamp,
     },
-    /// The agent is signalled.
+    /// A signal is sent to the agent to end it.
     #[serde(rename = "rung_climbed")]
     AgentSignaled {
-        /// The signal.
+        /// The signal that is sent.
         #[serde(rename = "rung")]
         signal: StopSignal,
         /// When the next signal follows.
@@ -224,17 +224,17 @@ pub enum LoopEvent {
     /// The whole process, or the machine, was suspended; the timeouts under way are later by as much.
     #[serde(rename = "stood_still")]
     Suspended {
-        /// How long.
+        /// Length of the suspension, in milliseconds.
         duration_ms: u64,
     },
     /// What the agent left behind was ended.
     LeftoversEnded {
-        /// The processes.
+        /// Processes that the agent left running, and that were ended.
         leftovers: Vec<Leftover>,
     },
     /// An iteration ended, and not by a failure.
     IterationCompleted {
-        /// How.
+        /// How the iteration ended.
         report: IterationReport,
         /// Whether the agent's process is up and waits for the next prompt.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -242,9 +242,9 @@ pub enum LoopEvent {
     },
     /// An iteration failed.
     IterationFailed {
-        /// The iteration.
+        /// Number of the iteration.
         iteration: u32,
-        /// Why.
+        /// Why the iteration failed.
         failure: Failure,
         /// How long its last attempt took.
         duration_ms: u64,
@@ -259,7 +259,7 @@ pub enum LoopEvent {
     /// Nothing was heard of the agent for as long as a timeout allows: its processes are looked at before it is ended.
     #[serde(rename = "look_requested")]
     SilenceChecked {
-        /// Which timeout.
+        /// The timeout that ran out.
         timeout: Timeout,
         /// Until when the look has to be answered.
         until: Timestamp,
@@ -274,9 +274,9 @@ pub enum LoopEvent {
     StreamEnded,
     /// An attempt was cut, by the death of a runner or of what the agent works in; its iteration is repeated at once.
     AttemptCut {
-        /// The iteration.
+        /// Number of the iteration.
         iteration: u32,
-        /// The attempt.
+        /// Number of the attempt at the iteration, from 1.
         attempt: u32,
         /// What cut it, where it was not the death of a runner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -287,9 +287,9 @@ pub enum LoopEvent {
     },
     /// The work tree before an iteration is saved as a commit that is not on a branch; said when it is another one than before.
     SnapshotTaken {
-        /// The iteration.
+        /// The iteration that begins with this work tree.
         iteration: u32,
-        /// The commit.
+        /// Hash of the snapshot commit.
         commit: String,
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
@@ -311,9 +311,9 @@ pub enum LoopEvent {
     AutocommitFinished {
         /// At which point of the loop.
         purpose: AutocommitPurpose,
-        /// The iteration last started.
+        /// Number of the iteration that was started last.
         iteration: u32,
-        /// What came of it.
+        /// Changed files, the commit, or the error.
         kept: AutocommitResult,
     },
     /// The result is unknown; the next look takes in what this one missed.
@@ -321,23 +321,23 @@ pub enum LoopEvent {
     AutocommitGivenUp {
         /// At which point of the loop.
         purpose: AutocommitPurpose,
-        /// Why.
+        /// Why the autocommit was given up.
         reason: String,
     },
     /// `tachikoma done` claims that the whole work is complete. The claim is judged when the iteration is over.
     Claimed {
-        /// Why.
+        /// Reason that the caller gave; `None` without one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// A check began. The loop goes on after it.
     CheckStarted {
-        /// What.
+        /// The check, its deadline, and the wait after it.
         check: Check,
     },
     /// The objectives were read, and the stop scripts have answered.
     ConditionsAnswered {
-        /// What they say.
+        /// The objectives, and the answers of the stop scripts.
         answers: Answers,
     },
     /// Gates have run.
@@ -353,22 +353,22 @@ pub enum LoopEvent {
     ProgressMeasured(Measured),
     /// A check was given up; its result is unknown.
     CheckGivenUp {
-        /// Why.
+        /// Why the check was given up.
         reason: String,
     },
     /// A claim of completion is not believed.
     ClaimRefused(Refusal),
     /// A stop condition ended the loop.
     StopConditionTriggered {
-        /// Its key.
+        /// Configuration key of the stop condition.
         #[serde(default)]
         condition: String,
-        /// What it saw.
+        /// The measured value and the limit, in words.
         reason: String,
     },
     /// A reboot is wanted and follows as soon as the agent is at a boundary, or as the rules allow it.
     RebootRequested {
-        /// Why.
+        /// Why the session has to be replaced.
         reason: RebootReason,
         /// The moment before which it may not happen: until then it is pending.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -376,7 +376,7 @@ pub enum LoopEvent {
     },
     /// A reboot began.
     RebootStarted {
-        /// Why.
+        /// Why the session is replaced.
         reason: RebootReason,
         /// The iteration it happened at.
         iteration: u32,
@@ -390,7 +390,7 @@ pub enum LoopEvent {
         /// Until when it may answer.
         until: Timestamp,
     },
-    /// The old session answered.
+    /// The old session wrote its hand-off.
     HandOffWritten {
         /// What the next one has to know, in its words.
         text: String,
@@ -412,14 +412,14 @@ pub enum LoopEvent {
     },
     /// A fresh session is being opened.
     SessionOpening {
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
         /// The number of the launch.
         generation: Generation,
     },
     /// A fresh session has replaced the old one.
     RebootCompleted {
-        /// Why.
+        /// Why the session was replaced.
         reason: RebootReason,
         /// The iteration it happened at.
         iteration: u32,
@@ -427,7 +427,7 @@ pub enum LoopEvent {
         from: SessionNo,
         /// The session that replaced it.
         to: SessionNo,
-        /// How long it took.
+        /// How long the reboot took, in milliseconds.
         duration_ms: u64,
     },
     /// The fresh session could not be opened; the old one goes on.
@@ -436,7 +436,7 @@ pub enum LoopEvent {
         reason: RebootReason,
         /// The iteration it happened at.
         iteration: u32,
-        /// What went wrong.
+        /// Why the reboot failed.
         error: String,
         /// Whether a hook forbade it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -452,7 +452,7 @@ pub enum LoopEvent {
     },
     /// A hook or the operator wrote something down for later.
     CustomSet {
-        /// Under this key.
+        /// The key that is set.
         key: String,
         /// What; null takes it away.
         value: serde_json::Value,
@@ -466,12 +466,12 @@ pub enum LoopEvent {
     },
     /// There was no room on the disk, and there is again: nothing was decided or done in between.
     DiskWasFull {
-        /// How long.
+        /// How long the disk was full, in milliseconds.
         duration_ms: u64,
     },
     /// Something of the loop's own was destroyed under its runner, and is whole again.
     Repaired {
-        /// What.
+        /// The file that was repaired.
         what: Repair,
         /// What was wrong with it, and what was done.
         how: String,
@@ -480,25 +480,25 @@ pub enum LoopEvent {
     Incident(Incident),
     /// The loop ended with its work done or its limit reached.
     Completed {
-        /// Which of the two.
+        /// Whether the work is done or the limit is reached.
         outcome: Outcome,
-        /// What it did.
+        /// Totals of the loop.
         stats: LoopStats,
     },
     /// The loop was stopped.
     Stopped {
-        /// By whom or what.
+        /// Why the loop was stopped.
         outcome: Outcome,
-        /// The same in words.
+        /// `outcome` in words.
         reason: String,
-        /// What it did.
+        /// Totals of the loop.
         stats: LoopStats,
     },
     /// The loop ended because it could not go on.
     Error {
-        /// Why.
+        /// Why the loop cannot continue.
         outcome: Outcome,
-        /// What it did.
+        /// Totals of the loop.
         stats: LoopStats,
     },
 }

@@ -29,9 +29,9 @@ const TOOLS_MAX: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Something happened.
+    /// The entry tells what happened.
     Fact,
-    /// Something was decided.
+    /// The entry tells what was decided.
     Decision,
 }
 
@@ -45,7 +45,7 @@ pub struct Entry {
     pub seq: Seq,
     /// Time of the record.
     pub time: Timestamp,
-    /// The iteration.
+    /// Number of the iteration.
     pub iteration: u32,
     /// The attempt at the iteration.
     pub attempt: u32,

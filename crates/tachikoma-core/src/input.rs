@@ -17,60 +17,60 @@ use crate::{
 pub enum Input {
     /// A runner takes up the loop: for the first time, after its end, or after the death of an earlier runner.
     Start {
-        /// What is to be run.
+        /// The agent, the prompt and the settings of the run.
         launch: Launch,
-        /// Who runs it.
+        /// The process that runs the loop.
         runner: Runner,
     },
     /// Time has passed. A spurious one does nothing.
     Wake,
-    /// The operator wants something.
+    /// The operator sends a command.
     Command {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// What is wanted.
+        /// The command.
         command: LoopCommand,
     },
     /// The runner's process got a signal to end. Handled before commands.
     Shutdown {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
-        /// How fast.
+        /// How fast the loop has to end.
         urgency: Urgency,
     },
     /// A signal came before this runner took up the loop: it is ended as it was found, without starting anything.
     Decline {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
     /// A part of the runner itself failed, so that it cannot be trusted to see the agent's work through: the loop ends as
     /// it is, and the attempt under way is written off.
     Broken {
-        /// Which part, and how.
+        /// The part that failed, and its error.
         reason: String,
     },
     /// The whole process, or the machine, was suspended: that time does not count toward any timeout.
     Suspended {
-        /// How long.
+        /// Length of the suspension.
         duration: Duration,
     },
     /// An event of one launch. Events of an earlier generation are dropped.
     Agent {
-        /// Which launch.
+        /// Number of the launch that the event belongs to.
         generation: Generation,
-        /// What happened.
+        /// The event.
         event: AgentInput,
     },
     /// The answer to [`Effect::RunHooks`](crate::Effect::RunHooks).
     HooksRan {
-        /// Which ones.
+        /// The point whose hooks ran.
         point: HookPoint,
         /// How each went, in order; those behind one that failed were not run.
         results: Vec<HookResult>,
     },
     /// The work tree before an iteration was kept.
     SnapshotTaken {
-        /// The iteration.
+        /// The iteration that begins with this work tree.
         iteration: u32,
         /// The commit that holds it.
         commit: String,
@@ -103,16 +103,16 @@ pub enum Input {
     },
     /// The agent, or the operator, says that the whole work is complete.
     CompletionClaimed {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// Why.
+        /// Reason that the caller gave; `None` without one.
         reason: Option<String>,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Note {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// The note.
+        /// Text of the note.
         text: String,
         /// Whether the work tree was rolled back with it. Then the next prompt contains the note, and earlier
         /// claims are refused.
@@ -122,9 +122,9 @@ pub enum Input {
     },
     /// The operator answers, or wants something else than a command says.
     OperatorRequest {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// What is wanted.
+        /// The request.
         request: OperatorRequest,
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
@@ -136,9 +136,9 @@ pub enum Input {
     },
     /// Something is to be written down for later.
     CustomSet {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// The key.
+        /// The key to set.
         key: String,
         /// The value; null takes it away.
         value: Value,
@@ -150,14 +150,14 @@ pub enum Input {
     },
     /// There was no room on the disk, and there is again.
     DiskWasFull {
-        /// How long.
+        /// How long the disk was full.
         duration: Duration,
     },
     /// Something happened beside the loop.
     Incident(Incident),
     /// Something of the loop's own was destroyed, and is whole again.
     Repaired {
-        /// What.
+        /// The file that was repaired.
         what: Repair,
         /// What was wrong with it, and what was done.
         how: String,
@@ -172,7 +172,7 @@ pub enum LoopCommand {
     Pause(Urgency),
     /// Go on after a pause.
     Resume,
-    /// End the loop.
+    /// Stop the loop.
     Stop(Urgency),
     /// Replace the session by a fresh one.
     ForceReboot,
@@ -186,9 +186,9 @@ pub enum LoopCommand {
 pub enum Urgency {
     /// At the next tool boundary, at most `graceful_timeout`; at once where the agent has no boundaries.
     Graceful,
-    /// Signals, at once.
+    /// End the iteration at once, with signals.
     Now,
-    /// SIGKILL, at once.
+    /// End the iteration at once, with SIGKILL.
     Kill,
 }
 
@@ -204,7 +204,7 @@ pub struct TurnEnd {
     /// What that means for the loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
-    /// Its final text.
+    /// Final text of the turn.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// Whether that text claims that the whole work is complete.
@@ -247,7 +247,7 @@ impl TurnEnd {
 pub enum AgentInput {
     /// The agent's process is up.
     Launched {
-        /// Its process id.
+        /// Process id of the agent.
         pid: u32,
     },
     /// It could not be started.
@@ -259,19 +259,19 @@ pub enum AgentInput {
     Output,
     /// It said something while it was asked for its hand-off; bounded by the shell.
     HandOffText {
-        /// What.
+        /// A part of the hand-off.
         text: String,
     },
     /// A fresh session is open: its process is up and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
     Opened,
     /// It reported its id of the conversation.
     SessionNamed {
-        /// The name.
+        /// The agent's id of the conversation.
         agent_id: String,
     },
     /// It reported the fill of its context.
     ContextMeasured {
-        /// The reading.
+        /// Tokens in the context, and its size.
         context: Context,
         /// Whether the model is in the middle of the answer that the reading belongs to.
         answering: bool,
@@ -280,7 +280,7 @@ pub enum AgentInput {
     ToolStarted {
         /// The agent's own id of the call.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
         /// What it was called with, in a few words.
         summary: String,
@@ -294,14 +294,14 @@ pub enum AgentInput {
     },
     /// It was not permitted to call a tool.
     ToolDenied {
-        /// The tool.
+        /// Name of the tool.
         tool: String,
         /// The agent's own id of the call; empty if it is unknown.
         id: String,
     },
-    /// It changed a file.
+    /// The agent changed a file.
     FileTouched {
-        /// Which one.
+        /// Path of the file.
         path: String,
     },
     /// A call of the model is over, its own or that of an agent below it.
@@ -322,7 +322,7 @@ pub enum AgentInput {
     TurnEnded(TurnEnd),
     /// Its process has ended, its pipes are drained, and what it left behind is ended too.
     Exited {
-        /// How it ended.
+        /// Exit code or signal of the agent's process.
         exit: Exit,
         /// Whether its final text claims that the whole work is complete.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -330,7 +330,7 @@ pub enum AgentInput {
         /// The pattern of the stop conditions that the text matches, for agents that report no result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_pattern: Option<String>,
-        /// What it left behind.
+        /// Processes that the agent left running, and that were ended.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         leftovers: Vec<Leftover>,
         /// Its last line on standard error.

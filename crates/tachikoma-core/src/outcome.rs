@@ -14,7 +14,7 @@ pub enum Outcome {
     Done,
     /// The loop ran as many iterations as it may.
     LimitReached {
-        /// The limit.
+        /// Maximum number of iterations.
         iterations: u32,
     },
     /// A stop condition, script or hook ended it.
@@ -31,7 +31,7 @@ pub enum Outcome {
     Operator,
     /// A signal to the runner ended it.
     Signal {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
     /// Something that the loop cannot recover from.
@@ -95,11 +95,11 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Stop {
-    /// The operator's command.
+    /// The operator sent a stop command.
     Operator,
     /// A signal to the runner.
     Signal {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
     /// A budget that is used up.
@@ -142,11 +142,11 @@ impl From<Stop> for Outcome {
 pub enum IterationOutcome {
     /// The agent ended its turn well.
     Succeeded,
-    /// It did not; a backoff follows.
+    /// The agent failed. A backoff follows.
     Failed,
     /// It was ended so that its session could be rebooted: neither success nor failure.
     HandedOver,
-    /// The operator skipped it.
+    /// The operator skipped the iteration.
     Skipped,
     /// A stop or an immediate pause cut it.
     Interrupted,
@@ -168,9 +168,9 @@ impl fmt::Display for IterationOutcome {
 /// [`Measured`](crate::Measured).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IterationReport {
-    /// The iteration.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// What became of it.
+    /// How the iteration ended.
     pub outcome: IterationOutcome,
     /// How long its last attempt took.
     pub duration_ms: u64,
@@ -190,12 +190,12 @@ pub struct IterationReport {
 pub enum Failure {
     /// The agent's process ended badly.
     Exited {
-        /// How.
+        /// Exit code or signal of the process.
         exit: Exit,
     },
     /// The agent, which reports what it does, ended without the final result of its turn.
     NoResult {
-        /// How.
+        /// Exit code or signal of the process.
         exit: Exit,
         /// Its last line on standard error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,9 +220,9 @@ pub enum Failure {
         /// What is missing and where it was looked for.
         reason: String,
     },
-    /// A timeout ended it.
+    /// A timeout ended the iteration.
     TimedOut {
-        /// Which one.
+        /// The timeout that ran out.
         timeout: Timeout,
         /// What the agent was last seen doing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -330,13 +330,13 @@ impl Failure {
 pub enum Timeout {
     /// The launch was not answered.
     Launch,
-    /// `session_timeout`: the whole iteration.
+    /// `session_timeout`: the iteration took too long.
     Session,
-    /// `first_output_timeout`.
+    /// `first_output_timeout`: the agent printed nothing after its launch.
     FirstOutput,
-    /// `silence_timeout`.
+    /// `silence_timeout`: the agent printed nothing for too long.
     Silence,
-    /// `tool_timeout`.
+    /// `tool_timeout`: a tool call took too long.
     Tool,
     /// The agent closed its output and still runs, so that no more events can arrive.
     StreamGone,
@@ -371,11 +371,11 @@ pub enum Spent {
 /// An attempt that a limit of the model's service ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitedAttempt {
-    /// The iteration.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// The attempt at it.
+    /// Number of the attempt at the iteration, from 1.
     pub attempt: u32,
-    /// What the agent said.
+    /// Message of the agent about the limit.
     pub reason: String,
     /// When the limit ends; `None` if the service did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]

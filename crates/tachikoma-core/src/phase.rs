@@ -17,46 +17,46 @@ pub enum Phase {
     /// The loop was never started.
     #[default]
     Idle,
-    /// Between iterations, until a moment.
+    /// The loop waits between two iterations.
     Waiting {
-        /// What for, and until when.
+        /// Reason and end of the wait.
         wait: Wait,
     },
-    /// In an iteration.
+    /// The agent works on an iteration.
     Working {
-        /// How far it is.
+        /// State of the attempt.
         work: Box<Work>,
     },
     /// A commit is made after an iteration, or before the end.
     #[serde(rename = "keeping")]
     Autocommitting {
-        /// What of the work, and what follows.
+        /// The commit, its deadline, and what follows it.
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
     /// Checks run after an iteration, after its commit.
     Checking {
-        /// What is being found out, and what follows.
+        /// The check, its deadline, and the wait after it.
         check: Check,
     },
     /// Hooks run, and the loop waits for them.
     Hooking {
-        /// Which ones, and what follows.
+        /// The hooks, their deadline, and what follows them.
         hooking: Hooking,
     },
-    /// Between sessions.
+    /// The session is being replaced by a new one.
     Rebooting {
-        /// How far it is.
+        /// State of the reboot.
         reboot: Reboot,
     },
-    /// Until the operator says otherwise.
+    /// The loop is paused until the operator resumes or stops it.
     Paused {
         /// The wait that was under way, and goes on afterwards if it is not over by then.
         then: Option<Wait>,
     },
-    /// For good, or until a runner takes the loop up again.
+    /// The loop has ended. A runner can start it again unless its work is done.
     Ended {
-        /// How.
+        /// How the loop ended.
         outcome: Outcome,
     },
 }
@@ -87,9 +87,9 @@ impl Phase {
 /// Hooks that the loop waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hooking {
-    /// Which ones.
+    /// The point whose hooks run.
     pub point: HookPoint,
-    /// When they are given up.
+    /// Deadline of the hooks.
     pub until: Timestamp,
     /// What follows them, besides the next iteration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,16 +109,16 @@ pub struct Work {
     pub generation: Generation,
     /// When the attempt began.
     pub started: Timestamp,
-    /// The agent's process, once it is up.
+    /// Process id of the agent; `None` until its process is up.
     pub pid: Option<u32>,
-    /// When it was up.
+    /// When the agent's process was up; `None` before.
     pub launched: Option<Timestamp>,
     /// Whether that process was up before, and only got another prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reused: bool,
     /// When the agent was last known to do something.
     pub active: Timestamp,
-    /// Whether it has written anything yet.
+    /// Whether the agent has printed anything in this attempt.
     pub spoke: bool,
     /// Whether the model is in the middle of an answer.
     #[serde(default)]
@@ -147,7 +147,7 @@ pub struct Work {
 /// The final result of a turn, as the agent reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnResult {
-    /// When.
+    /// When the agent reported the result.
     pub time: Timestamp,
     /// Whether the agent calls it a success.
     pub success: bool,
@@ -168,7 +168,7 @@ pub struct TurnResult {
 /// A tool call in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tool {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// What it was called with, in a few words.
     #[serde(default)]
@@ -180,9 +180,9 @@ pub struct Tool {
 /// The wish to end an iteration before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Why.
+    /// Why the iteration is ended early.
     pub cause: Cause,
-    /// Until when a tool call in flight may go on.
+    /// Deadline of the running tool call or answer, which may finish first.
     pub boundary_until: Timestamp,
 }
 
@@ -190,15 +190,15 @@ pub struct Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Cause {
-    /// Its session is rebooted.
+    /// The session of the iteration is rebooted.
     HandOver,
-    /// The operator skips it.
+    /// The operator skips the iteration.
     Skip,
     /// An immediate pause, or a stop.
     Interrupt,
-    /// A timeout.
+    /// A timeout ran out.
     Timeout {
-        /// Which one.
+        /// The timeout that ran out.
         timeout: Timeout,
     },
 }
@@ -278,18 +278,18 @@ impl Cause {
 /// A reboot under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reboot {
-    /// Why.
+    /// Why the session is replaced.
     pub reason: RebootReason,
-    /// When it began.
+    /// When the reboot began.
     pub started: Timestamp,
-    /// The session that is to be opened.
+    /// Number of the new session.
     pub to: SessionNo,
-    /// The wait that follows it.
+    /// The wait that is due after the reboot.
     pub then: Option<Wait>,
     /// How often the old session was asked for its hand-off.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub asked: u32,
-    /// How far it is.
+    /// What the reboot is doing now.
     #[serde(default)]
     pub stage: RebootStage,
 }
@@ -303,23 +303,23 @@ pub enum RebootStage {
     Begun,
     /// The old session is asked for its hand-off.
     HandOff {
-        /// Until when it may answer.
+        /// Deadline of the hand-off.
         until: Timestamp,
-        /// What it has said so far.
+        /// What the old session has said so far.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         said: Vec<String>,
     },
-    /// Hooks run.
+    /// The hooks before or after the reboot run.
     Hooks {
-        /// Which ones.
+        /// Whether the hooks before or those after the reboot run.
         point: HookPoint,
-        /// Until when their end must be known.
+        /// Deadline of the hooks.
         until: Timestamp,
     },
-    /// The work of the old session is kept.
+    /// The work of the old session is committed.
     #[serde(rename = "keeping")]
     Autocommitting {
-        /// What of it.
+        /// The commit and its deadline.
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
@@ -335,9 +335,9 @@ pub enum RebootStage {
     Opening {
         /// The launch that events must belong to.
         generation: Generation,
-        /// Since when.
+        /// When the launch began.
         since: Timestamp,
-        /// Whether it is the old session.
+        /// Whether the old session is opened, to ask for its hand-off.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         old: bool,
     },

@@ -167,15 +167,15 @@ pub struct AgentTraits {
 /// How long things may take; zero = no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until the launch is answered.
+    /// For the launch of the agent's process.
     pub launch: Duration,
-    /// The whole iteration.
+    /// For a whole iteration (`session_timeout`).
     pub session: Duration,
-    /// Until the first output.
+    /// From the launch to the first output (`first_output_timeout`).
     pub first_output: Duration,
     /// Without output, while no tool call is in flight.
     pub silence: Duration,
-    /// One tool call.
+    /// For one tool call (`tool_timeout`).
     pub tool: Duration,
     /// From the final result to the end of the process.
     pub result_grace: Duration,
@@ -205,7 +205,7 @@ impl Default for Timeouts {
 pub struct StopTimeouts {
     /// After the interrupt: agents save their session on it.
     pub interrupt: Duration,
-    /// After SIGTERM.
+    /// From SIGTERM to SIGKILL.
     pub terminate: Duration,
     /// After SIGKILL. Not a grace: a process that is not gone by then is stuck in the kernel, or its guard is stopped again and again.
     pub reap: Duration,
@@ -224,9 +224,9 @@ impl Default for StopTimeouts {
 /// The wait after failures: doubles with each failure in a row, up to a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// Wait after the first failure.
     pub base: Duration,
-    /// At most.
+    /// Longest wait.
     pub cap: Duration,
 }
 
@@ -291,7 +291,7 @@ pub struct RebootRules {
     pub graceful_delay: Duration,
     /// Whether the old session is asked for its hand-off.
     pub ask_hand_off: bool,
-    /// For its answer.
+    /// How long the old session may take for its hand-off.
     pub hand_off_timeout: Duration,
     /// How long the operator is asked before a reboot; zero = no limit, `None` = the operator is not asked.
     pub confirm: Option<Duration>,

@@ -14,9 +14,9 @@ pub const FILES_KEPT: usize = 100;
 /// What an iteration was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Which one.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// What it did.
+    /// Changes, commits, tests and objectives of the iteration.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub evidence: Evidence,
     /// What that is worth, from 0 to 100; 0 where nothing came of it.
@@ -30,16 +30,16 @@ pub struct Measured {
 /// A score that is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
-    /// Of which iteration.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// From 0 to 100.
+    /// Score of the iteration, from 0 to 100.
     pub score: u32,
 }
 
 /// A test that was fixed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixedTest {
-    /// Its name.
+    /// Name of the test.
     pub name: String,
     /// Runs of the tests since the one that it passed in first.
     #[serde(default, skip_serializing_if = "is_zero")]

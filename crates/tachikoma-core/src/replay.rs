@@ -44,9 +44,9 @@ impl From<Policy> for Rules {
 /// The rules that a launch was run by, and the ones to replay it by.
 #[derive(Clone, Debug)]
 pub struct LaunchRules {
-    /// The recorded rules.
+    /// The rules that the run used.
     pub recorded: Rules,
-    /// The rules of the replay.
+    /// The rules to replay the run with.
     pub replayed: Rules,
 }
 
@@ -68,9 +68,9 @@ pub struct Difference {
 /// Totals of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Totals {
-    /// Finished iterations.
+    /// Number of finished iterations.
     pub iterations: u32,
-    /// Completed reboots.
+    /// Number of completed reboots.
     pub reboots: u32,
     /// How the loop ended; `None` if it did not end.
     pub outcome: Option<String>,
@@ -95,11 +95,11 @@ pub struct Replayed {
     pub goes_on: bool,
     /// Records that the recorded rules do not reproduce.
     pub unexplained: u64,
-    /// The first of them.
+    /// The first record that the recorded rules do not reproduce.
     pub first_unexplained: Option<Seq>,
     /// Records without inputs, written by an earlier version.
     pub without_inputs: u64,
-    /// Records that are lost.
+    /// Number of records that are missing in the journal.
     pub lost: u64,
 }
 

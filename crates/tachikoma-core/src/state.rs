@@ -18,7 +18,7 @@ pub const ITERATION_NOTES_MAX: usize = 20;
 /// Everything a loop knows about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
     /// The last record that is part of this state.
     pub seq: Seq,
@@ -29,7 +29,7 @@ pub struct State {
     pub time: Timestamp,
     /// When the loop was first started.
     pub started_at: Option<Timestamp>,
-    /// What the latest run has to do.
+    /// The agent, the prompt and the settings of the latest run.
     pub launch: Launch,
     /// The process that runs the loop, or ran it last; `None` before the first start and after the end.
     pub runner: Option<Runner>,
@@ -49,7 +49,7 @@ pub struct State {
     pub after_cut: bool,
     /// The number of the latest launch.
     pub generation: Generation,
-    /// The session.
+    /// The current session.
     pub session: Session,
     /// Whether the loop pauses at the next opportunity.
     pub pause_requested: bool,
@@ -79,9 +79,9 @@ pub struct State {
     /// Since when the model's service cannot be reached; `None` while it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage_since: Option<Timestamp>,
-    /// The latest failure.
+    /// The latest failure of an iteration; `None` before the first.
     pub last_failure: Option<Failure>,
-    /// What the loop has done.
+    /// Totals of the loop.
     pub stats: LoopStats,
     /// Sessions that have ended, oldest first.
     pub history: Vec<PastSession>,
@@ -107,7 +107,7 @@ pub struct State {
     /// What is known of the operator.
     #[serde(default)]
     pub operator: Operator,
-    /// Uploads of backups.
+    /// State of the uploads of backups.
     #[serde(rename = "copies", default, skip_serializing_if = "Uploads::is_empty")]
     pub uploads: Uploads,
     /// The stop conditions of the latest run.

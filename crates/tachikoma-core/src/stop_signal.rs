@@ -12,9 +12,9 @@ use crate::Timestamp;
 pub enum StopSignal {
     /// The agent's own interrupt, or SIGINT.
     Interrupt,
-    /// SIGTERM.
+    /// SIGTERM is sent to the agent.
     Terminate,
-    /// SIGKILL to everything that is ours.
+    /// SIGKILL is sent to all processes of the agent.
     Kill,
 }
 

@@ -14,21 +14,21 @@ use crate::{
 /// The object that `status --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
-    /// Its public state.
+    /// Public state of the loop.
     pub state: LoopState,
-    /// The iteration last started.
+    /// Number of the iteration that was started last.
     pub iteration: u32,
-    /// The attempt at it.
+    /// Number of the attempt at the iteration, from 1.
     pub attempt: u32,
-    /// The session.
+    /// The current session.
     pub session: SessionSummary,
-    /// How many iterations it has finished.
+    /// Number of iterations that the session has finished.
     pub session_iterations: u32,
     /// The fill of its context, once it is known.
     pub context: Option<ContextSummary>,
-    /// What is waited for.
+    /// What the loop waits for; `None` if it does not wait.
     pub waiting: Option<WaitSummary>,
     /// Whether a pause is requested that has not begun: the iteration, reboot or check under way ends first.
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct Status {
     /// How a live loop is about to end: its agent, its work or its hooks are waited for. `None` if it goes on.
     #[serde(default)]
     pub ending: Option<OutcomeSummary>,
-    /// What the operator is asked.
+    /// The open question to the operator; `None` without one.
     #[serde(default)]
     pub question: Option<Question>,
     /// The open question of a loop without a runner; the next run asks it again.
@@ -76,22 +76,22 @@ pub struct Status {
     /// What the tests came to when they last ran.
     #[serde(default)]
     pub tests: Option<TestsReport>,
-    /// What the loop has done.
+    /// Totals of the loop.
     pub stats: LoopStats,
-    /// How it ended.
+    /// How the loop ended; `None` if it has not.
     pub outcome: Option<OutcomeSummary>,
-    /// When it was first started.
+    /// When the loop was first started.
     pub started_at: Option<Timestamp>,
-    /// When it last did something.
+    /// Time of the last record.
     pub last_activity: Option<Timestamp>,
-    /// Who runs it.
+    /// The process that runs the loop; `None` without one.
     pub runner: Option<Runner>,
 }
 
 /// A session, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSummary {
-    /// Its number.
+    /// Number of the session.
     pub number: SessionNo,
     /// The agent's own name for it, where it has one.
     pub agent_id: Option<String>,
@@ -119,7 +119,7 @@ pub struct ContextSummary {
 /// A wait, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitSummary {
-    /// What for.
+    /// What the loop waits for.
     pub reason: String,
     /// Until when; none where only the operator can end it.
     pub until: Option<Timestamp>,
@@ -128,7 +128,7 @@ pub struct WaitSummary {
 /// A reboot that is wanted, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootSummary {
-    /// Why.
+    /// Why a reboot is due.
     pub reason: String,
     /// The moment before which it may not happen; none where it happens at the next boundary.
     pub not_before: Option<Timestamp>,
@@ -142,30 +142,30 @@ pub struct RebootSummary {
 pub struct FailedReboot {
     /// The iteration it happened at.
     pub iteration: u32,
-    /// When.
+    /// When the reboot failed.
     pub time: Timestamp,
     /// Whether a hook forbade it; else it went wrong.
     pub called_off: bool,
     /// What was said, or went wrong.
     pub error: String,
-    /// How many in a row.
+    /// Number of failed reboots in a row.
     pub in_a_row: u32,
 }
 
 /// A stop condition, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConditionSummary {
-    /// Its key.
+    /// Configuration key of the stop condition.
     pub name: String,
-    /// What is seen.
+    /// The measured value.
     pub value: String,
-    /// What may be seen.
+    /// The limit.
     pub limit: String,
     /// How near it is, in percent.
     pub percent: u8,
-    /// Whether it is met.
+    /// Whether the limit is reached.
     pub met: bool,
-    /// The same in words.
+    /// The value and the limit in words.
     pub words: String,
     /// When it will be met if the loop goes on as before, where that can be said.
     pub gone_at: Option<Timestamp>,
@@ -174,9 +174,9 @@ pub struct ConditionSummary {
 /// The work in the repository, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitSummary {
-    /// The latest commit of the loop's.
+    /// The latest commit of the loop; `None` before the first.
     pub last_commit: Option<CommitSummary>,
-    /// How many it made.
+    /// Number of commits that the loop made.
     pub commits: u32,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
@@ -224,13 +224,13 @@ pub struct ProgressSummary {
 /// A gate, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateSummary {
-    /// Its name.
+    /// Name of the gate.
     pub name: String,
-    /// Whether it passed.
+    /// Whether the gate passed.
     pub passed: bool,
-    /// Why it failed.
+    /// Why the gate failed; `None` if it passed.
     pub error: Option<String>,
-    /// How long it took.
+    /// How long the gate took, in milliseconds.
     pub duration_ms: u64,
 }
 
@@ -248,9 +248,9 @@ impl From<&GateResult> for GateSummary {
 /// A commit, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitSummary {
-    /// Its full name.
+    /// Full hash of the commit.
     pub id: String,
-    /// How many files are in it.
+    /// Number of files in the commit.
     pub files: u32,
     /// The iteration last started when it was made.
     pub iteration: u32,
@@ -259,9 +259,9 @@ pub struct CommitSummary {
 /// An outcome, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomeSummary {
-    /// Its kind.
+    /// Kind of the outcome, such as `done` or `error`.
     pub kind: String,
-    /// The reason, in words.
+    /// The outcome in words.
     pub reason: String,
 }
 

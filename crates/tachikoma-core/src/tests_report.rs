@@ -54,7 +54,7 @@ impl TestsReport {
 /// How many tests ended in which way, with those that their runner did not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestCounts {
-    /// Tests that passed.
+    /// Number of tests that passed.
     pub passed: u32,
     /// Tests that failed or could not be run.
     pub failed: u32,

@@ -14,9 +14,9 @@ const NAME_BYTES_MAX: usize = 256;
 /// The effect of a tool call, if it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// It writes a file.
+    /// The tool call writes this file.
     File(String),
-    /// It changes the plan.
+    /// The tool call changes the agent's to-do list.
     Plan(PlanChange),
 }
 

@@ -31,7 +31,7 @@ pub(super) const REMEMBERED_MAX: usize = 32;
 pub(super) struct Conversation {
     pub session: SessionInfo,
     pub turn: Turn,
-    /// Tool calls that run.
+    /// Ids of the tool calls that run.
     pub running: Vec<String>,
     windows: Vec<(String, u64)>,
     pub assumed_window: Option<u64>,

@@ -29,7 +29,7 @@ pub struct Spending {
     pub cost_microusd: u64,
     /// Tokens, the turn under way included.
     pub tokens: u64,
-    /// Time.
+    /// Time that runners ran the loop.
     pub ran: Duration,
     /// The fullest window of the subscription, in percent, as last reported.
     pub quota_percent: Option<f64>,
@@ -51,13 +51,13 @@ impl Spending {
 /// A budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// `max_cost_usd`.
+    /// The limit `max_cost_usd`.
     Cost,
-    /// `max_tokens`.
+    /// The limit `max_tokens`.
     Tokens,
-    /// `max_duration`.
+    /// The limit `max_duration`.
     Duration,
-    /// `max_quota_percent`.
+    /// The limit `max_quota_percent`.
     Quota,
 }
 
@@ -90,11 +90,11 @@ impl Budget {
 /// How far a budget is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
-    /// Which one.
+    /// The budget.
     pub budget: Budget,
     /// What is spent of it, in its own unit: dollars, tokens, seconds, percent.
     pub spent: f64,
-    /// What may be spent.
+    /// The limit, in the same unit.
     pub limit: f64,
 }
 

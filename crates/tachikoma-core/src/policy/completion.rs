@@ -41,9 +41,9 @@ impl Default for CompletionRules {
 /// One gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GateRule {
-    /// Its name.
+    /// Name of the gate.
     pub name: String,
-    /// For it alone; zero = no limit.
+    /// Timeout of the gate; zero = no limit.
     pub timeout: Duration,
     /// Whether it runs behind every iteration that went well, and not only when completion is claimed.
     pub each_iteration: bool,
@@ -72,16 +72,16 @@ impl CompletionRules {
 pub enum Next {
     /// Nothing is left to check.
     Nothing,
-    /// Something has to be found out.
+    /// A check has to run first.
     Check(CheckStage),
-    /// A claim is not believed.
+    /// The claim is refused.
     Refuse {
-        /// Why.
+        /// Why the claim is refused.
         reasons: Vec<String>,
         /// Claims in a row against which nothing spoke, this one included.
         confirmed: u32,
     },
-    /// The work is complete.
+    /// The claim is accepted: the work is complete.
     Believe,
 }
 

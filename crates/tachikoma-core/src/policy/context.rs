@@ -9,13 +9,13 @@ const RESERVE_TOKENS: u64 = 3_000;
 /// What a reading says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// There is room.
+    /// The context has room.
     Fine,
-    /// The agent should come to an end.
+    /// The agent should finish soon.
     Warning,
-    /// The session is to be replaced.
+    /// The session has to be replaced.
     Redline,
-    /// No prompt fits.
+    /// The context has no room for another prompt.
     Hard,
 }
 

@@ -7,15 +7,15 @@ use crate::{RebootReason, Spent, State};
 /// What the rules say about the session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// It goes on.
+    /// The session continues.
     GoOn,
-    /// It is to be replaced.
+    /// The session has to be replaced.
     Reboot(RebootReason),
-    /// It ought to be replaced, but all reboots are used up.
+    /// The session should be replaced, but `max_restarts` is reached.
     Exhausted {
         /// Why a reboot is wanted.
         reason: RebootReason,
-        /// How many the loop may have.
+        /// Value of `max_restarts`.
         max: u32,
     },
 }

@@ -8,17 +8,17 @@ use crate::{Limits, Outcome, State, Timestamp};
 /// A stop condition: what it looks at, how near it is, and what it ends the loop with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// Its key.
+    /// Configuration key of the stop condition.
     pub name: &'static str,
-    /// What is seen.
+    /// The measured value.
     pub value: String,
-    /// What may be seen.
+    /// The limit.
     pub limit: String,
     /// How near it is, in percent, rounded down; 100 when it is met.
     pub percent: u8,
-    /// Whether it is met.
+    /// Whether the limit is reached.
     pub met: bool,
-    /// The same in words.
+    /// The value and the limit in words.
     pub words: String,
     /// When it will be met if the loop goes on as before, where that can be said.
     pub gone_at: Option<Timestamp>,

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It was not run, or its failure was expected.
+    /// The test was not run, or its failure was expected.
     Skipped,
-    /// It passed.
+    /// The test passed.
     Passed,
     /// It failed and passed in the same run; its runner lets it pass.
     Flaky,
-    /// It failed.
+    /// The test failed.
     Failed,
     /// It could not be run: its set-up broke, its file does not load, its process died.
     Errored,
