@@ -38,7 +38,7 @@ pub enum Input {
         /// How fast the loop has to end.
         urgency: Urgency,
     },
-    /// A signal came before this runner took up the loop: it is ended as it was found, without starting anything.
+    /// A signal arrived before this runner started the loop. The loop ends unchanged, without starting anything.
     Decline {
         /// Number of the signal.
         signal: i32,
@@ -65,21 +65,21 @@ pub enum Input {
     HooksRan {
         /// The point whose hooks ran.
         point: HookPoint,
-        /// How each went, in order; those behind one that failed were not run.
+        /// Results of the hooks, in order. Hooks after one that failed did not run.
         results: Vec<HookResult>,
     },
-    /// The work tree before an iteration was kept.
+    /// A snapshot of the work tree before an iteration was taken.
     SnapshotTaken {
         /// The iteration that begins with this work tree.
         iteration: u32,
-        /// The commit that holds it.
+        /// Hash of the snapshot commit.
         commit: String,
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
     },
     /// The answer to [`Effect::Autocommit`](crate::Effect::Autocommit).
     AutocommitFinished {
-        /// The number that the order carried. An answer that is no longer awaited is dropped.
+        /// Number of the order. An answer that is no longer awaited is dropped.
         number: u64,
         /// The result, or why it is unknown.
         #[serde(rename = "result")]
@@ -87,7 +87,7 @@ pub enum Input {
     },
     /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
     ConditionsAnswered {
-        /// The number that the question carried. An answer that is no longer awaited is dropped.
+        /// Number of the order. An answer that is no longer awaited is dropped.
         number: u64,
         /// What objectives and scripts say.
         answers: Answers,
@@ -98,10 +98,10 @@ pub enum Input {
         number: u64,
         /// How each went, in order.
         results: Vec<GateResult>,
-        /// What the tests in them came to, where that could be read.
+        /// Summary of the tests that ran in the gates; `None` if their output was not understood.
         tests: Option<TestsReport>,
     },
-    /// The agent, or the operator, says that the whole work is complete.
+    /// `tachikoma done` of the agent or the operator: it claims that the whole work is complete.
     CompletionClaimed {
         /// Identifies the caller that gets the answer.
         ticket: Ticket,
@@ -120,7 +120,7 @@ pub enum Input {
         /// Whether the operator wrote it.
         operator: bool,
     },
-    /// The operator answers, or wants something else than a command says.
+    /// A request of the operator that is not a [`LoopCommand`]: an answer, a message, new settings.
     OperatorRequest {
         /// Identifies the caller that gets the answer.
         ticket: Ticket,
@@ -129,58 +129,58 @@ pub enum Input {
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
     RolledBack {
-        /// The iteration before which the work tree was so.
+        /// The work tree was restored to its content before this iteration.
         iteration: u32,
-        /// What the agent has to know of it, or why it could not be.
+        /// Text for the agent's next prompt, or the error.
         result: Result<String, String>,
     },
-    /// Something is to be written down for later.
+    /// A hook or the operator sets a key of the loop's custom data.
     CustomSet {
         /// Identifies the caller that gets the answer.
         ticket: Ticket,
         /// The key to set.
         key: String,
-        /// The value; null takes it away.
+        /// The value; null removes the key.
         value: Value,
     },
-    /// Something went wrong that the loop survives and a person should know.
+    /// A warning for the user. The loop continues.
     Warning {
         /// What, to which object, and what to do.
         warning: String,
     },
-    /// There was no room on the disk, and there is again.
+    /// The disk was full, and has room again.
     DiskWasFull {
         /// How long the disk was full.
         duration: Duration,
     },
-    /// Something happened beside the loop.
+    /// A notification or an upload failed or succeeded, or a caller was refused.
     Incident(Incident),
-    /// Something of the loop's own was destroyed, and is whole again.
+    /// A file of the loop was damaged, and is repaired.
     Repaired {
         /// The file that was repaired.
         what: Repair,
-        /// What was wrong with it, and what was done.
+        /// The damage, and how it was repaired.
         how: String,
     },
 }
 
-/// What the operator can ask of a live loop.
+/// A command of the operator to a running loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopCommand {
     /// Pause after the current iteration; with [`Urgency::Now`], interrupt it.
     Pause(Urgency),
-    /// Go on after a pause.
+    /// Continue a paused loop, or cancel a requested pause.
     Resume,
     /// Stop the loop.
     Stop(Urgency),
-    /// Replace the session by a fresh one.
+    /// Reboot: replace the session by a new one.
     ForceReboot,
-    /// Give up the current iteration, or the current wait, and go on.
+    /// End the current iteration, wait, commit, check or hooks, and continue the loop.
     SkipIteration,
 }
 
-/// How fast an iteration is to be ended. Ordered: a worse one overrides.
+/// How fast an iteration is ended. A later, more urgent request overrides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Urgency {
@@ -196,9 +196,9 @@ pub enum Urgency {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TurnEnd {
-    /// Whether it calls the turn a success.
+    /// Whether the agent reports success.
     pub success: bool,
-    /// What it says went wrong.
+    /// Error message of the agent; `None` after a success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What that means for the loop.
@@ -207,13 +207,13 @@ pub struct TurnEnd {
     /// Final text of the turn.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// Whether that text claims that the whole work is complete.
+    /// Whether the final text claims that the whole work is complete.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     /// The pattern of the reboot rules that the text matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// Whether work in the background is announced, after which another result follows.
+    /// Whether background tasks still run, so that another result follows.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// The pattern of the stop conditions that the text matches.
@@ -225,7 +225,7 @@ pub struct TurnEnd {
     /// The tokens that it used; 0 where the agent does not tell.
     #[serde(skip_serializing_if = "is_zero")]
     pub tokens: u64,
-    /// Why its conversation cannot go on, if it cannot.
+    /// Why the conversation cannot continue; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Spent>,
 }
@@ -250,26 +250,26 @@ pub enum AgentInput {
         /// Process id of the agent.
         pid: u32,
     },
-    /// It could not be started.
+    /// The agent's process could not be started.
     NotLaunched {
-        /// What is missing and where it was looked for.
+        /// The error, with the path that was tried.
         reason: String,
     },
-    /// It wrote something (coalesced by the shell).
+    /// The agent printed output. The runner sends one event for many lines.
     Output,
-    /// It said something while it was asked for its hand-off; bounded by the shell.
+    /// The agent printed text while it writes its hand-off. The runner limits its size.
     HandOffText {
         /// A part of the hand-off.
         text: String,
     },
     /// A fresh session is open: its process is up and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
     Opened,
-    /// It reported its id of the conversation.
+    /// The agent reported its id of the conversation.
     SessionNamed {
         /// The agent's id of the conversation.
         agent_id: String,
     },
-    /// It reported the fill of its context.
+    /// The agent reported the fill of its context.
     ContextMeasured {
         /// Tokens in the context, and its size.
         context: Context,
@@ -282,17 +282,17 @@ pub enum AgentInput {
         id: String,
         /// Name of the tool.
         name: String,
-        /// What it was called with, in a few words.
+        /// Short description of the call, such as its command or path.
         summary: String,
     },
     /// A tool call ended.
     ToolEnded {
         /// The agent's own id of the call.
         id: String,
-        /// What went wrong, where something did.
+        /// Error of the tool call; `None` if it succeeded.
         error: Option<String>,
     },
-    /// It was not permitted to call a tool.
+    /// A tool call of the agent was denied.
     ToolDenied {
         /// Name of the tool.
         tool: String,
@@ -304,23 +304,23 @@ pub enum AgentInput {
         /// Path of the file.
         path: String,
     },
-    /// A call of the model is over, its own or that of an agent below it.
+    /// A call of the model ended, of the agent or of one of its sub-agents.
     CallEnded {
         /// The tokens that it used.
         tokens: u64,
     },
-    /// It reported the cost of its conversation. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
+    /// The agent reported the cost of its conversation. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
     Cost {
         /// In millionths of a dollar, earlier processes included.
         conversation_microusd: u64,
     },
-    /// It took a conversation up again, which has used so much.
+    /// The agent resumed a conversation that has used this much so far.
     ConversationResumed(ConversationUse),
-    /// It reported how much of a subscription's window is used.
+    /// The agent reported how much of a subscription's window is used.
     Quota(QuotaWindow),
-    /// It reported the final result of its turn.
+    /// The agent reported the final result of its turn.
     TurnEnded(TurnEnd),
-    /// Its process has ended, its pipes are drained, and what it left behind is ended too.
+    /// The agent's process has ended, its pipes are drained, and the processes that it left running are ended too.
     Exited {
         /// Exit code or signal of the agent's process.
         exit: Exit,
@@ -340,14 +340,14 @@ pub enum AgentInput {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
-    /// Its processes were looked at. The answer to [`Effect::SampleProcesses`](crate::Effect::SampleProcesses).
+    /// The processes of the agent were sampled. The answer to [`Effect::SampleProcesses`](crate::Effect::SampleProcesses).
     ProcessesSampled {
-        /// What they did; none where that cannot be seen.
+        /// CPU time and bytes of the sample; `None` if the processes could not be sampled.
         activity: Option<Activity>,
     },
-    /// Its output ended, and it did not.
+    /// The agent closed its output, but its process still runs.
     StreamEnded,
-    /// The guard died, and every process of the agent was ended.
+    /// The guard process died, and all processes of the agent were ended.
     GuardLost,
 }
 

@@ -12,10 +12,10 @@ use crate::{
     Uploads, Work, is_zero,
 };
 
-/// Notes of the agent that are taken in one iteration.
+/// Maximum number of notes of the agent in one iteration.
 pub const ITERATION_NOTES_MAX: usize = 20;
 
-/// Everything a loop knows about itself.
+/// The complete state of a loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// Id of the loop.
@@ -37,14 +37,14 @@ pub struct State {
     pub phase: Phase,
     /// The iteration last started; 0 before the first.
     pub iteration: u32,
-    /// The attempt at it, from 1.
+    /// Number of the attempt at the iteration, from 1.
     pub attempt: u32,
-    /// How many attempts at it were cut because what the agent works in was lost.
+    /// Number of attempts at the iteration that were cut because the agent's server or conversation was lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cuts: u32,
-    /// Whether that attempt was cut by the death of a runner, so that the iteration is owed.
+    /// Whether the last attempt was cut by a crash, a lost server or a limit, so that the iteration is repeated.
     pub cut: bool,
-    /// Whether an earlier attempt at the iteration last started was cut, or put off by the model's service.
+    /// Whether an earlier attempt at the current iteration was cut or limited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub after_cut: bool,
     /// The number of the latest launch.
@@ -53,17 +53,17 @@ pub struct State {
     pub session: Session,
     /// Whether the loop pauses at the next opportunity.
     pub pause_requested: bool,
-    /// Whether the session is rebooted at the next opportunity, and why.
+    /// Why the session is rebooted at the next opportunity; `None` if no reboot is due.
     pub reboot_pending: Option<RebootReason>,
-    /// The moment before which that may not happen.
+    /// The rate limits do not allow the reboot before this time; `None` = it may happen now.
     #[serde(default)]
     pub reboot_not_before: Option<Timestamp>,
     /// The requested stop; `None` if none is requested.
     pub stop: Option<Stop>,
-    /// Whether the stop waits for nothing, not even a commit.
+    /// Whether the stop is urgent: the loop does not wait for a commit.
     #[serde(default)]
     pub stop_urgent: bool,
-    /// Whether it is claimed, in the iteration last started, that the work is complete, and not refused.
+    /// Whether completion is claimed in the current iteration, and the claim is not refused.
     pub claimed: bool,
     /// Claims and checks of completion.
     #[serde(default)]
@@ -73,7 +73,7 @@ pub struct State {
     pub progress: Progress,
     /// Failed iterations in a row.
     pub failure_streak: u32,
-    /// Limits of the model's service in a row.
+    /// Number of attempts in a row that the model's service refused or did not answer.
     #[serde(default)]
     pub limit_streak: u32,
     /// Since when the model's service cannot be reached; `None` while it can.
@@ -88,23 +88,23 @@ pub struct State {
     /// The agent's process, from the order to start it until its end is known.
     #[serde(default)]
     pub agent: Option<LiveAgent>,
-    /// How reboots went so far.
+    /// History of reboots, for the rate limits.
     #[serde(default)]
     pub reboots: RebootBook,
-    /// What the session before this one left to it.
+    /// Hand-off, files and failed calls of the previous session.
     #[serde(default)]
     pub checkpoint: Checkpoint,
-    /// What is known of the work in the repository.
+    /// Commits, snapshots and uncommitted files of the loop.
     #[serde(default)]
     pub kept: TrackedWork,
-    /// What the agent and the operator noted for the sessions to come, oldest first.
+    /// Notes of the agent and the operator for later sessions, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
     /// Cost, tokens and time so far.
     #[serde(default)]
     #[serde(rename = "ledger")]
     pub accounting: Accounting,
-    /// What is known of the operator.
+    /// Questions, answers and messages of the operator.
     #[serde(default)]
     pub operator: Operator,
     /// State of the uploads of backups.
@@ -113,30 +113,30 @@ pub struct State {
     /// The stop conditions of the latest run.
     #[serde(default)]
     pub limits: Limits,
-    /// The pattern of `stop_on_patterns` that the agent's latest words match.
+    /// The pattern of `stop_on_patterns` that matches the agent's latest final text; `None` without a match.
     #[serde(default)]
     pub stop_pattern: Option<String>,
     /// Tool calls that were denied, oldest first; bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<Denial>,
-    /// How often calls beyond those were denied.
+    /// Number of denied calls beyond those in `denials`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_denials: u32,
     /// Hooks that are due before the next iteration.
     #[serde(default)]
     #[serde(rename = "frames")]
     pub pending_hooks: PendingHooks,
-    /// What hooks and the operator wrote down for later.
+    /// Custom data, set by hooks and the operator.
     pub custom: BTreeMap<String, serde_json::Value>,
 }
 
-/// The loop is not in a state in which this can be done.
+/// The requested action is not possible in the current state of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {action} a loop that is {current}")]
 pub struct InvalidState {
-    /// The state it is in.
+    /// State of the loop.
     pub current: LoopState,
-    /// What was to be done.
+    /// The action, as a verb.
     pub action: &'static str,
 }
 
@@ -200,10 +200,9 @@ impl State {
         }
     }
 
-    /// Checks that a runner may take up the loop: every loop but one that is done.
+    /// Checks that a runner may start the loop. Only a loop that is done cannot be started again.
     ///
-    /// # Errors
-    /// The loop is done; what comes next is a new loop.
+    /// The loop is done. The user has to start a new loop.
     pub fn startable(&self) -> Result<(), InvalidState> {
         match self.outcome() {
             Some(Outcome::Done) => Err(InvalidState {
@@ -262,8 +261,8 @@ impl State {
         }
     }
 
-    /// Returns whether the loop itself may have changed the work tree since it was last looked at: its runner died in the
-    /// middle of something.
+    /// Returns whether the loop may have changed the work tree since the last survey, because its runner died during an iteration, a
+    /// commit or a rollback.
     #[must_use]
     pub fn needs_survey(&self) -> bool {
         let in_between = match &self.phase {
@@ -280,13 +279,13 @@ impl State {
             || self.kept.checked
     }
 
-    /// Returns whether there may be work that is not committed: some is known of, gates have run, or an earlier run left a look
-    /// to this one.
+    /// Returns whether there may be uncommitted changes of the loop: some are known, gates have run since the last survey, or an earlier
+    /// run could not survey the work tree.
     pub(crate) fn may_have_left_work(&self) -> bool {
         self.kept.uncommitted > 0 || self.kept.checked
     }
 
-    /// Returns the question that is open. One over which hooks at the start of a run have begun is so when they have ended.
+    /// Returns the open question. During the hooks at the start of a run, there is none.
     #[must_use]
     pub fn question(&self) -> Option<&Question> {
         let question = self.operator.question.as_ref();
@@ -295,8 +294,7 @@ impl State {
 
     /// Returns the question that an answer belongs to, or why the answer is not accepted.
     ///
-    /// # Errors
-    /// Nothing is asked, or something else.
+    /// No question is open, another one is, or the answer is not one of the choices.
     pub fn answerable(
         &self,
         id: Option<u32>,
@@ -323,7 +321,7 @@ impl State {
         Ok(question)
     }
 
-    /// Returns what is known of a work tree that is being brought back.
+    /// Returns the rollback in progress; `None` without one.
     #[must_use]
     pub fn rolling_back(&self) -> Option<RollingBack> {
         let rolling = self.operator.rolling_back;

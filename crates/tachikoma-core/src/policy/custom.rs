@@ -1,17 +1,16 @@
-//! What may be written down in the free map of a loop: bounded, because all of it is part of every snapshot and of
-//! every segment's first record.
+//! Limits of the loop's custom data. All of it is part of every snapshot and of the first record of every segment.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// A key is a name, not a text.
+/// Maximum size of a key in bytes.
 pub const KEY_BYTES_MAX: usize = 128;
 
-/// A value is a fact to remember, not a file; and a request on the control socket has at most 64 KiB.
+/// Maximum size of a value in bytes. A request on the control socket has at most 64 KiB.
 pub const VALUE_BYTES_MAX: usize = 16 << 10;
 
-/// As many of the largest values make a snapshot of a megabyte, which is written at the end of every iteration.
+/// Maximum number of keys. With the largest values they make a snapshot of a megabyte, which is written after every iteration.
 pub const KEYS_MAX: usize = 64;
 
 /// Values are read back inside of records and states, and readers of JSON give up at a depth of 128.
@@ -46,8 +45,7 @@ pub enum Refusal {
 
 /// Checks a key and its value by themselves.
 ///
-/// # Errors
-/// They are beyond one of the bounds.
+/// A limit is exceeded.
 pub fn check(key: &str, value: &Value) -> Result<(), Refusal> {
     if key.is_empty() || key.chars().any(char::is_control) {
         return Err(Refusal::BadKey);
@@ -65,10 +63,9 @@ pub fn check(key: &str, value: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns what setting a key to a value would do, in words; null takes it away.
+/// Returns what setting a key to a value does, for the caller. A null value removes the key.
 ///
-/// # Errors
-/// It may not be done.
+/// A limit is exceeded.
 pub fn verdict(
     custom: &BTreeMap<String, Value>,
     key: &str,

@@ -1,10 +1,10 @@
-//! Whether the session has to be replaced by a fresh one.
+//! Decides whether the session has to be replaced by a new one.
 
 use super::context::{self, Level};
 use super::{Policy, RebootRules, degradation};
 use crate::{RebootReason, Spent, State};
 
-/// What the rules say about the session.
+/// The decision about a session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// The session continues.
@@ -34,13 +34,13 @@ pub fn verdict(policy: &Policy, state: &State) -> Verdict {
     judge(rules, state, reason)
 }
 
-/// Decides the same during an iteration: only a full context is worth cutting a turn for.
+/// Decides the same during an iteration. Only a full context ends a turn early.
 #[must_use]
 pub fn verdict_on_reading(policy: &Policy, state: &State) -> Verdict {
     judge(&policy.reboot, state, redline(policy, state))
 }
 
-/// Decides what becomes of a reason for a reboot.
+/// Decides whether a reason for a reboot leads to one.
 pub(crate) fn judge(rules: &RebootRules, state: &State, reason: Option<RebootReason>) -> Verdict {
     if !rules.enabled || rules.max_reboots == Some(0) {
         return Verdict::GoOn;
@@ -64,13 +64,13 @@ fn redline(policy: &Policy, state: &State) -> Option<RebootReason> {
     })
 }
 
-/// The agent knows better than its last reading, after which a tool may have said a lot.
+/// The agent refused a prompt. Its last reading may be outdated, because a tool printed a lot after it.
 fn refused(rules: &RebootRules, state: &State) -> Option<RebootReason> {
     let full = state.session.spent == Some(Spent::Full);
     (full && rules.manages_context()).then_some(RebootReason::Refused)
 }
 
-/// A stand-in for the redline while the agent tells nothing about its context; off where the redline is.
+/// Replaces the redline while the agent does not report its context. Off if the redline is off.
 fn tool_calls(rules: &RebootRules, state: &State) -> Option<RebootReason> {
     let count = state.session.tool_calls;
     let threshold = rules.tool_call_threshold;
