@@ -1,5 +1,4 @@
-//! What is remembered: facts in the past tense. The journal is a list of these, and the state a fold over them.
-//! `docs/journal-format.md` describes each for readers outside this project.
+//! Events: facts in the past tense. The journal is a list of events, and applying them gives the state.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +30,7 @@ pub enum LoopEvent {
         #[serde(rename = "life", default, skip_serializing_if = "Epoch::is_unknown")]
         epoch: Epoch,
     },
-    /// A runner took up the loop.
+    /// A runner started or resumed the loop.
     Started {
         /// The agent, the prompt and the settings of the run.
         launch: Launch,
@@ -43,27 +42,27 @@ pub enum LoopEvent {
         #[serde(default)]
         limits: Limits,
     },
-    /// A runner took up the loop with other settings than the one before; they hold from here on.
+    /// A runner resumed the loop with other settings than the run before.
     ConfigChanged {
         /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults differ.
         changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.
     PauseRequested,
-    /// The pause that was requested is no longer wanted.
+    /// The operator canceled the requested pause.
     PauseWithdrawn,
     /// The loop is paused.
     Paused {
-        /// The wait that goes on afterwards if it is not over by then.
+        /// The wait that continues after the pause; `None` without one.
         then: Option<Wait>,
     },
-    /// The loop goes on after a pause.
+    /// The operator ended the pause.
     Resumed,
     /// A stop was requested. The agent ends first.
     StopRequested {
         /// Why the loop has to stop.
         stop: Stop,
-        /// Whether nothing is to be waited for, not even a commit.
+        /// Whether the stop is urgent: the loop does not wait for a commit.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         urgent: bool,
     },
@@ -76,7 +75,7 @@ pub enum LoopEvent {
     SessionStarted {
         /// Number of the session.
         session: SessionNo,
-        /// The agent's own name for it, where it has one.
+        /// The agent's id of the conversation; `None` until it is known.
         agent_id: Option<String>,
     },
     /// A session ended.
@@ -114,7 +113,7 @@ pub enum LoopEvent {
         /// The agent's id of the conversation.
         agent_id: String,
     },
-    /// The agent wrote something, for the first time or after a while.
+    /// The agent printed output for the first time, or after a pause.
     OutputSeen,
     /// The agent reported the fill of its context.
     ContextMeasured {
@@ -123,7 +122,7 @@ pub enum LoopEvent {
         /// Whether the model was in the middle of the answer that the reading belongs to.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         answering: bool,
-        /// Where the session is replaced; said with the first reading, and when it changes.
+        /// Redline in tokens; recorded with the first reading and when it changes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         redline_tokens: Option<u64>,
     },
@@ -138,7 +137,7 @@ pub enum LoopEvent {
         id: String,
         /// Name of the tool.
         name: String,
-        /// What it was called with, in a few words.
+        /// Short description of the call, such as its command or path.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         summary: String,
     },
@@ -146,7 +145,7 @@ pub enum LoopEvent {
     ToolEnded {
         /// The agent's own id of the call.
         id: String,
-        /// What went wrong, where something did.
+        /// Error of the tool call; `None` if it succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -170,8 +169,7 @@ pub enum LoopEvent {
         /// In millionths of a dollar.
         conversation_microusd: u64,
     },
-    /// The agent worked while no iteration was under way, such as at a time that it had scheduled itself. Its changes and its cost are
-    /// the loop's.
+    /// The agent worked without a prompt, for example at a time that it had scheduled itself. Its changes and its cost count for the loop.
     WorkedOutside {
         /// The first tool that it called, with its input shortened; empty at the end of the turn.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -183,13 +181,13 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "is_zero")]
         tokens: u64,
     },
-    /// The agent took a conversation up again, which has used so much: attempts that were cut are counted now.
+    /// The agent resumed a conversation and reported its usage. Usage of attempts that were cut is counted now.
     #[serde(rename = "conversation_taken_up")]
     ConversationResumed(ConversationUse),
     /// The agent reported how much of a subscription's window is used.
     #[serde(rename = "quota_told")]
     QuotaReported(QuotaWindow),
-    /// The agent's final words match a pattern that ends the loop.
+    /// The agent's final text matches a pattern that ends the loop.
     StopPatternMatched {
         /// The pattern of `stop_on_patterns` that matches.
         pattern: String,
@@ -198,18 +196,18 @@ pub enum LoopEvent {
     Noted {
         /// Text of the note.
         text: String,
-        /// Whether the next prompt must contain it, also in a conversation that goes on.
+        /// Whether the next prompt contains the note.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         tell: bool,
         /// Whether the operator wrote it. False for notes of the agent, and for all notes of journals before this field.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         operator: bool,
     },
-    /// The iteration is to be ended before its time.
+    /// The early end of the iteration was requested.
     EndingRequested {
         /// Why the iteration is ended early.
         cause: Cause,
-        /// Until when a tool call in flight may go on.
+        /// Deadline of the running tool call, which may finish first.
         boundary_until: Timestamp,
     },
     /// A signal is sent to the agent to end it.
@@ -221,18 +219,18 @@ pub enum LoopEvent {
         /// When the next signal follows.
         until: Timestamp,
     },
-    /// The whole process, or the machine, was suspended; the timeouts under way are later by as much.
+    /// The machine was suspended. The timeouts are extended.
     #[serde(rename = "stood_still")]
     Suspended {
         /// Length of the suspension, in milliseconds.
         duration_ms: u64,
     },
-    /// What the agent left behind was ended.
+    /// Processes that the agent left running were ended.
     LeftoversEnded {
         /// Processes that the agent left running, and that were ended.
         leftovers: Vec<Leftover>,
     },
-    /// An iteration ended, and not by a failure.
+    /// An iteration ended without a failure.
     IterationCompleted {
         /// How the iteration ended.
         report: IterationReport,
@@ -254,38 +252,39 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
-    /// The model's service is limited: the iteration is repeated when it is not. Neither success nor failure.
+    /// The model's service refused an attempt. The iteration is repeated later, and it is neither a success nor a failure.
     IterationLimited(LimitedAttempt),
-    /// Nothing was heard of the agent for as long as a timeout allows: its processes are looked at before it is ended.
+    /// The agent was silent for the length of a timeout. Its processes are sampled before it is ended.
     #[serde(rename = "look_requested")]
     SilenceChecked {
         /// The timeout that ran out.
         timeout: Timeout,
-        /// Until when the look has to be answered.
+        /// Deadline of the sample.
         until: Timestamp,
     },
-    /// Its processes are at work, so the timeout begins anew.
+    /// The processes of the silent agent are busy, so the timeout starts again.
     #[serde(rename = "busy_seen")]
     AgentBusy {
-        /// What they were seen doing.
+        /// CPU time and bytes of the sample.
         activity: Activity,
     },
-    /// The agent closed its output, and lives on.
+    /// The agent closed its output, but its process still runs.
     StreamEnded,
-    /// An attempt was cut, by the death of a runner or of what the agent works in; its iteration is repeated at once.
+    /// An attempt was cut because its runner died, or the agent's server was lost. The iteration is repeated at once.
     AttemptCut {
         /// Number of the iteration.
         iteration: u32,
         /// Number of the attempt at the iteration, from 1.
         attempt: u32,
-        /// What cut it, where it was not the death of a runner.
+        /// Why the attempt was cut; `None` if its runner died.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Whether the agent's process is up and waits for the next prompt.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
-    /// The work tree before an iteration is saved as a commit that is not on a branch; said when it is another one than before.
+    /// A snapshot of the work tree before an iteration was taken, as a commit that is on no branch. Recorded if it differs from the last
+    /// snapshot.
     SnapshotTaken {
         /// The iteration that begins with this work tree.
         iteration: u32,
@@ -294,19 +293,19 @@ pub enum LoopEvent {
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
     },
-    /// The work tree is looked at, and what the loop changed is committed.
+    /// A survey of the work tree and a commit began.
     #[serde(rename = "keep_started")]
     AutocommitStarted(Autocommit),
-    /// That is to end at once.
+    /// The commit was canceled, and ends soon.
     #[serde(rename = "keep_called_off")]
     AutocommitCanceled {
-        /// When it is given up.
+        /// When the loop stops waiting for the commit.
         until: Timestamp,
         /// What follows it, besides the next iteration.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         then: Option<Wait>,
     },
-    /// What came of it, where something did.
+    /// The autocommit ended. Not recorded if nothing changed.
     #[serde(rename = "work_kept")]
     AutocommitFinished {
         /// At which point of the loop.
@@ -316,7 +315,7 @@ pub enum LoopEvent {
         /// Changed files, the commit, or the error.
         kept: AutocommitResult,
     },
-    /// The result is unknown; the next look takes in what this one missed.
+    /// The result of the autocommit is unknown. The next survey includes its changes.
     #[serde(rename = "keep_given_up")]
     AutocommitGivenUp {
         /// At which point of the loop.
@@ -330,7 +329,7 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A check began. The loop goes on after it.
+    /// A check began, and the loop waits for it.
     CheckStarted {
         /// The check, its deadline, and the wait after it.
         check: Check,
@@ -344,19 +343,19 @@ pub enum LoopEvent {
     GatesRan {
         /// The iteration after which they ran.
         iteration: u32,
-        /// How each went, in order.
+        /// Results of the gates, in order.
         results: Vec<GateResult>,
     },
-    /// What gates said of tests was read.
+    /// Test results in the output of gates were read.
     TestsRan(TestsReport),
-    /// An iteration is over, and it is known what came of it.
+    /// The progress of a finished iteration was measured.
     ProgressMeasured(Measured),
     /// A check was given up; its result is unknown.
     CheckGivenUp {
         /// Why the check was given up.
         reason: String,
     },
-    /// A claim of completion is not believed.
+    /// A claim of completion was refused.
     ClaimRefused(Refusal),
     /// A stop condition ended the loop.
     StopConditionTriggered {
@@ -366,11 +365,11 @@ pub enum LoopEvent {
         /// The measured value and the limit, in words.
         reason: String,
     },
-    /// A reboot is wanted and follows as soon as the agent is at a boundary, or as the rules allow it.
+    /// A reboot was requested. It follows at the next tool boundary, or when the rate limits allow it.
     RebootRequested {
         /// Why the session has to be replaced.
         reason: RebootReason,
-        /// The moment before which it may not happen: until then it is pending.
+        /// The rate limits do not allow the reboot before this time; `None` = it may happen now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<Timestamp>,
     },
@@ -385,39 +384,39 @@ pub enum LoopEvent {
         /// What follows it, besides the next iteration.
         then: Option<Wait>,
     },
-    /// The old session is asked for its hand-off.
+    /// The old session was asked for its hand-off.
     HandOffRequested {
-        /// Until when it may answer.
+        /// Deadline of the hand-off.
         until: Timestamp,
     },
     /// The old session wrote its hand-off.
     HandOffWritten {
-        /// What the next one has to know, in its words.
+        /// Text of the hand-off.
         text: String,
-        /// Whether this is only something that the session said while it is still asked: used where nothing better follows.
+        /// Whether this is only a part of the hand-off, used if the session does not finish it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         partial: bool,
     },
-    /// Hooks run, and are waited for.
+    /// Hooks started, and the loop waits for them.
     HooksStarted(HooksStart),
     /// Hooks have run.
     HooksRan(HooksEnd),
-    /// The agent's process is let go.
+    /// The agent's process was asked to end.
     ClosingStarted {
         /// When the next signal follows.
         until: Timestamp,
-        /// Why the reboot has failed, if it has: then the process is killed.
+        /// Why the reboot failed, so that the process is killed; `None` if it did not fail.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<String>,
     },
-    /// A fresh session is being opened.
+    /// A new session is being opened, or the old one again for its hand-off.
     SessionOpening {
         /// Number of the session.
         session: SessionNo,
         /// The number of the launch.
         generation: Generation,
     },
-    /// A fresh session has replaced the old one.
+    /// A new session replaced the old one.
     RebootCompleted {
         /// Why the session was replaced.
         reason: RebootReason,
@@ -430,7 +429,7 @@ pub enum LoopEvent {
         /// How long the reboot took, in milliseconds.
         duration_ms: u64,
     },
-    /// The fresh session could not be opened; the old one goes on.
+    /// The reboot failed. The old session continues.
     RebootFailed {
         /// Why a reboot was wanted.
         reason: RebootReason,
@@ -438,45 +437,45 @@ pub enum LoopEvent {
         iteration: u32,
         /// Why the reboot failed.
         error: String,
-        /// Whether a hook forbade it.
+        /// Whether a hook canceled the reboot.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         aborted: bool,
     },
-    /// The first reading of the fresh session shows what the reboot was worth.
+    /// The first reading of the new session shows whether the reboot helped.
     RebootVerified {
         /// The fill of its context, in percent, rounded down.
         percent: u8,
-        /// Why it was for nothing, if it was.
+        /// Why the reboot did not help; `None` if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         futile: Option<String>,
     },
-    /// A hook or the operator wrote something down for later.
+    /// A hook or the operator set a key of the custom data.
     CustomSet {
         /// The key that is set.
         key: String,
-        /// What; null takes it away.
+        /// The value; null removes the key.
         value: serde_json::Value,
     },
-    /// Something between the loop and its operator.
+    /// A question, an answer or a request of the operator.
     Operator(OperatorEvent),
-    /// Something went wrong that the loop survives.
+    /// A warning for the user. The loop continues.
     Warned {
-        /// What, to which object, and what to do.
+        /// Object, problem and remedy, in one sentence.
         warning: String,
     },
-    /// There was no room on the disk, and there is again: nothing was decided or done in between.
+    /// The disk was full, and has room again. Nothing was decided or done meanwhile.
     DiskWasFull {
         /// How long the disk was full, in milliseconds.
         duration_ms: u64,
     },
-    /// Something of the loop's own was destroyed under its runner, and is whole again.
+    /// A file of the loop was damaged while its runner ran, and is repaired.
     Repaired {
         /// The file that was repaired.
         what: Repair,
-        /// What was wrong with it, and what was done.
+        /// The damage, and how it was repaired.
         how: String,
     },
-    /// Something happened beside the loop.
+    /// A notification or an upload failed or succeeded, or a caller was refused.
     Incident(Incident),
     /// The loop ended with its work done or its limit reached.
     Completed {
@@ -494,7 +493,7 @@ pub enum LoopEvent {
         /// Totals of the loop.
         stats: LoopStats,
     },
-    /// The loop ended because it could not go on.
+    /// The loop ended with an error.
     Error {
         /// Why the loop cannot continue.
         outcome: Outcome,
@@ -504,7 +503,7 @@ pub enum LoopEvent {
 }
 
 impl LoopEvent {
-    /// Returns whether this is how a run ends.
+    /// Returns whether the event ends a run.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(
@@ -530,7 +529,7 @@ impl LoopEvent {
             )
     }
 
-    /// Returns what holds from here on, where that is other settings.
+    /// Returns the settings that apply from now on, if the event reloads them.
     pub(crate) fn reloaded(&self) -> Option<&Launch> {
         if let Self::Operator(OperatorEvent::Reloaded { launch, .. }) = self {
             Some(launch)

@@ -1,4 +1,4 @@
-//! How iterations and loops end, each with the reason a person reads.
+//! How iterations and loops end, with reasons for the user.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Exit, LoopState, Timestamp};
 
-/// How a loop ended. The final public state is derived from it, once.
+/// How a loop ended. It decides the final public state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The agent claimed completion and every gate passed.
+    /// Completion was claimed, and every gate passed.
     Done,
-    /// The loop ran as many iterations as it may.
+    /// The maximum number of iterations is reached.
     LimitReached {
         /// Maximum number of iterations.
         iterations: u32,
@@ -117,7 +117,7 @@ pub enum Stop {
         /// Which one, and what it said.
         reason: String,
     },
-    /// The loop itself, because it cannot go on.
+    /// The loop cannot continue.
     Unable {
         /// Why, and what to do next.
         reason: String,
@@ -136,7 +136,7 @@ impl From<Stop> for Outcome {
     }
 }
 
-/// What became of a finished iteration.
+/// How an iteration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IterationOutcome {
@@ -144,11 +144,11 @@ pub enum IterationOutcome {
     Succeeded,
     /// The agent failed. A backoff follows.
     Failed,
-    /// It was ended so that its session could be rebooted: neither success nor failure.
+    /// The iteration was ended for a reboot: neither success nor failure.
     HandedOver,
     /// The operator skipped the iteration.
     Skipped,
-    /// A stop or an immediate pause cut it.
+    /// A stop or an immediate pause ended the iteration.
     Interrupted,
 }
 
@@ -164,8 +164,7 @@ impl fmt::Display for IterationOutcome {
     }
 }
 
-/// A finished iteration that did not fail. Its changes, tests and progress are known later: see
-/// [`Measured`](crate::Measured).
+/// A finished iteration that did not fail. Its progress is measured later: see [`Measured`](crate::Measured).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IterationReport {
     /// Number of the iteration.
@@ -188,12 +187,12 @@ pub struct IterationReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Failure {
-    /// The agent's process ended badly.
+    /// The agent's process ended with an error.
     Exited {
         /// Exit code or signal of the process.
         exit: Exit,
     },
-    /// The agent, which reports what it does, ended without the final result of its turn.
+    /// The agent's process ended without the final result of its turn.
     NoResult {
         /// Exit code or signal of the process.
         exit: Exit,
@@ -204,7 +203,7 @@ pub enum Failure {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
-    /// The agent itself reported that its turn went wrong.
+    /// The agent reported that its turn failed.
     Reported {
         /// How its process ended after that, if it did.
         exit: Option<Exit>,
@@ -217,7 +216,7 @@ pub enum Failure {
     },
     /// The agent could not be started: its prompt, its program or its directory is missing.
     NotLaunched {
-        /// What is missing and where it was looked for.
+        /// The error, with the path that was tried.
         reason: String,
     },
     /// A timeout ended the iteration.
@@ -228,9 +227,9 @@ pub enum Failure {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_seen: Option<String>,
     },
-    /// The guard, which holds the agent's processes together, was lost.
+    /// The guard process of the agent was lost.
     GuardLost,
-    /// It was to be ended and outlived SIGKILL.
+    /// The agent survived SIGKILL.
     Unkillable {
         /// Its process id, if it was ever up.
         pid: Option<u32>,
@@ -277,24 +276,22 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What is wrong with a turn that failed, as far as it decides what comes next. A failure without one is transient: it
-/// is tried again after a backoff.
+/// What a failed turn means for the loop. Without a problem, the iteration is retried after a backoff.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Problem {
-    /// The model's service takes nothing more for a while: a usage limit, or too much to do. Waiting helps.
+    /// The model's service refuses requests for a while: a usage limit, or it is overloaded. Waiting helps.
     Limited {
         /// When the limit ends; `None` if the service did not say.
         until: Option<Timestamp>,
     },
     /// The model's service cannot be reached or answers with HTTP 5xx: a network outage, or one of the service. Waiting helps.
     Unreachable,
-    /// This conversation cannot go on, another one can.
+    /// This conversation is broken. A new one works.
     Poisoned,
-    /// What the agent works in went away under it and comes back, or the conversation did: the same iteration again, at
-    /// once, and no failure.
+    /// The agent's server or conversation was lost, and comes back. The iteration is repeated at once, and does not count as failed.
     Cut,
-    /// Nothing that a loop can do helps.
+    /// The loop cannot solve the problem. A person has to act.
     Permanent {
         /// What a person has to do.
         advice: String,
@@ -340,7 +337,7 @@ pub enum Timeout {
     Tool,
     /// The agent closed its output and still runs, so that no more events can arrive.
     StreamGone,
-    /// `result_grace`: the agent lingers after its final result, which counts all the same.
+    /// `result_grace`: the agent's process did not end after its final result. The result counts.
     ResultGrace,
 }
 
@@ -358,11 +355,11 @@ impl fmt::Display for Timeout {
     }
 }
 
-/// Why a conversation cannot go on, in the agent's own judgement.
+/// Why a conversation cannot continue, as the agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spent {
-    /// Nothing more goes into its context.
+    /// The context is full.
     Full,
     /// The agent no longer knows the conversation.
     Lost,

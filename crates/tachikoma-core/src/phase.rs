@@ -51,7 +51,7 @@ pub enum Phase {
     },
     /// The loop is paused until the operator resumes or stops it.
     Paused {
-        /// The wait that was under way, and goes on afterwards if it is not over by then.
+        /// The wait that continues after the pause, if it is not over by then.
         then: Option<Wait>,
     },
     /// The loop has ended. A runner can start it again unless its work is done.
@@ -91,13 +91,13 @@ pub struct Hooking {
     pub point: HookPoint,
     /// Deadline of the hooks.
     pub until: Timestamp,
-    /// What follows them, besides the next iteration.
+    /// The wait that is due after the hooks; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
-    /// How the loop ends with them, if it does.
+    /// How the loop ends after the hooks; `None` = it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// The phase that a runner found, and takes up when they have run.
+    /// The phase that an earlier runner left. It continues after the hooks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<Box<Phase>>,
 }
@@ -113,31 +113,31 @@ pub struct Work {
     pub pid: Option<u32>,
     /// When the agent's process was up; `None` before.
     pub launched: Option<Timestamp>,
-    /// Whether that process was up before, and only got another prompt.
+    /// Whether the process was running before, and only got another prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reused: bool,
-    /// When the agent was last known to do something.
+    /// Time of the agent's last activity.
     pub active: Timestamp,
     /// Whether the agent has printed anything in this attempt.
     pub spoke: bool,
-    /// Whether the model is in the middle of an answer.
+    /// Whether the model is answering now.
     #[serde(default)]
     pub answering: bool,
-    /// Until when a look at its processes has to be answered, if one is under way.
+    /// Deadline of the sample of the agent's processes; `None` if none is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "look")]
     pub silence_check_until: Option<Timestamp>,
-    /// When its processes were last seen at work since it was last heard of.
+    /// The last sample that found the silent agent busy; `None` after output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
-    /// When its output ended while it lived on.
+    /// When the agent closed its output while its process still ran; `None` if it did not.
     #[serde(default)]
     pub stream_ended: Option<Timestamp>,
-    /// Tool calls in flight, by the agent's own id.
+    /// Running tool calls, by the agent's id.
     pub tools: BTreeMap<String, Tool>,
-    /// Whether and how the agent reported the final result of its turn.
+    /// The final result of the turn; `None` until it is reported.
     pub result: Option<TurnResult>,
-    /// Whether it is to be ended before its time.
+    /// The requested early end of the iteration; `None` without a request.
     pub ending: Option<Ending>,
     /// The last signal that was sent to end it; `None` before the first.
     #[serde(rename = "ladder")]
@@ -149,35 +149,35 @@ pub struct Work {
 pub struct TurnResult {
     /// When the agent reported the result.
     pub time: Timestamp,
-    /// Whether the agent calls it a success.
+    /// Whether the agent reports success.
     pub success: bool,
     /// Whether its final text claims that the whole work is complete.
     #[serde(default)]
     pub claimed: bool,
-    /// What the agent says went wrong.
+    /// Error message of the agent; `None` after a success.
     #[serde(default)]
     pub reason: Option<String>,
     /// What that means for the loop.
     #[serde(default)]
     pub problem: Option<Problem>,
-    /// Whether it came after the agent was interrupted.
+    /// Whether the result came after the agent was interrupted.
     #[serde(default)]
     pub after_interrupt: bool,
 }
 
-/// A tool call in flight.
+/// A running tool call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tool {
     /// Name of the tool.
     pub name: String,
-    /// What it was called with, in a few words.
+    /// Short description of the call, such as its command or path.
     #[serde(default)]
     pub summary: String,
     /// When the call began.
     pub since: Timestamp,
 }
 
-/// The wish to end an iteration before its time.
+/// The requested early end of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
     /// Why the iteration is ended early.
@@ -186,7 +186,7 @@ pub struct Ending {
     pub boundary_until: Timestamp,
 }
 
-/// Why an iteration is ended before its time. Ordered: a worse cause overrides.
+/// Why an iteration is ended early. A worse cause overrides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Cause {
@@ -204,7 +204,7 @@ pub enum Cause {
 }
 
 impl Work {
-    /// Moves every moment from which a timeout counts.
+    /// Extends all timeouts of the attempt by a duration.
     pub(crate) fn postpone(&mut self, duration: Duration) {
         let moments = [&mut self.started, &mut self.active]
             .into_iter()
@@ -241,7 +241,7 @@ impl Work {
         self.busy = None;
     }
 
-    /// Notes that its processes are at work.
+    /// Records a sample that found the processes busy.
     pub(crate) fn seen(&mut self, activity: Activity, time: Timestamp) {
         self.silence_check_until = None;
         self.busy = Some(Busy { time, activity });
@@ -294,11 +294,11 @@ pub struct Reboot {
     pub stage: RebootStage,
 }
 
-/// How far a reboot is. At most one process of an agent is alive in any of them.
+/// Stage of a reboot. At most one process of the agent lives in any of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RebootStage {
-    /// Nothing is under way yet.
+    /// The next step has not begun.
     #[default]
     Begun,
     /// The old session is asked for its hand-off.
@@ -323,7 +323,7 @@ pub enum RebootStage {
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
-    /// A process is on its way out: that of the old session, or one that was to be the new session and is not.
+    /// A process is being ended: that of the old session, or one of a new session that failed to open.
     Closing {
         /// The last signal that was sent to end it; `None` before the first.
         #[serde(rename = "ladder")]
@@ -331,7 +331,7 @@ pub enum RebootStage {
         /// Why the reboot has failed, if it has.
         failed: Option<String>,
     },
-    /// The fresh session is being opened, or the old one again, so that it can be asked for its hand-off.
+    /// The new session is being opened, or the old one again for its hand-off.
     Opening {
         /// The launch that events must belong to.
         generation: Generation,

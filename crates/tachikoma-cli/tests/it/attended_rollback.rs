@@ -108,7 +108,7 @@ fn the_next_turn_waits_for_a_rollback() {
     );
     obey(&tool, &["resume"]);
     let skipped = tool.run(["skip"]);
-    assert!(skipped.stderr.contains("is being brought back"));
+    assert!(skipped.stderr.contains("is being rolled back"));
     obey(&tool, &["pause"]);
     assert_eq!(status(&tool)["iteration"], 1);
     go(&scratch);

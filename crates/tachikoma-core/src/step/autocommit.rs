@@ -10,12 +10,10 @@ use crate::{
     Exit, Leftover, LoopChanges, LoopEvent, Outcome, Stop, StopSignal, Timestamp, Urgency, Wait,
 };
 
-/// For a survey of the work tree, and for a commit to end after its own timeout: a large tree on a slow disk takes
-/// seconds.
+/// Timeout of a survey of the work tree, and extra time for a commit to end after its own timeout.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For a survey during an urgent stop. The changes of the agent must still be distinguished from what a
-/// person does next, and that takes milliseconds as a rule.
+/// Timeout of a survey during an urgent stop. The survey separates the agent's changes from later ones of the user.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
@@ -43,7 +41,7 @@ impl Stepper<'_> {
         HELD
     }
 
-    /// Ends the loop, after a commit of what is left to be committed. An agent that is up ends first, and may change files until it has.
+    /// Commits the remaining changes, then ends the loop. A running agent ends first, because it may still change files.
     pub(super) fn finish(&mut self, outcome: Outcome) {
         let failed = matches!(outcome, Outcome::Error { .. });
         let rules = self.policy.autocommit;
@@ -183,7 +181,7 @@ impl Stepper<'_> {
 
     /// An autocommit ended.
     pub(super) fn kept(&mut self, number: u64, kept: Result<AutocommitResult, String>) {
-        // The one place where an answer is dropped that is no longer awaited.
+        // An answer that is no longer awaited is dropped here.
         let awaited = self
             .state
             .autocommit()
@@ -229,7 +227,7 @@ impl Stepper<'_> {
     fn after_autocommit(&mut self, autocommit: Autocommit) {
         match (autocommit.purpose, autocommit.outcome) {
             (AutocommitPurpose::Checkpoint, _) => match self.state.stop.clone() {
-                // Asked for meanwhile: nothing else of the reboot is worth its while.
+                // A stop was requested during the commit, so the reboot is not continued.
                 Some(stop) => self.close(stop.into()),
                 None => self.advance_reboot(RebootStep::OpenNew),
             },

@@ -23,11 +23,11 @@ const HOOKS_SKIPPED: &str = "the operator skipped the hooks";
 enum Doing {
     /// The loop was not started, or has ended.
     Nothing,
-    /// It is paused. `then` is the wait that goes on afterwards.
+    /// The loop is paused. `then` is the wait that continues after the pause.
     Paused { then: Option<Wait> },
-    /// It waits. `then` is the wait that is due if something else comes first.
+    /// The loop waits. `then` is the wait that is due if something else comes first.
     Waiting { then: Option<Wait> },
-    /// It is in the middle of a task.
+    /// The loop is in the middle of a task.
     Busy(Task),
 }
 
@@ -92,7 +92,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Ends a loop that has no iteration under way.
+    /// Stops a loop while the agent does not work on an iteration.
     pub(super) fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
         if self.state.hooking().is_some() {
             return self.stop_hooking(stop, urgency);
@@ -103,7 +103,7 @@ impl Stepper<'_> {
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.autocommit().cloned() {
             Some(autocommit) => self.stop_during_autocommit(autocommit, stop, urgency),
-            // Changes that are being made at this moment are not committed.
+            // The agent may be changing files now, so nothing is committed.
             None if urgency == Urgency::Kill => self.end(stop.into()),
             None if agent_may_work || urgency >= Urgency::Now => self.close_soon(stop, urgency),
             None => self.finish(stop.into()),
@@ -257,7 +257,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Returns whether the loop is on its way to its end.
+    /// Returns whether the loop is about to end.
     pub(super) fn is_ending(&self) -> bool {
         self.state.pending_end().is_some()
     }

@@ -44,7 +44,7 @@ impl Stepper<'_> {
         self.policy.reboot.confirm.is_some() && *reason != RebootReason::Manual
     }
 
-    /// Returns whether the operator has said no to the reboot that is wanted, and not long ago.
+    /// Returns whether the operator answered `no` to the pending reboot within the last iterations.
     pub(super) fn reboot_is_put_off(&self) -> bool {
         let next = self.state.next_iteration();
         let put_off = self.state.operator.put_off.is_some_and(|last| next <= last);
@@ -62,7 +62,7 @@ impl Stepper<'_> {
         self.must_ask() && self.state.operator.behind && self.state.stop.is_none()
     }
 
-    /// Asks after an iteration with which the loop ends: there is nothing to go on with but the end.
+    /// Asks about the last iteration before the loop ends.
     pub(super) fn ask_about_the_end(&mut self, outcome: &Outcome, then: Option<Wait>) {
         let kind = QuestionKind::AfterIteration;
         let iteration = self.state.iteration;
@@ -77,7 +77,7 @@ impl Stepper<'_> {
         self.ask_question(kind, iteration, timeout, choices, about, then);
     }
 
-    /// Returns the choice to bring an iteration back, where that can be done.
+    /// Returns the choice to roll an iteration back, if that is possible.
     fn rollback_of(&self, kind: QuestionKind, iteration: u32) -> Option<Choice> {
         let known = self.state.kept.snapshot.is_some();
         let done = self.state.operator.rolled_back == Some(iteration);
@@ -115,7 +115,7 @@ impl Stepper<'_> {
         HELD
     }
 
-    /// Asks whether the session is to be replaced. With no room for another prompt there is nothing to go on with.
+    /// Asks whether to reboot. If the context is full, `no` is not offered.
     pub(super) fn ask_to_reboot(&mut self, wanted: &RebootReason, then: Option<Wait>) {
         let reason = self.reason_as_it_is_now(wanted);
         let mut choices = vec![Choice::Yes];
@@ -209,7 +209,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// An operator who writes an answer is there: the question has no deadline meanwhile, and its whole time again afterwards.
+    /// While the operator writes an answer, the question has no deadline. Afterwards its timeout starts again.
     fn hold(&mut self, id: u32, writing: bool) -> Answer {
         let open = self.state.question().cloned();
         let Some(question) = open.filter(|question| question.id == id) else {
@@ -264,7 +264,7 @@ impl Stepper<'_> {
         Answer::Accepted { note }
     }
 
-    /// Does what was answered.
+    /// Carries out an answer.
     pub(super) fn choose(
         &mut self,
         question: &Question,
@@ -318,11 +318,11 @@ impl Stepper<'_> {
             });
             self.forgo_check("the work tree was rolled back since");
         }
-        // A claim of what was brought back is refused.
+        // A claim about the changes that were rolled back is refused.
         self.advance(Stage::Check, awaited.then);
     }
 
-    /// The loop ends over a work tree that is being brought back: that is said.
+    /// Records that the end of the loop interrupted a rollback.
     pub(super) fn give_up_rollback(&mut self) {
         if let Some(rolling) = self.state.operator.rolling_back {
             self.record_operator(OperatorEvent::RolledBack {
@@ -332,7 +332,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Wakes from a wait for the operator.
+    /// The deadline of a question or a rollback has passed.
     pub(super) fn operator_overdue(&mut self) {
         if let Some(question) = self.state.question().cloned() {
             return self.question_overdue(&question);

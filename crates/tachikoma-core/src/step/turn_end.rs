@@ -1,4 +1,4 @@
-//! What becomes of an iteration when its turn, or its process, is over.
+//! The end of a turn or of the agent's process: success, failure, limit, or early end.
 
 use super::Stepper;
 use crate::policy::budget::{self, Spending};
@@ -31,7 +31,7 @@ impl Stepper<'_> {
         self.judge(work, Some(exit), claimed, failure);
     }
 
-    /// A turn that ended by itself is judged by how it did; one that we ended, by why we did.
+    /// Decides how the iteration ended. If the loop ended the turn, its reason decides.
     fn judge(&mut self, work: &Work, exit: Option<Exit>, claimed: bool, failure: Option<Failure>) {
         let by_itself = work
             .result
@@ -40,12 +40,12 @@ impl Stepper<'_> {
         let ours = work
             .ending
             .filter(|_| work.escalation.is_some() && !by_itself);
-        // What was done so far is good, and a fresh session goes on with it.
+        // The agent's context is full. A new session continues the iteration.
         let refused = self.state.session.spent == Some(Spent::Full);
         if refused && ours.is_none() && self.policy.reboot.manages_context() {
             return self.iteration_completed(work, IterationOutcome::HandedOver, exit, false);
         }
-        // An agent that minds the budget itself ends its turn as we would have.
+        // The agent enforces the budget itself, and ended its turn.
         if ours.is_none() && self.failed_for_budget(failure.as_ref()) {
             return self.iteration_completed(work, IterationOutcome::Interrupted, exit, false);
         }
@@ -75,7 +75,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Returns whether a turn failed by its own report with a budget used up.
+    /// Returns whether the agent reported a failure and a budget is used up.
     fn failed_for_budget(&self, failure: Option<&Failure>) -> bool {
         let reported = matches!(failure, Some(Failure::Reported { problem: None, .. }));
         let spending = Spending::of(self.state, self.now);
@@ -83,7 +83,7 @@ impl Stepper<'_> {
     }
 }
 
-/// Says what an agent was last seen doing, if it was seen at all.
+/// Describes the last activity of the agent; `None` if there was none.
 fn last_seen(work: &Work, now: Timestamp) -> Option<String> {
     let busy = work.busy.map(|busy| {
         let ago = now.since(busy.time).as_secs();

@@ -258,7 +258,7 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     play.not_committed(1, ": called off");
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 pause: PauseRequested, AutocommitCanceled(within 5s) ! call off ! ok: pauses when the work is kept
+    0.0 pause: PauseRequested, AutocommitCanceled(within 5s) ! call off ! ok: pauses after the commit
     0.0 kept: AutocommitFinished(1 changed, 1 left: called off), ProgressMeasured(1: 1), Paused(delay 5s)
     ");
     let mut play = up();

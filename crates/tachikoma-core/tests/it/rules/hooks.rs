@@ -119,7 +119,7 @@ fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
     // The operator does not wait for it.
     let mut operator = begin();
     operator.hush().stop(Urgency::Graceful);
-    insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
+    insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_pause_follows_the_hooks_and_a_skip_goes_on_without_them() {
     ");
     play.resume().sleep().launched().exited(0).hush();
     play.skip();
-    insta::assert_snapshot!(play.log(), @"5.0 skip: HooksRan(iteration_end, the operator called them off), WaitStarted(delay 5s) ! ok: goes on without the hooks");
+    insta::assert_snapshot!(play.log(), @"5.0 skip: HooksRan(iteration_end, the operator skipped the hooks), WaitStarted(delay 5s) ! ok: skips the hooks");
 }
 
 #[test]
