@@ -15,6 +15,6 @@ fuzz_target!(|bytes: &[u8]| {
                 assert!(reading.context().percent().is_finite());
             }
         }
-        assert!(decoder.cost_usd().is_finite());
+        assert!(decoder.standing().cost_usd.is_finite());
     }
 });

@@ -8,15 +8,15 @@ pub const UNKNOWN_WINDOW_TOKENS: u64 = 200_000;
 /// An event in the output of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AgentEvent {
-    /// Text for the reader.
+    /// Text of the agent for the user.
     Said(String),
-    /// The fill of its context.
+    /// The agent reported the fill of its context.
     Measured(Reading),
     /// A tool call began.
     ToolStarted {
         /// The agent's own id of the call.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
         /// The purpose of the call in one bounded line: a command, a path. Empty if it is unknown.
         about: String,
@@ -25,7 +25,7 @@ pub enum AgentEvent {
     ToolEnded {
         /// The agent's own id of the call.
         id: String,
-        /// Whether it failed.
+        /// Whether the tool call failed.
         failed: bool,
         /// The end of its output, bounded.
         tail: String,
@@ -41,7 +41,7 @@ pub enum AgentEvent {
     },
     /// The agent reported the context window of a model.
     WindowKnown {
-        /// The model.
+        /// Name of the model.
         model: String,
         /// Tokens that fit into it.
         window: u64,
@@ -50,7 +50,7 @@ pub enum AgentEvent {
     Compacted {
         /// Whether the agent did so on its own.
         automatic: bool,
-        /// Tokens before.
+        /// Tokens in the context before the compaction.
         tokens_before: u64,
     },
     /// A tool call that writes a file succeeded.
@@ -67,16 +67,16 @@ pub enum AgentEvent {
     Cost(Option<f64>),
     /// A conversation was resumed, with its usage so far.
     TakenUp {
-        /// In dollars.
+        /// Cost of the conversation so far, in dollars.
         usd: f64,
-        /// Tokens, with cached ones.
+        /// Tokens of the conversation so far, with cached ones.
         tokens: u64,
     },
     /// The agent waits for its server; the reason.
     AwaitingServer(String),
     /// A tool call was not permitted.
     PermissionDenied {
-        /// The tool.
+        /// Name of the tool.
         tool: String,
         /// The agent's own id of the call; empty if it is not reported.
         id: String,
@@ -94,7 +94,7 @@ pub enum AgentEvent {
     RequestFailed {
         /// The agent's name for the kind of failure.
         error: String,
-        /// Its message.
+        /// Error message of the agent.
         text: String,
     },
     /// The answer to our request.
@@ -160,13 +160,13 @@ pub struct SessionInfo {
 }
 
 /// How a turn ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TurnResult {
     /// Whether it succeeded: the same as `outcome` being [`TurnOutcome::Ok`].
     pub success: bool,
     /// Its final text, or its error message.
     pub text: String,
-    /// The kind of end.
+    /// Whether the turn succeeded, or the kind of failure.
     pub outcome: TurnOutcome,
     /// Why it failed, if it did.
     pub failure: Option<FailureClass>,
@@ -206,25 +206,22 @@ impl TurnResult {
             success,
             text,
             outcome,
-            failure: None,
-            limit_resets_at: None,
-            terminal_reason: None,
-            api_error: None,
-            api_error_status: None,
-            num_turns: None,
-            cost_usd: 0.0,
-            session_cost_usd: 0.0,
-            tokens: 0,
-            permission_denials: 0,
-            queued: 0,
+            ..Self::default()
         }
     }
 }
 
+/// Removes rounding errors of sums of dollars.
+pub(crate) fn rounded(usd: f64) -> f64 {
+    let rounded = (usd * 1e9).round() / 1e9;
+    if rounded.is_finite() { rounded } else { 0.0 }
+}
+
 /// The kind of end of a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TurnOutcome {
-    /// It succeeded.
+    /// The turn succeeded.
+    #[default]
     Ok,
     /// The model's service or the agent returned an error.
     ApiError,
@@ -265,9 +262,9 @@ pub enum FailureClass {
     Overloaded,
     /// The service fails or is unreachable: wait.
     Unreachable,
-    /// Log in, or correct the key.
+    /// Authentication failed: the user has to log in, or correct the key.
     Authentication,
-    /// Pay.
+    /// Billing failed: the user has to pay.
     Billing,
     /// The model does not exist, or not for this user.
     Model,
@@ -281,7 +278,7 @@ pub enum FailureClass {
     Interrupted,
     /// A limit that was set for the agent.
     OwnLimit,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
@@ -309,15 +306,15 @@ impl FailureClass {
 /// A change of the agent's to-do list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanChange {
-    /// The whole list.
+    /// The agent replaced the whole list.
     All(Vec<PlanItem>),
-    /// An item was added.
+    /// The agent added an item.
     Added(PlanItem),
     /// The status of an item changed.
     Updated {
         /// The agent's id of the item.
         id: String,
-        /// The new status.
+        /// New status of the item.
         status: String,
     },
 }
@@ -336,7 +333,7 @@ pub struct PlanItem {
 pub struct Retry {
     /// The number of the failed attempt, from 1.
     pub attempt: u64,
-    /// The limit of attempts.
+    /// Maximum number of attempts.
     pub attempts_max: u64,
     /// The delay before the next attempt in milliseconds.
     pub delay_ms: u64,
@@ -353,7 +350,7 @@ pub struct Allowance {
     pub status: AllowanceStatus,
     /// The kind of limit, as the service names it.
     pub kind: String,
-    /// When it is reset.
+    /// When the usage limit is reset; `None` if it is not reported.
     pub resets_at: Option<Timestamp>,
     /// The used part, 0 to 1; finite.
     pub utilization: Option<f64>,
@@ -368,18 +365,18 @@ pub struct Window {
     pub name: String,
     /// The used part, in percent; finite, not negative.
     pub percent: f64,
-    /// When it is reset.
+    /// When the window is reset; `None` if it is not reported.
     pub resets_at: Option<Timestamp>,
 }
 
 /// Whether requests are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowanceStatus {
-    /// Yes.
+    /// Requests are accepted.
     Allowed,
-    /// Yes, but the limit is near.
+    /// Requests are accepted, but the limit is near.
     Warning,
-    /// No.
+    /// Requests are rejected.
     Rejected,
     /// The status is not known.
     Unknown,

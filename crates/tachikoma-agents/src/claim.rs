@@ -7,11 +7,11 @@ use tachikoma_core::markdown::Fences;
 /// What a final text says about completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Nothing.
+    /// The text has no claim of completion.
     Absent,
     /// A line consists of the promise, perhaps with decoration, but does not count as a claim.
     NotMeant(Doubt),
-    /// The whole work is complete.
+    /// The text claims that the whole work is complete.
     Made,
 }
 

@@ -18,7 +18,7 @@ pub struct CommandAgent {
 /// How a program gets its prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptVia {
-    /// On standard input.
+    /// The prompt is written to standard input.
     Stdin,
     /// As the last argument; standard input is empty.
     Argument,

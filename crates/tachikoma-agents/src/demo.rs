@@ -17,7 +17,7 @@ pub struct DemoAgent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum DemoLine {
-    /// Text for the reader.
+    /// Text of the agent for the user.
     Text {
         /// The text.
         text: String,
@@ -31,21 +31,21 @@ pub enum DemoLine {
     },
     /// A tool call begins.
     ToolStarted {
-        /// Its id.
+        /// Id of the tool call.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
     },
     /// A tool call ends.
     ToolEnded {
-        /// Its id.
+        /// Id of the tool call.
         id: String,
     },
     /// The turn's final result.
     Result {
-        /// Whether it succeeded.
+        /// Whether the turn succeeded.
         success: bool,
-        /// Its final text.
+        /// Final text of the turn.
         text: String,
     },
 }

@@ -29,7 +29,7 @@ use tachikoma_core::{Problem, Timestamp};
 /// An agent, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Agent {
-    /// Any program.
+    /// A program that the user configured.
     Command(CommandAgent),
     /// The scripted agent of `tachikoma demo`.
     Demo(DemoAgent),
@@ -88,13 +88,13 @@ pub type ZoneOffset = fn(Option<&str>) -> Option<i32>;
 pub struct LaunchPlan {
     /// The program, looked up in `PATH` unless it contains a slash.
     pub program: OsString,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<OsString>,
     /// Variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
     /// Variables that it does not inherit.
     pub env_remove: Vec<OsString>,
-    /// Its standard input.
+    /// Standard input of the program.
     pub input: Input,
 }
 
@@ -241,14 +241,14 @@ impl Agent {
 pub enum Message<'a> {
     /// A prompt: the next turn.
     Prompt {
-        /// The whole prompt.
+        /// Text of the whole prompt.
         text: &'a str,
         /// The iteration that it begins, for recognition after a crash; `None` if it begins none.
         iteration: Option<u32>,
     },
     /// A message during a turn.
     Aside(&'a str),
-    /// Interrupts the turn.
+    /// Interrupts the turn of the agent.
     Interrupt,
     /// Asks whether the agent responds: the answer is [`ARE_YOU_THERE`].
     AreYouThere,

@@ -37,13 +37,13 @@ pub struct Standing {
     pub unknown_lines: u64,
     /// How many messages were measured.
     pub readings: u64,
-    /// The latest reading.
+    /// The latest reading of the context; `None` before the first.
     pub reading: Option<Reading>,
-    /// The conversation.
+    /// The agent's conversation.
     pub session: SessionInfo,
     /// The window of the model that answers.
     pub window: Option<u64>,
-    /// The cost in dollars.
+    /// Cost of this process in dollars.
     pub cost_usd: f64,
 }
 
@@ -64,17 +64,17 @@ pub struct Counts {
     pub lines: u64,
     /// Lines that were longer than the limit.
     pub cut_lines: u64,
-    /// Results.
+    /// Number of turns that ended with a result.
     pub turns: u64,
     /// Tool calls of the main thread.
     pub tool_calls: u64,
-    /// Those that failed.
+    /// Number of tool calls that failed.
     pub tool_failures: u64,
     /// Tool calls that were not permitted.
     pub permission_denials: u64,
-    /// Requests that were retried.
+    /// Number of requests that were retried.
     pub retries: u64,
-    /// Compactions of the context.
+    /// Number of compactions of the context.
     pub compactions: u64,
     /// Background tasks at the end.
     pub background_tasks: usize,
@@ -105,9 +105,9 @@ pub struct Report {
     pub model: Option<String>,
     /// The agent's id of the conversation.
     pub session_id: Option<String>,
-    /// The agent's version.
+    /// Version of the agent.
     pub version: Option<String>,
-    /// The permission mode.
+    /// Permission mode of the agent.
     pub permission_mode: Option<String>,
     /// The cost of this process in dollars.
     pub cost_usd: f64,
@@ -166,22 +166,7 @@ impl Summing {
             AgentEvent::FileTouched(path) => self.touched(path),
             AgentEvent::Retrying(_) => self.counts.retries += 1,
             AgentEvent::BackgroundTasks(count) => self.counts.background_tasks = count,
-            AgentEvent::SessionKnown(_)
-            | AgentEvent::SessionReset { .. }
-            | AgentEvent::WindowKnown { .. }
-            | AgentEvent::PlanChanged(_)
-            | AgentEvent::Allowance(_)
-            | AgentEvent::CallEnded(_)
-            | AgentEvent::Ping
-            | AgentEvent::Cost(_)
-            | AgentEvent::TakenUp { .. }
-            | AgentEvent::AwaitingServer(_)
-            | AgentEvent::PermissionDenied { .. }
-            | AgentEvent::ModelFellBack { .. }
-            | AgentEvent::RequestFailed { .. }
-            | AgentEvent::ControlAnswered { .. }
-            | AgentEvent::ControlAsked { .. }
-            | AgentEvent::NotUnderstood(_) => {}
+            _ => {}
         }
     }
 

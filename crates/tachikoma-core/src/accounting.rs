@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::phase::Phase;
-use crate::stats::LoopStats;
-use crate::time::Timestamp;
+use crate::time::millis;
+use crate::{LoopStats, Phase, Timestamp};
 
 /// Windows of a subscription that are remembered; services have two or three.
 const WINDOWS_MAX: usize = 8;
@@ -61,7 +60,7 @@ pub struct QuotaWindow {
     pub window: String,
     /// The used part, in percent.
     pub percent: f64,
-    /// When it begins anew.
+    /// When the window is reset; `None` if the service does not say.
     pub resets_at: Option<Timestamp>,
 }
 
@@ -97,8 +96,7 @@ impl Accounting {
 
     /// Time passed in a phase.
     pub(crate) fn count(&mut self, phase: &Phase, time: Timestamp) {
-        let ran = self.ran_at(phase, time).as_millis();
-        self.ran_ms = u64::try_from(ran).unwrap_or(u64::MAX);
+        self.ran_ms = millis(self.ran_at(phase, time));
         self.counted_to = Some(time);
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What all processes of an agent did together between two looks at them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// How long was looked.
+    /// Length of the sample, in milliseconds.
     pub over_ms: u64,
     /// CPU time that they used.
     pub cpu_ms: u64,
@@ -20,9 +20,9 @@ pub struct Activity {
 /// An agent that was seen busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Busy {
-    /// When.
+    /// Time of the sample.
     pub time: crate::Timestamp,
-    /// What was seen.
+    /// What the processes did during the sample.
     pub activity: Activity,
 }
 

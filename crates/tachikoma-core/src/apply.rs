@@ -15,20 +15,14 @@ use std::time::Duration;
 
 use self::reboot::with_reboot;
 use self::work::with_work;
-use crate::completion::{AttemptEnd, Claim, only_talks_to_the_loop};
-use crate::denials::{DENIALS_MAX, Denial};
-use crate::event::LoopEvent;
-use crate::hooking::PendingHooks;
-use crate::launch::Resumption;
-use crate::outcome::IterationOutcome;
-use crate::phase::{Ending, Phase, Reboot, RebootStage, Tool, TurnResult};
-use crate::reboots::{RebootEntry, RebootResult};
-use crate::record::Record;
-use crate::session::{HandOff, PastSession, Session};
-use crate::state::State;
-use crate::stop_signal::{Escalation, StopSignal};
-use crate::time::Timestamp;
-use crate::turn_report::{LimitedAttempt, TurnReport};
+use crate::completion::only_talks_to_the_loop;
+use crate::time::millis;
+use crate::{
+    AttemptEnd, Claim, DENIALS_MAX, Denial, Ending, Escalation, HandOff, IterationOutcome,
+    LimitedAttempt, LoopEvent, PastSession, PendingHooks, Phase, Reboot, RebootEntry, RebootResult,
+    RebootStage, Record, Resumption, Session, Snapshot, State, StopSignal, Timestamp, Tool,
+    TurnEnd, TurnResult,
+};
 
 /// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
 const HISTORY_MAX: usize = 100;
@@ -247,7 +241,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 state.session.files.push(path.clone());
             }
         }
-        LoopEvent::TurnResulted(TurnReport {
+        LoopEvent::TurnResulted(TurnEnd {
             success,
             reason,
             problem,
@@ -256,6 +250,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             cost_microusd,
             tokens,
             spent,
+            ..
         }) => {
             state.session.spent = *spent;
             reboot::hand_off_resulted(state, *success, problem.as_ref(), time);
@@ -401,7 +396,16 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             iteration,
             commit,
             uncommitted,
-        } => autocommit::snapshot_taken(state, *iteration, commit, *uncommitted),
+        } => {
+            state.kept.uncommitted = *uncommitted;
+            let known = state.kept.snapshot.as_ref();
+            if known.is_none_or(|known| known.commit != *commit) {
+                state.kept.snapshot = Some(Snapshot {
+                    iteration: *iteration,
+                    commit: commit.clone(),
+                });
+            }
+        }
         LoopEvent::AutocommitStarted(autocommit) => {
             autocommit::autocommit_started(state, autocommit.clone());
         }
@@ -422,7 +426,14 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 reason: reason.clone(),
             },
         ),
-        LoopEvent::CheckStarted { check } => completion::check_started(state, check),
+        LoopEvent::CheckStarted { check } => {
+            state.completion.number += 1;
+            state.completion.given_up = None;
+            state.kept.checked = true;
+            state.phase = Phase::Checking {
+                check: check.clone(),
+            };
+        }
         LoopEvent::ConditionsAnswered { answers } => {
             completion::conditions_answered(state, answers);
         }
@@ -430,7 +441,14 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             completion::gates_ran(state, *iteration, results);
         }
         LoopEvent::TestsRan(report) => state.progress.tested(report),
-        LoopEvent::ProgressMeasured(measured) => completion::progress_measured(state, measured),
+        LoopEvent::ProgressMeasured(measured) => {
+            let streak = &mut state.stats.no_progress_count;
+            *streak = match measured.score {
+                0 => streak.saturating_add(1),
+                _ => 0,
+            };
+            state.progress.measured(measured);
+        }
         LoopEvent::CheckGivenUp { reason } => completion::check_given_up(state, reason),
         LoopEvent::ClaimRefused(refusal) => completion::claim_refused(state, refusal),
         LoopEvent::RebootRequested { reason, not_before } => {
@@ -457,7 +475,13 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.accounting.turn_began();
             // The turn that writes it may change files.
             state.kept.unsurveyed = true;
-            reboot::hand_off_requested(state, *until);
+            with_reboot(state, |reboot| {
+                reboot.asked = reboot.asked.saturating_add(1);
+                reboot.stage = RebootStage::HandOff {
+                    until: *until,
+                    said: Vec::new(),
+                };
+            });
         }
         LoopEvent::HandOffWritten { text, partial } => {
             reboot::hand_off_written(state, text, *partial);
@@ -481,7 +505,17 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         LoopEvent::SessionOpening {
             session,
             generation,
-        } => reboot::session_opening(state, *session, *generation, time),
+        } => {
+            work::launching(state, *generation);
+            let old = *session == state.session.number;
+            with_reboot(state, |reboot| {
+                reboot.stage = RebootStage::Opening {
+                    generation: *generation,
+                    since: time,
+                    old,
+                };
+            });
+        }
         // A runner that dies right here must not reboot a second time.
         LoopEvent::RebootCompleted {
             reason,
@@ -516,7 +550,11 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 true => RebootResult::Aborted { error },
                 false => RebootResult::Failed { error },
             };
-            reboot::reboot_failed(state, time, reason, *iteration, result);
+            let started = state.rebooting().map_or(time, |reboot| reboot.started);
+            let took = millis(time.since(started));
+            let entry = reboot::entry(state, time, reason, *iteration, took, result);
+            state.reboots.failed(entry);
+            state.phase = Phase::Idle;
         }
         LoopEvent::RebootVerified { futile, .. } => {
             state.session.unproven = false;

@@ -6,18 +6,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::id::SessionNo;
-use crate::outcome::Outcome;
-use crate::serde_skip::is_zero;
-use crate::stop_signal::Escalation;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{Context, Escalation, Outcome, SessionNo, Timestamp, Wait, is_zero};
 
 /// A commit in progress, or a survey of the work tree without a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Autocommit {
-    /// Why it is made.
+    /// At which point of the loop the commit is made.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub purpose: AutocommitPurpose,
     /// The status in the commit message; `None` = only survey the work tree.
@@ -54,7 +48,7 @@ impl Autocommit {
 /// Which changes since the last survey belong to the loop, unless a survey is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopChanges {
-    /// All of them.
+    /// All changes belong to the loop.
     All,
     /// None: nothing of the loop ran.
     None,
@@ -71,17 +65,13 @@ pub enum AutocommitPurpose {
     Iteration,
     /// The session is about to be replaced.
     Checkpoint,
-    /// The loop ends.
+    /// The commit is made because the loop ends.
     End,
 }
 
 impl fmt::Display for AutocommitPurpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Iteration => "iteration",
-            Self::Checkpoint => "checkpoint",
-            Self::End => "end",
-        })
+        self.serialize(f)
     }
 }
 
@@ -89,31 +79,26 @@ impl fmt::Display for AutocommitPurpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitStatus {
-    /// Its iteration succeeded.
+    /// The iteration of the commit succeeded.
     Succeeded,
-    /// Its iteration failed.
+    /// The iteration of the commit failed.
     Failed,
-    /// The next session continues it.
+    /// The session of the commit is about to be replaced.
     Checkpoint,
-    /// The loop ended.
+    /// The loop ends with the commit.
     End,
 }
 
 impl fmt::Display for CommitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Checkpoint => "checkpoint",
-            Self::End => "end",
-        })
+        self.serialize(f)
     }
 }
 
 /// What a commit is made of, besides the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitOrder {
-    /// The iteration last started.
+    /// Number of the iteration that was started last.
     pub iteration: u32,
     /// What became of the work.
     pub status: CommitStatus,
@@ -143,7 +128,7 @@ pub struct AutocommitResult {
     /// Files that the loop changed and does not commit, because the user had changed them before.
     #[serde(skip_serializing_if = "is_zero")]
     pub withheld: u32,
-    /// What was committed.
+    /// The commit that was made; `None` if none was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<Committed>,
     /// Why nothing was committed that was to be.
@@ -166,9 +151,9 @@ impl TrackedWork {
 /// A commit of the loop's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
-    /// Its full name.
+    /// Full hash of the commit.
     pub id: String,
-    /// How many files are in it.
+    /// Number of files in the commit.
     pub files: u32,
 }
 
@@ -194,11 +179,11 @@ pub fn short_commit(id: &str) -> &str {
 pub struct TrackedWork {
     /// Number of the latest autocommit. Answers carry the number of their order.
     pub number: u64,
-    /// The latest snapshot.
+    /// The latest snapshot of the work tree; `None` before the first.
     pub snapshot: Option<Snapshot>,
     /// The latest commit of the loop's.
     pub last_commit: Option<PastCommit>,
-    /// How many it made.
+    /// Number of commits that the loop made.
     pub commits: u32,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
@@ -237,10 +222,10 @@ pub struct Snapshot {
 /// A commit that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastCommit {
-    /// When.
+    /// When the commit was made.
     pub time: Timestamp,
     /// The iteration last started at that time.
     pub iteration: u32,
-    /// What it holds.
+    /// The commit and its number of files.
     pub commit: Committed,
 }

@@ -1,10 +1,8 @@
 //! The message of a commit: a text with placeholders, checked before anything is to be committed.
 
-use std::fmt;
 use std::str::FromStr;
 
-use crate::context::Context;
-use crate::id::{LoopId, SessionNo};
+use crate::{Context, LoopId, SessionNo};
 
 /// Longer is surely a slip: the message is one argument of a command line.
 const BYTES_MAX: usize = 8 << 10;
@@ -39,48 +37,37 @@ const PLACEHOLDERS: [(&str, Placeholder); 5] = [
 /// What the placeholders stand for.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitFacts<'a> {
-    /// The iteration.
+    /// Number of the iteration, for `{iteration}`.
     pub iteration: u32,
     /// What the commit is for: how the iteration ended, or what comes next.
     pub status: &'a str,
     /// Fill of the context; `None` if it is not known.
     pub context: Option<Context>,
-    /// The session.
+    /// Number of the session, for `{session}`.
     pub session: SessionNo,
-    /// The loop.
+    /// Id of the loop, for `{loop}`.
     pub loop_id: LoopId,
 }
 
-/// A text that cannot be a commit's message. Prints as what it must be, and what is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a text cannot be the message of a commit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitMessageError {
     /// `{name}` is not a placeholder.
+    #[error("`{{{0}}}` is not a placeholder")]
     Unknown(String),
-    /// A brace has no other half.
+    /// A brace is not closed, or not opened.
+    #[error("`{0}` has no matching brace")]
     Unpaired(char),
-    /// Nothing would be left of it, and git commits nothing without a message.
+    /// It is empty. Git rejects empty messages.
+    #[error("it is empty, and git rejects empty messages")]
     Empty,
-    /// It has so many bytes.
+    /// Its size in bytes, which is too large.
+    #[error("it has {0} bytes; the maximum is {BYTES_MAX}")]
     TooLong(usize),
-    /// It has a NUL, which no argument can have.
+    /// It has a NUL, which an argument cannot contain.
+    #[error("it has a NUL character")]
     Nul,
 }
-
-impl fmt::Display for CommitMessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(name) => write!(f, "`{{{name}}}` is no placeholder"),
-            Self::Unpaired(brace) => write!(f, "`{brace}` has no other half"),
-            Self::Empty => f.write_str("it is empty, and git takes no empty message"),
-            Self::TooLong(bytes) => {
-                write!(f, "it has {bytes} bytes; at most {BYTES_MAX} are taken")
-            }
-            Self::Nul => f.write_str("it has a NUL character"),
-        }
-    }
-}
-
-impl std::error::Error for CommitMessageError {}
 
 impl CommitMessage {
     /// What may stand in a message besides plain text, for people.
@@ -199,23 +186,23 @@ mod tests {
 
     #[test]
     fn what_git_would_not_take_or_nobody_meant_is_refused() {
-        assert_eq!(refused("a {iter}"), "`{iter}` is no placeholder");
-        assert_eq!(refused("a {}"), "`{}` is no placeholder");
+        assert_eq!(refused("a {iter}"), "`{iter}` is not a placeholder");
+        assert_eq!(refused("a {}"), "`{}` is not a placeholder");
         assert_eq!(
             refused("{ iteration }"),
-            "`{ iteration }` is no placeholder"
+            "`{ iteration }` is not a placeholder"
         );
-        assert_eq!(refused("a {iteration"), "`{` has no other half");
-        assert_eq!(refused("iteration} b"), "`}` has no other half");
-        assert_eq!(refused("{{iteration}"), "`}` has no other half");
+        assert_eq!(refused("a {iteration"), "`{` has no matching brace");
+        assert_eq!(refused("iteration} b"), "`}` has no matching brace");
+        assert_eq!(refused("{{iteration}"), "`}` has no matching brace");
         assert_eq!(
             refused(" \n"),
-            "it is empty, and git takes no empty message"
+            "it is empty, and git rejects empty messages"
         );
         assert_eq!(refused("a\0b"), "it has a NUL character");
         assert_eq!(
             refused(&"a".repeat(8193)),
-            "it has 8193 bytes; at most 8192 are taken"
+            "it has 8193 bytes; the maximum is 8192"
         );
         assert_eq!(filled(&"a".repeat(8192), None).len(), 8192);
     }

@@ -6,11 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::AutocommitResult;
-use crate::objectives::Objectives;
-use crate::outcome::IterationOutcome;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{AutocommitResult, IterationOutcome, Objectives, Timestamp, Wait};
 
 pub(crate) use own_calls::only_talks_to_the_loop;
 
@@ -29,9 +25,9 @@ pub enum Claim {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A stop script.
+    /// A stop script says that the work is complete.
     Script {
-        /// Which one.
+        /// Name of the stop script.
         name: String,
     },
     /// The objectives, all of which are ticked.
@@ -55,7 +51,7 @@ impl fmt::Display for Claim {
 /// Why a claim of completion is not believed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Who made it.
+    /// The claims that are refused.
     pub claims: Vec<Claim>,
     /// Everything that speaks against it.
     pub reasons: Vec<String>,
@@ -66,7 +62,7 @@ pub struct Refusal {
 /// A check in progress, after an iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What.
+    /// The check that runs.
     pub stage: CheckStage,
     /// When it is given up; none = never.
     pub until: Option<Timestamp>,
@@ -81,11 +77,11 @@ pub struct Check {
 pub enum CheckStage {
     /// The objectives are read, and the stop scripts are asked.
     Asking,
-    /// Gates run.
+    /// The gates run.
     Gates {
-        /// Their names, in order.
+        /// Names of the gates, in the order in which they run.
         names: Vec<String>,
-        /// Whether they are to prove a claim.
+        /// Whether the gates run because completion is claimed.
         claimed: bool,
     },
 }
@@ -93,9 +89,9 @@ pub enum CheckStage {
 /// How one gate went.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateResult {
-    /// Which one.
+    /// Name of the gate.
     pub name: String,
-    /// How long it took.
+    /// How long the gate took, in milliseconds.
     pub duration_ms: u64,
     /// Why it failed; none where it passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,13 +126,13 @@ pub struct Answers {
 /// What one stop script said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptResult {
-    /// Which one.
+    /// Name of the stop script.
     pub name: String,
-    /// How long it took.
+    /// How long the stop script took, in milliseconds.
     pub duration_ms: u64,
-    /// What it wants.
+    /// The answer of the stop script, read from its exit code.
     pub verdict: ScriptVerdict,
-    /// Its last words.
+    /// Last line of the script's output; `None` without output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
 }
@@ -168,15 +164,15 @@ impl Answers {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ScriptVerdict {
-    /// That the loop goes on.
+    /// The script lets the loop continue.
     GoOn,
-    /// That the work is complete, which gates have to prove.
+    /// The script claims that the work is complete. Gates have to prove it.
     Claim,
-    /// That the loop ends.
+    /// The script ends the loop.
     Stop,
     /// The script failed or gave an unknown answer.
     Unclear {
-        /// Why.
+        /// Why the answer of the script cannot be used.
         problem: String,
     },
 }
@@ -185,14 +181,14 @@ pub enum ScriptVerdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ObjectivesSeen {
-    /// It was read.
+    /// The file with the objectives was read.
     Read {
-        /// The objectives.
+        /// The check boxes in the file.
         objectives: Objectives,
     },
-    /// It was not.
+    /// The file with the objectives could not be read.
     Unknown {
-        /// Why.
+        /// Why the file could not be read.
         reason: String,
     },
 }
@@ -201,12 +197,12 @@ pub enum ObjectivesSeen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptEnd {
-    /// Well.
+    /// The attempt succeeded.
     #[default]
     Succeeded,
-    /// Its session is replaced; what was done so far is good.
+    /// The attempt was ended for a reboot. Its changes count.
     HandedOver,
-    /// Badly.
+    /// The attempt failed.
     Failed,
     /// The operator or a limit of the model's service ended it.
     Cut,
@@ -216,14 +212,14 @@ pub enum AttemptEnd {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owed {
-    /// Nothing.
+    /// No check is due.
     #[default]
     Nothing,
-    /// What objectives and scripts say, and all that follows.
+    /// The objectives, the stop scripts and everything after them are due.
     Answers,
-    /// What gates say, and what follows.
+    /// The gates and the judgement of a claim are due.
     Gates,
-    /// Whether a claim is believed.
+    /// The judgement of a claim is due.
     Judgement,
 }
 
@@ -257,7 +253,7 @@ pub struct Completion {
     pub given_up: Option<String>,
     /// The iteration after which gates last ran.
     pub gates_at: u32,
-    /// How they went.
+    /// Results of the gates when they last ran.
     pub gates: Vec<GateResult>,
     /// Whether gates have run before the first iteration, or were given up there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

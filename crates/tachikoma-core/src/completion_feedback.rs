@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::State;
 use crate::completion::end_of;
-use crate::state::State;
 
 /// All of it. The prompt itself is what the agent is to work on, and its context is paid for.
 const ALL_BYTES_MAX: usize = 16 << 10;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::serde_skip::is_zero;
+use crate::is_zero;
 
 /// Different denied calls that are remembered. Others are only counted.
 pub const DENIALS_MAX: usize = 32;
@@ -27,16 +27,16 @@ const WRAPPERS: [&str; 17] = [
 /// What the configuration permits the agent already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permitted {
-    /// `agents.NAME.allow`.
+    /// Commands that `agents.NAME.allow` permits.
     pub commands: Vec<String>,
-    /// `agents.NAME.args`.
+    /// Arguments of the agent in `agents.NAME.args`.
     pub args: Vec<String>,
 }
 
 /// A tool call that was denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// The agent's own id of the latest call; empty if it is unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]

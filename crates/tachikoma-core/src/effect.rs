@@ -2,15 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::{CommitOrder, LoopChanges};
-use crate::hooking::HookPoint;
-use crate::id::{Generation, SessionNo, Ticket};
-use crate::loop_state::LoopState;
-use crate::reboots::RebootReason;
-use crate::record::Record;
-use crate::stop_signal::StopSignal;
+use crate::{
+    CommitOrder, Generation, HookPoint, LoopChanges, LoopState, RebootReason, Record, SessionNo,
+    StopSignal, Ticket,
+};
 
-/// What came of one input: facts to be journalled and published, then effects to be carried out, in this order.
+/// Result of one input: records to journal and publish, then effects to carry out, in this order.
 #[must_use = "facts must be journalled before effects are carried out"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
@@ -20,14 +17,14 @@ pub struct Step {
     pub effects: Vec<Effect>,
 }
 
-/// An order to the shell.
+/// An order to the runner.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Start the agent on an iteration, and send [`AgentInput`](crate::AgentInput) about it.
     Launch {
         /// The number that its events must carry.
         generation: Generation,
-        /// The iteration.
+        /// Number of the iteration to work on.
         iteration: u32,
         /// The attempt at it, from 1.
         attempt: u32,
@@ -36,74 +33,74 @@ pub enum Effect {
         /// The conversation to go on in, by the agent's own name for it; none = a fresh one.
         resume: Option<String>,
     },
-    /// Give the next prompt to the agent that is up.
+    /// Send the next prompt to the running agent.
     Prompt {
-        /// Which launch.
+        /// Number of the launch that gets the prompt.
         generation: Generation,
-        /// The iteration.
+        /// Number of the iteration to work on.
         iteration: u32,
         /// The attempt at it, from 1.
         attempt: u32,
         /// The session it belongs to.
         session: SessionNo,
     },
-    /// Tell the agent, in the middle of its turn, that its context fills up.
+    /// Ask the agent during its turn to finish, because its context fills up.
     Advise {
-        /// Which launch.
+        /// Number of the launch that gets the message.
         generation: Generation,
         /// The fill, in percent, rounded down.
         percent: u8,
     },
-    /// Take the changes since the last look at the work tree for the loop's.
+    /// Attribute all changes since the last survey to the loop.
     AttributeChanges,
-    /// Tell the agent, in the middle of its turn, what the operator has to say.
+    /// Send messages of the operator to the agent during its turn.
     SendMessage {
-        /// Which launch.
+        /// Number of the launch that gets the message.
         generation: Generation,
-        /// What.
+        /// Text of the message.
         words: String,
     },
-    /// Bring the work tree back to what it was before an iteration, and answer with
-    /// [`Input::RolledBack`](crate::Input::RolledBack).
+    /// Roll the work tree back to before an iteration, and answer with [`Input::RolledBack`](crate::Input::RolledBack).
     RollBack {
-        /// The iteration.
+        /// The work tree is restored to its content before this iteration.
         iteration: u32,
-        /// Whether an earlier runner died over it, and may have done all or half of it.
+        /// Whether an earlier runner died during this rollback, which may be done in part.
         again: bool,
     },
-    /// Ask the agent what its conversation has cost so far; answered by [`AgentInput::Cost`](crate::AgentInput::Cost), in a turn or between
-    /// two.
+    /// Ask the agent for the cost of its conversation, during a turn or between two. The answer is
+    /// [`AgentInput::Cost`](crate::AgentInput::Cost).
     AskCost {
-        /// Which launch.
+        /// Number of the launch that is asked.
         generation: Generation,
     },
-    /// Ask the agent, in one turn, for what the next session has to know.
+    /// Ask the agent for its hand-off, in one turn.
     AskHandOff {
-        /// Which launch.
+        /// Number of the launch that is asked.
         generation: Generation,
     },
-    /// Let an agent between two turns end by itself: nothing more is asked of it.
+    /// Close the standard input of an agent between two turns, so that it ends by itself.
     Close {
-        /// Which launch.
+        /// Number of the launch that is closed.
         generation: Generation,
     },
-    /// Run the hooks of a point, those beside the loop behind each other, and answer with [`Input::HooksRan`](crate::Input::HooksRan).
+    /// Run the hooks of a point one after the other, and answer with [`Input::HooksRan`](crate::Input::HooksRan).
     RunHooks {
-        /// Which ones.
+        /// The point whose hooks run.
         point: HookPoint,
-        /// Why the session is rebooted, if it is.
+        /// Why the session is rebooted; `None` for hooks outside of a reboot.
         reason: Option<RebootReason>,
     },
-    /// Look at the work tree, commit what the loop changed there, and answer with [`Input::AutocommitFinished`](crate::Input::AutocommitFinished).
+    /// Survey the work tree, commit the changes of the loop, and answer with
+    /// [`Input::AutocommitFinished`](crate::Input::AutocommitFinished).
     Autocommit {
         /// The number that the answer must carry.
         number: u64,
-        /// What to commit it as; none = only look.
+        /// Content of the commit message; `None` = only survey the work tree.
         commit: Option<CommitOrder>,
-        /// Which of the changes are the loop's.
+        /// Which changes belong to the loop.
         changes: LoopChanges,
     },
-    /// End that at once, and answer all the same.
+    /// Cancel the autocommit. It still answers.
     CancelAutocommit,
     /// Read the objectives, ask the stop scripts, and answer with [`Input::ConditionsAnswered`](crate::Input::ConditionsAnswered).
     CheckConditions {
@@ -114,44 +111,44 @@ pub enum Effect {
     RunGates {
         /// The number that the answer must carry.
         number: u64,
-        /// Which ones.
+        /// Names of the gates to run.
         names: Vec<String>,
     },
-    /// Signal everything of this launch.
+    /// Send a signal to all processes of this launch.
     Signal {
-        /// Which launch.
+        /// Number of the launch that is signaled.
         generation: Generation,
-        /// How hard.
+        /// The signal to send.
         signal: StopSignal,
     },
-    /// Look at all processes of this launch for a moment and answer with [`AgentInput::ProcessesSampled`](crate::AgentInput::ProcessesSampled).
+    /// Sample all processes of this launch for two seconds, and answer with
+    /// [`AgentInput::ProcessesSampled`](crate::AgentInput::ProcessesSampled).
     SampleProcesses {
-        /// Which launch.
+        /// Number of the launch whose processes are sampled.
         generation: Generation,
     },
-    /// Open a fresh session, or an old conversation, without a prompt, and send [`AgentInput`](crate::AgentInput) about it: first of all
-    /// [`AgentInput::Opened`](crate::AgentInput::Opened).
+    /// Open a new session, or an old conversation, without a prompt. The first event is [`AgentInput::Opened`](crate::AgentInput::Opened).
     OpenSession {
         /// The number that its events must carry.
         generation: Generation,
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
         /// The conversation to go on in, by the agent's own name for it; none = a fresh one.
         resume: Option<String>,
     },
-    /// Answer a command.
+    /// Answer a command of the operator.
     Reply {
-        /// Which one.
+        /// The command that is answered.
         ticket: Ticket,
-        /// What became of it.
+        /// The answer.
         answer: Answer,
     },
-    /// The loop has ended: put everything away.
+    /// The loop has ended. Shut everything down.
     Finish,
 }
 
 impl Effect {
-    /// Returns a short name of the effect, for people.
+    /// Returns a short name of the effect, for the user.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -182,14 +179,14 @@ impl Effect {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Answer {
-    /// It is done, or will be as the note says.
+    /// The command is accepted.
     Accepted {
-        /// What happens and when.
+        /// What the loop does now, for the operator.
         note: String,
     },
-    /// It makes no sense in this state, and nothing was changed.
+    /// The command is not possible in this state. Nothing was changed.
     Refused {
-        /// The state.
+        /// State of the loop.
         current: LoopState,
         /// Why, and what to do instead.
         reason: String,

@@ -1,35 +1,15 @@
-//! What is remembered: facts in the past tense. The journal is a list of these, and the state a fold over them.
-//! `docs/journal-format.md` describes each for readers outside this project.
+//! Events: facts in the past tense. The journal is a list of events, and applying them gives the state.
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::{ConversationUse, QuotaWindow};
-use crate::activity::Activity;
-use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult};
-use crate::completion::{Answers, Check, GateResult, Refusal};
-use crate::context::Context;
-use crate::denials::Denial;
-use crate::epoch::Epoch;
-use crate::exit::{Exit, Leftover};
-use crate::hooking::{HooksEnd, HooksStart};
-use crate::id::{Generation, SessionNo};
-use crate::incident::Incident;
-use crate::launch::{Change, Launch, Resumption, Runner};
-use crate::limits::Limits;
-use crate::operator::OperatorEvent;
-use crate::outcome::{Failure, IterationReport, Outcome, Stop, Timeout};
-use crate::phase::Cause;
-use crate::progress::Measured;
-use crate::reboots::RebootReason;
-use crate::repair::Repair;
-use crate::serde_skip::is_zero;
-use crate::state::State;
-use crate::stats::LoopStats;
-use crate::stop_signal::StopSignal;
-use crate::tests_report::TestsReport;
-use crate::time::Timestamp;
-use crate::turn_report::{LimitedAttempt, TurnReport};
-use crate::wait::Wait;
+use crate::{
+    Activity, Answers, Autocommit, AutocommitPurpose, AutocommitResult, Cause, Change, Check,
+    Context, ConversationUse, Denial, Epoch, Exit, Failure, GateResult, Generation, HooksEnd,
+    HooksStart, Incident, IterationReport, Launch, Leftover, LimitedAttempt, Limits, LoopStats,
+    Measured, OperatorEvent, Outcome, QuotaWindow, RebootReason, Refusal, Repair, Resumption,
+    Runner, SessionNo, State, Stop, StopSignal, TestsReport, Timeout, Timestamp, TurnEnd, Wait,
+    is_zero,
+};
 
 /// A fact about a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,39 +30,39 @@ pub enum LoopEvent {
         #[serde(rename = "life", default, skip_serializing_if = "Epoch::is_unknown")]
         epoch: Epoch,
     },
-    /// A runner took up the loop.
+    /// A runner started or resumed the loop.
     Started {
-        /// What is run.
+        /// The agent, the prompt and the settings of the run.
         launch: Launch,
-        /// Who runs it.
+        /// The process that runs the loop.
         runner: Runner,
-        /// What it found.
+        /// Whether the loop is new, had ended, or lost its runner.
         resumption: Resumption,
-        /// Its stop conditions.
+        /// The stop conditions of the run.
         #[serde(default)]
         limits: Limits,
     },
-    /// A runner took up the loop with other settings than the one before; they hold from here on.
+    /// A runner resumed the loop with other settings than the run before.
     ConfigChanged {
         /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults differ.
         changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.
     PauseRequested,
-    /// The pause that was requested is no longer wanted.
+    /// The operator canceled the requested pause.
     PauseWithdrawn,
     /// The loop is paused.
     Paused {
-        /// The wait that goes on afterwards if it is not over by then.
+        /// The wait that continues after the pause; `None` without one.
         then: Option<Wait>,
     },
-    /// The loop goes on after a pause.
+    /// The operator ended the pause.
     Resumed,
     /// A stop was requested. The agent ends first.
     StopRequested {
-        /// By whom.
+        /// Why the loop has to stop.
         stop: Stop,
-        /// Whether nothing is to be waited for, not even a commit.
+        /// Whether the stop is urgent: the loop does not wait for a commit.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         urgent: bool,
     },
@@ -93,18 +73,18 @@ pub enum LoopEvent {
     },
     /// A session began.
     SessionStarted {
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
-        /// The agent's own name for it, where it has one.
+        /// The agent's id of the conversation; `None` until it is known.
         agent_id: Option<String>,
     },
     /// A session ended.
     SessionEnded {
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
         /// How many iterations it had.
         iterations: u32,
-        /// Why it ended.
+        /// Why the session ended.
         reason: String,
     },
     /// An attempt at an iteration began; the agent is launched next.
@@ -120,29 +100,29 @@ pub enum LoopEvent {
     },
     /// The agent's process is up.
     AgentLaunched {
-        /// Its process id.
+        /// Process id of the agent.
         pid: u32,
     },
     /// The agent's process ended between two turns.
     AgentExited {
-        /// How.
+        /// Exit code or signal of the agent's process.
         exit: Exit,
     },
     /// The agent reported its id of the conversation.
     SessionNamed {
-        /// The name.
+        /// The agent's id of the conversation.
         agent_id: String,
     },
-    /// The agent wrote something, for the first time or after a while.
+    /// The agent printed output for the first time, or after a pause.
     OutputSeen,
     /// The agent reported the fill of its context.
     ContextMeasured {
-        /// The reading.
+        /// Tokens in the context, and its size.
         context: Context,
         /// Whether the model was in the middle of the answer that the reading belongs to.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         answering: bool,
-        /// Where the session is replaced; said with the first reading, and when it changes.
+        /// Redline in tokens; recorded with the first reading and when it changes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         redline_tokens: Option<u64>,
     },
@@ -155,9 +135,9 @@ pub enum LoopEvent {
     ToolStarted {
         /// The agent's own id of the call.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
-        /// What it was called with, in a few words.
+        /// Short description of the call, such as its command or path.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         summary: String,
     },
@@ -165,7 +145,7 @@ pub enum LoopEvent {
     ToolEnded {
         /// The agent's own id of the call.
         id: String,
-        /// What went wrong, where something did.
+        /// Error of the tool call; `None` if it succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -173,11 +153,11 @@ pub enum LoopEvent {
     ToolDenied(Denial),
     /// The agent changed a file for the first time in this session.
     FileTouched {
-        /// Which one.
+        /// Path of the file.
         path: String,
     },
     /// The agent reported the final result of its turn.
-    TurnResulted(TurnReport),
+    TurnResulted(TurnEnd),
     /// A call of the model ended; recorded if the loop has a budget.
     CallEnded {
         /// The tokens that it used, those from the cache included.
@@ -189,8 +169,7 @@ pub enum LoopEvent {
         /// In millionths of a dollar.
         conversation_microusd: u64,
     },
-    /// The agent worked while no iteration was under way, such as at a time that it had scheduled itself. Its changes and its cost are
-    /// the loop's.
+    /// The agent worked without a prompt, for example at a time that it had scheduled itself. Its changes and its cost count for the loop.
     WorkedOutside {
         /// The first tool that it called, with its input shortened; empty at the end of the turn.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -202,58 +181,58 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "is_zero")]
         tokens: u64,
     },
-    /// The agent took a conversation up again, which has used so much: attempts that were cut are counted now.
+    /// The agent resumed a conversation and reported its usage. Usage of attempts that were cut is counted now.
     #[serde(rename = "conversation_taken_up")]
     ConversationResumed(ConversationUse),
     /// The agent reported how much of a subscription's window is used.
     #[serde(rename = "quota_told")]
     QuotaReported(QuotaWindow),
-    /// The agent's final words match a pattern that ends the loop.
+    /// The agent's final text matches a pattern that ends the loop.
     StopPatternMatched {
-        /// Which one.
+        /// The pattern of `stop_on_patterns` that matches.
         pattern: String,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Noted {
-        /// The note.
+        /// Text of the note.
         text: String,
-        /// Whether the next prompt must contain it, also in a conversation that goes on.
+        /// Whether the next prompt contains the note.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         tell: bool,
         /// Whether the operator wrote it. False for notes of the agent, and for all notes of journals before this field.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         operator: bool,
     },
-    /// The iteration is to be ended before its time.
+    /// The early end of the iteration was requested.
     EndingRequested {
-        /// Why.
+        /// Why the iteration is ended early.
         cause: Cause,
-        /// Until when a tool call in flight may go on.
+        /// Deadline of the running tool call, which may finish first.
         boundary_until: Timestamp,
     },
-    /// The agent is signalled.
+    /// A signal is sent to the agent to end it.
     #[serde(rename = "rung_climbed")]
     AgentSignaled {
-        /// The signal.
+        /// The signal that is sent.
         #[serde(rename = "rung")]
         signal: StopSignal,
         /// When the next signal follows.
         until: Timestamp,
     },
-    /// The whole process, or the machine, was suspended; the timeouts under way are later by as much.
+    /// The machine was suspended. The timeouts are extended.
     #[serde(rename = "stood_still")]
     Suspended {
-        /// How long.
+        /// Length of the suspension, in milliseconds.
         duration_ms: u64,
     },
-    /// What the agent left behind was ended.
+    /// Processes that the agent left running were ended.
     LeftoversEnded {
-        /// The processes.
+        /// Processes that the agent left running, and that were ended.
         leftovers: Vec<Leftover>,
     },
-    /// An iteration ended, and not by a failure.
+    /// An iteration ended without a failure.
     IterationCompleted {
-        /// How.
+        /// How the iteration ended.
         report: IterationReport,
         /// Whether the agent's process is up and waits for the next prompt.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -261,9 +240,9 @@ pub enum LoopEvent {
     },
     /// An iteration failed.
     IterationFailed {
-        /// The iteration.
+        /// Number of the iteration.
         iteration: u32,
-        /// Why.
+        /// Why the iteration failed.
         failure: Failure,
         /// How long its last attempt took.
         duration_ms: u64,
@@ -273,129 +252,130 @@ pub enum LoopEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
-    /// The model's service is limited: the iteration is repeated when it is not. Neither success nor failure.
+    /// The model's service refused an attempt. The iteration is repeated later, and it is neither a success nor a failure.
     IterationLimited(LimitedAttempt),
-    /// Nothing was heard of the agent for as long as a timeout allows: its processes are looked at before it is ended.
+    /// The agent was silent for the length of a timeout. Its processes are sampled before it is ended.
     #[serde(rename = "look_requested")]
     SilenceChecked {
-        /// Which timeout.
+        /// The timeout that ran out.
         timeout: Timeout,
-        /// Until when the look has to be answered.
+        /// Deadline of the sample.
         until: Timestamp,
     },
-    /// Its processes are at work, so the timeout begins anew.
+    /// The processes of the silent agent are busy, so the timeout starts again.
     #[serde(rename = "busy_seen")]
     AgentBusy {
-        /// What they were seen doing.
+        /// CPU time and bytes of the sample.
         activity: Activity,
     },
-    /// The agent closed its output, and lives on.
+    /// The agent closed its output, but its process still runs.
     StreamEnded,
-    /// An attempt was cut, by the death of a runner or of what the agent works in; its iteration is repeated at once.
+    /// An attempt was cut because its runner died, or the agent's server was lost. The iteration is repeated at once.
     AttemptCut {
-        /// The iteration.
+        /// Number of the iteration.
         iteration: u32,
-        /// The attempt.
+        /// Number of the attempt at the iteration, from 1.
         attempt: u32,
-        /// What cut it, where it was not the death of a runner.
+        /// Why the attempt was cut; `None` if its runner died.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Whether the agent's process is up and waits for the next prompt.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         agent_lives: bool,
     },
-    /// The work tree before an iteration is saved as a commit that is not on a branch; said when it is another one than before.
+    /// A snapshot of the work tree before an iteration was taken, as a commit that is on no branch. Recorded if it differs from the last
+    /// snapshot.
     SnapshotTaken {
-        /// The iteration.
+        /// The iteration that begins with this work tree.
         iteration: u32,
-        /// The commit.
+        /// Hash of the snapshot commit.
         commit: String,
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
     },
-    /// The work tree is looked at, and what the loop changed is committed.
+    /// A survey of the work tree and a commit began.
     #[serde(rename = "keep_started")]
     AutocommitStarted(Autocommit),
-    /// That is to end at once.
+    /// The commit was canceled, and ends soon.
     #[serde(rename = "keep_called_off")]
     AutocommitCanceled {
-        /// When it is given up.
+        /// When the loop stops waiting for the commit.
         until: Timestamp,
         /// What follows it, besides the next iteration.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         then: Option<Wait>,
     },
-    /// What came of it, where something did.
+    /// The autocommit ended. Not recorded if nothing changed.
     #[serde(rename = "work_kept")]
     AutocommitFinished {
         /// At which point of the loop.
         purpose: AutocommitPurpose,
-        /// The iteration last started.
+        /// Number of the iteration that was started last.
         iteration: u32,
-        /// What came of it.
+        /// Changed files, the commit, or the error.
         kept: AutocommitResult,
     },
-    /// The result is unknown; the next look takes in what this one missed.
+    /// The result of the autocommit is unknown. The next survey includes its changes.
     #[serde(rename = "keep_given_up")]
     AutocommitGivenUp {
         /// At which point of the loop.
         purpose: AutocommitPurpose,
-        /// Why.
+        /// Why the autocommit was given up.
         reason: String,
     },
     /// `tachikoma done` claims that the whole work is complete. The claim is judged when the iteration is over.
     Claimed {
-        /// Why.
+        /// Reason that the caller gave; `None` without one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A check began. The loop goes on after it.
+    /// A check began, and the loop waits for it.
     CheckStarted {
-        /// What.
+        /// The check, its deadline, and the wait after it.
         check: Check,
     },
     /// The objectives were read, and the stop scripts have answered.
     ConditionsAnswered {
-        /// What they say.
+        /// The objectives, and the answers of the stop scripts.
         answers: Answers,
     },
     /// Gates have run.
     GatesRan {
         /// The iteration after which they ran.
         iteration: u32,
-        /// How each went, in order.
+        /// Results of the gates, in order.
         results: Vec<GateResult>,
     },
-    /// What gates said of tests was read.
+    /// Test results in the output of gates were read.
     TestsRan(TestsReport),
-    /// An iteration is over, and it is known what came of it.
+    /// The progress of a finished iteration was measured.
     ProgressMeasured(Measured),
     /// A check was given up; its result is unknown.
     CheckGivenUp {
-        /// Why.
+        /// Why the check was given up.
         reason: String,
     },
-    /// A claim of completion is not believed.
+    /// A claim of completion was refused.
     ClaimRefused(Refusal),
     /// A stop condition ended the loop.
     StopConditionTriggered {
-        /// Its key.
+        /// Configuration key of the stop condition.
         #[serde(default)]
         condition: String,
-        /// What it saw.
+        /// The measured value and the limit, in words.
         reason: String,
     },
-    /// A reboot is wanted and follows as soon as the agent is at a boundary, or as the rules allow it.
+    /// A reboot was requested. It follows at the next tool boundary, or when the rate limits allow it.
     RebootRequested {
-        /// Why.
+        /// Why the session has to be replaced.
         reason: RebootReason,
-        /// The moment before which it may not happen: until then it is pending.
+        /// The rate limits do not allow the reboot before this time; `None` = it may happen now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<Timestamp>,
     },
     /// A reboot began.
     RebootStarted {
-        /// Why.
+        /// Why the session is replaced.
         reason: RebootReason,
         /// The iteration it happened at.
         iteration: u32,
@@ -404,41 +384,41 @@ pub enum LoopEvent {
         /// What follows it, besides the next iteration.
         then: Option<Wait>,
     },
-    /// The old session is asked for its hand-off.
+    /// The old session was asked for its hand-off.
     HandOffRequested {
-        /// Until when it may answer.
+        /// Deadline of the hand-off.
         until: Timestamp,
     },
-    /// The old session answered.
+    /// The old session wrote its hand-off.
     HandOffWritten {
-        /// What the next one has to know, in its words.
+        /// Text of the hand-off.
         text: String,
-        /// Whether this is only something that the session said while it is still asked: used where nothing better follows.
+        /// Whether this is only a part of the hand-off, used if the session does not finish it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         partial: bool,
     },
-    /// Hooks run, and are waited for.
+    /// Hooks started, and the loop waits for them.
     HooksStarted(HooksStart),
     /// Hooks have run.
     HooksRan(HooksEnd),
-    /// The agent's process is let go.
+    /// The agent's process was asked to end.
     ClosingStarted {
         /// When the next signal follows.
         until: Timestamp,
-        /// Why the reboot has failed, if it has: then the process is killed.
+        /// Why the reboot failed, so that the process is killed; `None` if it did not fail.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<String>,
     },
-    /// A fresh session is being opened.
+    /// A new session is being opened, or the old one again for its hand-off.
     SessionOpening {
-        /// Its number.
+        /// Number of the session.
         session: SessionNo,
         /// The number of the launch.
         generation: Generation,
     },
-    /// A fresh session has replaced the old one.
+    /// A new session replaced the old one.
     RebootCompleted {
-        /// Why.
+        /// Why the session was replaced.
         reason: RebootReason,
         /// The iteration it happened at.
         iteration: u32,
@@ -446,84 +426,84 @@ pub enum LoopEvent {
         from: SessionNo,
         /// The session that replaced it.
         to: SessionNo,
-        /// How long it took.
+        /// How long the reboot took, in milliseconds.
         duration_ms: u64,
     },
-    /// The fresh session could not be opened; the old one goes on.
+    /// The reboot failed. The old session continues.
     RebootFailed {
         /// Why a reboot was wanted.
         reason: RebootReason,
         /// The iteration it happened at.
         iteration: u32,
-        /// What went wrong.
+        /// Why the reboot failed.
         error: String,
-        /// Whether a hook forbade it.
+        /// Whether a hook canceled the reboot.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         aborted: bool,
     },
-    /// The first reading of the fresh session shows what the reboot was worth.
+    /// The first reading of the new session shows whether the reboot helped.
     RebootVerified {
         /// The fill of its context, in percent, rounded down.
         percent: u8,
-        /// Why it was for nothing, if it was.
+        /// Why the reboot did not help; `None` if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         futile: Option<String>,
     },
-    /// A hook or the operator wrote something down for later.
+    /// A hook or the operator set a key of the custom data.
     CustomSet {
-        /// Under this key.
+        /// The key that is set.
         key: String,
-        /// What; null takes it away.
+        /// The value; null removes the key.
         value: serde_json::Value,
     },
-    /// Something between the loop and its operator.
+    /// A question, an answer or a request of the operator.
     Operator(OperatorEvent),
-    /// Something went wrong that the loop survives.
+    /// A warning for the user. The loop continues.
     Warned {
-        /// What, to which object, and what to do.
+        /// Object, problem and remedy, in one sentence.
         warning: String,
     },
-    /// There was no room on the disk, and there is again: nothing was decided or done in between.
+    /// The disk was full, and has room again. Nothing was decided or done meanwhile.
     DiskWasFull {
-        /// How long.
+        /// How long the disk was full, in milliseconds.
         duration_ms: u64,
     },
-    /// Something of the loop's own was destroyed under its runner, and is whole again.
+    /// A file of the loop was damaged while its runner ran, and is repaired.
     Repaired {
-        /// What.
+        /// The file that was repaired.
         what: Repair,
-        /// What was wrong with it, and what was done.
+        /// The damage, and how it was repaired.
         how: String,
     },
-    /// Something happened beside the loop.
+    /// A notification or an upload failed or succeeded, or a caller was refused.
     Incident(Incident),
     /// The loop ended with its work done or its limit reached.
     Completed {
-        /// Which of the two.
+        /// Whether the work is done or the limit is reached.
         outcome: Outcome,
-        /// What it did.
+        /// Totals of the loop.
         stats: LoopStats,
     },
     /// The loop was stopped.
     Stopped {
-        /// By whom or what.
+        /// Why the loop was stopped.
         outcome: Outcome,
-        /// The same in words.
+        /// `outcome` in words.
         reason: String,
-        /// What it did.
+        /// Totals of the loop.
         stats: LoopStats,
     },
-    /// The loop ended because it could not go on.
+    /// The loop ended with an error.
     Error {
-        /// Why.
+        /// Why the loop cannot continue.
         outcome: Outcome,
-        /// What it did.
+        /// Totals of the loop.
         stats: LoopStats,
     },
 }
 
 impl LoopEvent {
-    /// Returns whether this is how a run ends.
+    /// Returns whether the event ends a run.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(
@@ -532,7 +512,24 @@ impl LoopEvent {
         )
     }
 
-    /// Returns what holds from here on, where that is other settings.
+    /// Returns whether the event can be recorded while no runner runs the loop.
+    pub(crate) fn may_come_without_runner(&self) -> bool {
+        self.is_terminal()
+            || matches!(
+                self,
+                Self::SegmentOpened { .. }
+                    | Self::Warned { .. }
+                    | Self::DiskWasFull { .. }
+                    | Self::Incident(_)
+                    | Self::Repaired { .. }
+                    | Self::CustomSet { .. }
+                    | Self::Noted { .. }
+                    | Self::CheckGivenUp { .. }
+                    | Self::AttemptCut { .. }
+            )
+    }
+
+    /// Returns the settings that apply from now on, if the event reloads them.
     pub(crate) fn reloaded(&self) -> Option<&Launch> {
         if let Self::Operator(OperatorEvent::Reloaded { launch, .. }) = self {
             Some(launch)

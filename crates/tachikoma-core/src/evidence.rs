@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::is_zero;
 use crate::number_format::count;
-use crate::serde_skip::is_zero;
 
 /// A larger diff is not more progress: beyond this it is a move, a format run or a vendored tree.
 const LINES_MAX: u32 = 200;

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "value", rename_all = "snake_case")]
 pub enum Exit {
-    /// It returned this code.
+    /// The process returned this exit code.
     Code(i32),
-    /// This signal ended it.
+    /// This signal ended the process.
     Signal(i32),
     /// How it ended is unknown.
     Unknown,

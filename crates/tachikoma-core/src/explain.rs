@@ -10,20 +10,14 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::apply::apply;
-use crate::autocommit::Autocommit;
-use crate::completion::GateResult;
-use crate::context::Context;
-use crate::event::LoopEvent;
-use crate::hooking::HooksStart;
-use crate::id::{LoopId, Seq};
 use crate::number_format::{Grouped, Percent, count};
-use crate::outcome::Outcome;
 use crate::policy::stop::conditions_for;
 use crate::reasons;
-use crate::record::Record;
 use crate::replay::Gap;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{
+    Autocommit, Context, GateResult, HooksStart, LoopEvent, LoopId, Outcome, Record, Seq, State,
+    Timestamp,
+};
 
 /// Maximum number of lines that are kept of one iteration.
 const ENTRIES_MAX: usize = 500;
@@ -35,9 +29,9 @@ const TOOLS_MAX: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Something happened.
+    /// The entry tells what happened.
     Fact,
-    /// Something was decided.
+    /// The entry tells what was decided.
     Decision,
 }
 
@@ -51,7 +45,7 @@ pub struct Entry {
     pub seq: Seq,
     /// Time of the record.
     pub time: Timestamp,
-    /// The iteration.
+    /// Number of the iteration.
     pub iteration: u32,
     /// The attempt at the iteration.
     pub attempt: u32,

@@ -3,10 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use crate::autocommit::short_commit;
-use crate::completion::ObjectivesSeen;
-use crate::session::FailedCall;
-use crate::state::State;
+use crate::{FailedCall, ObjectivesSeen, State, short_commit};
 
 /// Files named in a hand-off; the rest is counted.
 const FILES_NAMED_MAX: usize = 20;

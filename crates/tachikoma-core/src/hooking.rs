@@ -5,39 +5,37 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::{IterationOutcome, Outcome};
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{IterationOutcome, Outcome, Timestamp, Wait};
 
 /// A point of a loop at which hooks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HookPoint {
-    /// A runner has taken up the loop.
+    /// Hooks run when a runner starts or resumes the loop.
     LoopStart,
-    /// The loop is about to end.
+    /// Hooks run before the loop ends.
     LoopEnd,
-    /// An attempt at an iteration is about to begin.
+    /// Hooks run before an attempt at an iteration.
     IterationStart,
-    /// An attempt at an iteration has ended.
+    /// Hooks run after an attempt at an iteration.
     IterationEnd,
-    /// A session has begun.
+    /// Hooks run after a session has begun.
     SessionStart,
-    /// A session has ended.
+    /// Hooks run after a session has ended.
     SessionEnd,
-    /// Before the old session is given up.
+    /// Hooks run before the old session is closed.
     BeforeReboot,
-    /// With the fresh session open.
+    /// Hooks run after the new session is open.
     AfterReboot,
-    /// Tests have other results than before.
+    /// Hooks run after test results have changed.
     TestsChanged,
-    /// Nothing came of an iteration.
+    /// Hooks run after an iteration without progress.
     NoProgress,
-    /// An iteration failed.
+    /// Hooks run after an iteration has failed.
     Error,
-    /// The operator is asked something.
+    /// Hooks run when the operator is asked a question.
     Question,
-    /// The model's service is limited, and the loop waits.
+    /// Hooks run when the loop waits for a usage limit of the model's service.
     LimitWait,
 }
 
@@ -88,35 +86,21 @@ impl HookPoint {
 
 impl fmt::Display for HookPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::LoopStart => "loop_start",
-            Self::LoopEnd => "loop_end",
-            Self::IterationStart => "iteration_start",
-            Self::IterationEnd => "iteration_end",
-            Self::SessionStart => "session_start",
-            Self::SessionEnd => "session_end",
-            Self::BeforeReboot => "before_reboot",
-            Self::AfterReboot => "after_reboot",
-            Self::TestsChanged => "tests_changed",
-            Self::NoProgress => "no_progress",
-            Self::Error => "error",
-            Self::Question => "question",
-            Self::LimitWait => "limit_wait",
-        })
+        self.serialize(f)
     }
 }
 
 /// How one hook went.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookResult {
-    /// Which one.
+    /// Name of the hook.
     pub name: String,
-    /// How long it took.
+    /// How long the hook took, in milliseconds.
     pub duration_ms: u64,
-    /// What it said.
+    /// Output of the hook, shortened; `None` without output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What went wrong; none where it went well.
+    /// Why the hook failed; `None` if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Whether the loop is to end because of it.
@@ -133,7 +117,7 @@ pub struct HookResult {
 /// Hooks were started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HooksStart {
-    /// Which ones.
+    /// The point whose hooks run.
     pub point: HookPoint,
     /// Until when their end must be known.
     pub until: Timestamp,
@@ -148,7 +132,7 @@ pub struct HooksStart {
 /// Hooks have run, or are no longer waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HooksEnd {
-    /// Which ones.
+    /// The point whose hooks ran.
     pub point: HookPoint,
     /// How each went, in order.
     pub results: Vec<HookResult>,
@@ -179,15 +163,15 @@ impl fmt::Display for HooksEnd {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PendingHooks {
-    /// An attempt has ended.
+    /// Whether the hooks at the end of an attempt are due.
     pub iteration_end: bool,
     /// How; none where the model's service was limited.
     pub outcome: Option<IterationOutcome>,
-    /// A session has ended.
+    /// Whether the hooks at the end of a session are due.
     pub session_end: bool,
-    /// A session has begun.
+    /// Whether the hooks at the start of a session are due.
     pub session_start: bool,
-    /// The hooks of the attempt that comes next have run.
+    /// Whether the hooks at the start of the next attempt have run.
     pub ready: bool,
 }
 

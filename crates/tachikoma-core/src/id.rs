@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
 /// The stable name of a loop, kept across processes; printed as `loop_<uuid>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoopId(Uuid);
 
 impl LoopId {
@@ -31,16 +31,9 @@ impl fmt::Display for LoopId {
 }
 
 /// A text that is not the name of a loop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a loop id (`loop_` and a UUID)")]
 pub struct ParseLoopIdError(String);
-
-impl fmt::Display for ParseLoopIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a loop id (`loop_` and a UUID)", self.0)
-    }
-}
-
-impl std::error::Error for ParseLoopIdError {}
 
 impl FromStr for LoopId {
     type Err = ParseLoopIdError;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hooking::HookPoint;
+use crate::HookPoint;
 
 /// Something beside the loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,34 +14,34 @@ pub enum Incident {
     NotifyFailed {
         /// The way it was to take, and its number in the configuration, from 1.
         target: String,
-        /// What it was about.
+        /// The event that the notification is about.
         point: HookPoint,
-        /// Why.
+        /// Why the notification was not delivered.
         error: String,
         /// How often it was tried; 0 = it was dropped before.
         attempts: u32,
     },
     /// A backup was copied to where copies go.
     CloudCopied {
-        /// Its name.
+        /// File name of the backup.
         name: String,
-        /// Its size.
+        /// Size of the backup in bytes.
         bytes: u64,
     },
     /// A backup was not copied, or older copies were not removed.
     CloudFailed {
-        /// Its name.
+        /// File name of the backup.
         name: String,
-        /// Why.
+        /// Why the upload or the cleanup failed.
         error: String,
         /// How often it was tried.
         attempts: u32,
     },
     /// A caller without permission asked for something that only the operator may do.
     AccessRefused {
-        /// What.
+        /// The request that was refused.
         request: String,
-        /// The process.
+        /// Process id of the caller; `None` if it is unknown.
         pid: Option<i32>,
         /// Whether it belongs to the agent; otherwise it is another user's.
         agent: bool,

@@ -3,22 +3,13 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::accounting::{ConversationUse, QuotaWindow};
-use crate::activity::Activity;
-use crate::autocommit::AutocommitResult;
-use crate::completion::{Answers, GateResult};
-use crate::context::Context;
-use crate::exit::{Exit, Leftover};
-use crate::hooking::{HookPoint, HookResult};
-use crate::id::{Generation, Ticket};
-use crate::incident::Incident;
-use crate::launch::{Launch, Runner};
-use crate::operator::OperatorRequest;
-use crate::outcome::{Problem, Spent};
-use crate::repair::Repair;
-use crate::serde_skip::is_zero;
-use crate::tests_report::TestsReport;
+use crate::{
+    Activity, Answers, AutocommitResult, Context, ConversationUse, Exit, GateResult, Generation,
+    HookPoint, HookResult, Incident, Launch, Leftover, OperatorRequest, Problem, QuotaWindow,
+    Repair, Runner, Spent, TestsReport, Ticket, is_zero,
+};
 
 /// Something that happened outside of the core. The journal stores it with the first record that follows from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,69 +17,69 @@ use crate::tests_report::TestsReport;
 pub enum Input {
     /// A runner takes up the loop: for the first time, after its end, or after the death of an earlier runner.
     Start {
-        /// What is to be run.
+        /// The agent, the prompt and the settings of the run.
         launch: Launch,
-        /// Who runs it.
+        /// The process that runs the loop.
         runner: Runner,
     },
     /// Time has passed. A spurious one does nothing.
     Wake,
-    /// The operator wants something.
+    /// The operator sends a command.
     Command {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// What is wanted.
+        /// The command.
         command: LoopCommand,
     },
     /// The runner's process got a signal to end. Handled before commands.
     Shutdown {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
-        /// How fast.
+        /// How fast the loop has to end.
         urgency: Urgency,
     },
-    /// A signal came before this runner took up the loop: it is ended as it was found, without starting anything.
+    /// A signal arrived before this runner started the loop. The loop ends unchanged, without starting anything.
     Decline {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
     /// A part of the runner itself failed, so that it cannot be trusted to see the agent's work through: the loop ends as
     /// it is, and the attempt under way is written off.
     Broken {
-        /// Which part, and how.
+        /// The part that failed, and its error.
         reason: String,
     },
     /// The whole process, or the machine, was suspended: that time does not count toward any timeout.
     Suspended {
-        /// How long.
+        /// Length of the suspension.
         duration: Duration,
     },
     /// An event of one launch. Events of an earlier generation are dropped.
     Agent {
-        /// Which launch.
+        /// Number of the launch that the event belongs to.
         generation: Generation,
-        /// What happened.
+        /// The event.
         event: AgentInput,
     },
     /// The answer to [`Effect::RunHooks`](crate::Effect::RunHooks).
     HooksRan {
-        /// Which ones.
+        /// The point whose hooks ran.
         point: HookPoint,
-        /// How each went, in order; those behind one that failed were not run.
+        /// Results of the hooks, in order. Hooks after one that failed did not run.
         results: Vec<HookResult>,
     },
-    /// The work tree before an iteration was kept.
+    /// A snapshot of the work tree before an iteration was taken.
     SnapshotTaken {
-        /// The iteration.
+        /// The iteration that begins with this work tree.
         iteration: u32,
-        /// The commit that holds it.
+        /// Hash of the snapshot commit.
         commit: String,
         /// Files that the loop changed and that are not committed.
         uncommitted: u32,
     },
     /// The answer to [`Effect::Autocommit`](crate::Effect::Autocommit).
     AutocommitFinished {
-        /// The number that the order carried. An answer that is no longer awaited is dropped.
+        /// Number of the order. An answer that is no longer awaited is dropped.
         number: u64,
         /// The result, or why it is unknown.
         #[serde(rename = "result")]
@@ -96,7 +87,7 @@ pub enum Input {
     },
     /// The answer to [`Effect::CheckConditions`](crate::Effect::CheckConditions).
     ConditionsAnswered {
-        /// The number that the question carried. An answer that is no longer awaited is dropped.
+        /// Number of the order. An answer that is no longer awaited is dropped.
         number: u64,
         /// What objectives and scripts say.
         answers: Answers,
@@ -107,21 +98,21 @@ pub enum Input {
         number: u64,
         /// How each went, in order.
         results: Vec<GateResult>,
-        /// What the tests in them came to, where that could be read.
+        /// Summary of the tests that ran in the gates; `None` if their output was not understood.
         tests: Option<TestsReport>,
     },
-    /// The agent, or the operator, says that the whole work is complete.
+    /// `tachikoma done` of the agent or the operator: it claims that the whole work is complete.
     CompletionClaimed {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// Why.
+        /// Reason that the caller gave; `None` without one.
         reason: Option<String>,
     },
     /// The agent, or the operator, wrote a note for the sessions to come.
     Note {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// The note.
+        /// Text of the note.
         text: String,
         /// Whether the work tree was rolled back with it. Then the next prompt contains the note, and earlier
         /// claims are refused.
@@ -129,75 +120,75 @@ pub enum Input {
         /// Whether the operator wrote it.
         operator: bool,
     },
-    /// The operator answers, or wants something else than a command says.
+    /// A request of the operator that is not a [`LoopCommand`]: an answer, a message, new settings.
     OperatorRequest {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// What is wanted.
+        /// The request.
         request: OperatorRequest,
     },
     /// The answer to [`Effect::RollBack`](crate::Effect::RollBack).
     RolledBack {
-        /// The iteration before which the work tree was so.
+        /// The work tree was restored to its content before this iteration.
         iteration: u32,
-        /// What the agent has to know of it, or why it could not be.
+        /// Text for the agent's next prompt, or the error.
         result: Result<String, String>,
     },
-    /// Something is to be written down for later.
+    /// A hook or the operator sets a key of the loop's custom data.
     CustomSet {
-        /// Where the answer goes.
+        /// Identifies the caller that gets the answer.
         ticket: Ticket,
-        /// The key.
+        /// The key to set.
         key: String,
-        /// The value; null takes it away.
-        value: serde_json::Value,
+        /// The value; null removes the key.
+        value: Value,
     },
-    /// Something went wrong that the loop survives and a person should know.
+    /// A warning for the user. The loop continues.
     Warning {
         /// What, to which object, and what to do.
         warning: String,
     },
-    /// There was no room on the disk, and there is again.
+    /// The disk was full, and has room again.
     DiskWasFull {
-        /// How long.
+        /// How long the disk was full.
         duration: Duration,
     },
-    /// Something happened beside the loop.
+    /// A notification or an upload failed or succeeded, or a caller was refused.
     Incident(Incident),
-    /// Something of the loop's own was destroyed, and is whole again.
+    /// A file of the loop was damaged, and is repaired.
     Repaired {
-        /// What.
+        /// The file that was repaired.
         what: Repair,
-        /// What was wrong with it, and what was done.
+        /// The damage, and how it was repaired.
         how: String,
     },
 }
 
-/// What the operator can ask of a live loop.
+/// A command of the operator to a running loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopCommand {
     /// Pause after the current iteration; with [`Urgency::Now`], interrupt it.
     Pause(Urgency),
-    /// Go on after a pause.
+    /// Continue a paused loop, or cancel a requested pause.
     Resume,
-    /// End the loop.
+    /// Stop the loop.
     Stop(Urgency),
-    /// Replace the session by a fresh one.
+    /// Reboot: replace the session by a new one.
     ForceReboot,
-    /// Give up the current iteration, or the current wait, and go on.
+    /// End the current iteration, wait, commit, check or hooks, and continue the loop.
     SkipIteration,
 }
 
-/// How fast an iteration is to be ended. Ordered: a worse one overrides.
+/// How fast an iteration is ended. A later, more urgent request overrides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Urgency {
     /// At the next tool boundary, at most `graceful_timeout`; at once where the agent has no boundaries.
     Graceful,
-    /// Signals, at once.
+    /// End the iteration at once, with signals.
     Now,
-    /// SIGKILL, at once.
+    /// End the iteration at once, with SIGKILL.
     Kill,
 }
 
@@ -205,25 +196,24 @@ pub enum Urgency {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TurnEnd {
-    /// Whether it calls the turn a success.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// Whether the agent reports success.
     pub success: bool,
-    /// What it says went wrong.
+    /// Error message of the agent; `None` after a success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What that means for the loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
-    /// Its final text.
+    /// Final text of the turn.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// Whether that text claims that the whole work is complete.
+    /// Whether the final text claims that the whole work is complete.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     /// The pattern of the reboot rules that the text matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// Whether work in the background is announced, after which another result follows.
+    /// Whether background tasks still run, so that another result follows.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// The pattern of the stop conditions that the text matches.
@@ -235,9 +225,20 @@ pub struct TurnEnd {
     /// The tokens that it used; 0 where the agent does not tell.
     #[serde(skip_serializing_if = "is_zero")]
     pub tokens: u64,
-    /// Why its conversation cannot go on, if it cannot.
+    /// Why the conversation cannot continue; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Spent>,
+}
+
+impl TurnEnd {
+    /// Returns the end as the journal stores it: without the agent's text, and without the stop pattern, which has an event of its own.
+    pub(crate) fn as_recorded(&self) -> Self {
+        Self {
+            text: String::new(),
+            stop_pattern: None,
+            ..self.clone()
+        }
+    }
 }
 
 /// Events of one launch, in order; [`AgentInput::Exited`] or [`AgentInput::NotLaunched`] is the last.
@@ -246,31 +247,31 @@ pub struct TurnEnd {
 pub enum AgentInput {
     /// The agent's process is up.
     Launched {
-        /// Its process id.
+        /// Process id of the agent.
         pid: u32,
     },
-    /// It could not be started.
+    /// The agent's process could not be started.
     NotLaunched {
-        /// What is missing and where it was looked for.
+        /// The error, with the path that was tried.
         reason: String,
     },
-    /// It wrote something (coalesced by the shell).
+    /// The agent printed output. The runner sends one event for many lines.
     Output,
-    /// It said something while it was asked for its hand-off; bounded by the shell.
+    /// The agent printed text while it writes its hand-off. The runner limits its size.
     HandOffText {
-        /// What.
+        /// A part of the hand-off.
         text: String,
     },
     /// A fresh session is open: its process is up and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
     Opened,
-    /// It reported its id of the conversation.
+    /// The agent reported its id of the conversation.
     SessionNamed {
-        /// The name.
+        /// The agent's id of the conversation.
         agent_id: String,
     },
-    /// It reported the fill of its context.
+    /// The agent reported the fill of its context.
     ContextMeasured {
-        /// The reading.
+        /// Tokens in the context, and its size.
         context: Context,
         /// Whether the model is in the middle of the answer that the reading belongs to.
         answering: bool,
@@ -279,49 +280,49 @@ pub enum AgentInput {
     ToolStarted {
         /// The agent's own id of the call.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
-        /// What it was called with, in a few words.
+        /// Short description of the call, such as its command or path.
         summary: String,
     },
     /// A tool call ended.
     ToolEnded {
         /// The agent's own id of the call.
         id: String,
-        /// What went wrong, where something did.
+        /// Error of the tool call; `None` if it succeeded.
         error: Option<String>,
     },
-    /// It was not permitted to call a tool.
+    /// A tool call of the agent was denied.
     ToolDenied {
-        /// The tool.
+        /// Name of the tool.
         tool: String,
         /// The agent's own id of the call; empty if it is unknown.
         id: String,
     },
-    /// It changed a file.
+    /// The agent changed a file.
     FileTouched {
-        /// Which one.
+        /// Path of the file.
         path: String,
     },
-    /// A call of the model is over, its own or that of an agent below it.
+    /// A call of the model ended, of the agent or of one of its sub-agents.
     CallEnded {
         /// The tokens that it used.
         tokens: u64,
     },
-    /// It reported the cost of its conversation. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
+    /// The agent reported the cost of its conversation. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
     Cost {
         /// In millionths of a dollar, earlier processes included.
         conversation_microusd: u64,
     },
-    /// It took a conversation up again, which has used so much.
+    /// The agent resumed a conversation that has used this much so far.
     ConversationResumed(ConversationUse),
-    /// It reported how much of a subscription's window is used.
+    /// The agent reported how much of a subscription's window is used.
     Quota(QuotaWindow),
-    /// It reported the final result of its turn.
+    /// The agent reported the final result of its turn.
     TurnEnded(TurnEnd),
-    /// Its process has ended, its pipes are drained, and what it left behind is ended too.
+    /// The agent's process has ended, its pipes are drained, and the processes that it left running are ended too.
     Exited {
-        /// How it ended.
+        /// Exit code or signal of the agent's process.
         exit: Exit,
         /// Whether its final text claims that the whole work is complete.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -329,7 +330,7 @@ pub enum AgentInput {
         /// The pattern of the stop conditions that the text matches, for agents that report no result.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_pattern: Option<String>,
-        /// What it left behind.
+        /// Processes that the agent left running, and that were ended.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         leftovers: Vec<Leftover>,
         /// Its last line on standard error.
@@ -339,71 +340,33 @@ pub enum AgentInput {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
-    /// Its processes were looked at. The answer to [`Effect::SampleProcesses`](crate::Effect::SampleProcesses).
+    /// The processes of the agent were sampled. The answer to [`Effect::SampleProcesses`](crate::Effect::SampleProcesses).
     ProcessesSampled {
-        /// What they did; none where that cannot be seen.
+        /// CPU time and bytes of the sample; `None` if the processes could not be sampled.
         activity: Option<Activity>,
     },
-    /// Its output ended, and it did not.
+    /// The agent closed its output, but its process still runs.
     StreamEnded,
-    /// The guard died, and every process of the agent was ended.
+    /// The guard process died, and all processes of the agent were ended.
     GuardLost,
 }
 
 impl Input {
-    /// Returns the kind of the input, for diagnostics.
+    /// Returns the kind of the input, for diagnostics: `gates_ran`, or `agent_exited` for an event of the agent.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> String {
         match self {
-            Self::Start { .. } => "start",
-            Self::Wake => "wake",
-            Self::Command { .. } => "command",
-            Self::Shutdown { .. } => "shutdown",
-            Self::Decline { .. } => "decline",
-            Self::Broken { .. } => "broken",
-            Self::Suspended { .. } => "suspended",
-            Self::HooksRan { .. } => "hooks_ran",
-            Self::SnapshotTaken { .. } => "snapshot_taken",
-            Self::AutocommitFinished { .. } => "autocommit_finished",
-            Self::ConditionsAnswered { .. } => "conditions_answered",
-            Self::GatesRan { .. } => "gates_ran",
-            Self::CompletionClaimed { .. } => "completion_claimed",
-            Self::Note { .. } => "note",
-            Self::OperatorRequest { .. } => "operator_request",
-            Self::RolledBack { .. } => "rolled_back",
-            Self::CustomSet { .. } => "custom_set",
-            Self::Warning { .. } => "warning",
-            Self::DiskWasFull { .. } => "disk_was_full",
-            Self::Incident(_) => "incident",
-            Self::Repaired { .. } => "repaired",
-            Self::Agent { event, .. } => event.kind(),
+            Self::Agent { event, .. } => format!("agent_{}", variant_name(event)),
+            input => variant_name(input),
         }
     }
 }
 
-impl AgentInput {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Launched { .. } => "agent_launched",
-            Self::NotLaunched { .. } => "agent_not_launched",
-            Self::Output => "agent_output",
-            Self::HandOffText { .. } => "agent_hand_off_text",
-            Self::Opened => "agent_opened",
-            Self::SessionNamed { .. } => "agent_session_named",
-            Self::ContextMeasured { .. } => "agent_context_measured",
-            Self::ToolStarted { .. } => "agent_tool_started",
-            Self::ToolEnded { .. } => "agent_tool_ended",
-            Self::ToolDenied { .. } => "agent_tool_denied",
-            Self::FileTouched { .. } => "agent_file_touched",
-            Self::CallEnded { .. } => "agent_call_ended",
-            Self::Cost { .. } => "agent_cost",
-            Self::ConversationResumed(_) => "agent_conversation_resumed",
-            Self::Quota(_) => "agent_quota",
-            Self::TurnEnded(_) => "agent_turn_ended",
-            Self::Exited { .. } => "agent_exited",
-            Self::ProcessesSampled { .. } => "agent_processes_sampled",
-            Self::StreamEnded => "agent_stream_ended",
-            Self::GuardLost => "agent_guard_lost",
-        }
+/// Returns the name that the variant of an enum has in JSON.
+fn variant_name(variant: &impl Serialize) -> String {
+    match serde_json::to_value(variant) {
+        Ok(Value::String(name)) => name,
+        Ok(Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
+        Ok(_) | Err(_) => String::new(),
     }
 }

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Outcome;
-use crate::time::Timestamp;
+use crate::{Outcome, Timestamp};
 
 /// What a run has to do: recorded, so that a bare `run` can do it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// The agent's name.
+    /// Name of the agent in the configuration.
     pub agent: String,
     /// Where the prompt comes from.
     pub prompt: PromptSource,
@@ -84,7 +83,7 @@ impl Launch {
 /// A setting that changed between two runs of a loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Its dotted key.
+    /// Dotted configuration key.
     pub key: String,
     /// What it was, as TOML; none for its default.
     pub from: Option<String>,
@@ -112,7 +111,7 @@ pub enum PromptSource {
     },
     /// Words given on the command line.
     Text {
-        /// The words.
+        /// Text of the prompt.
         text: String,
     },
 }
@@ -140,7 +139,7 @@ impl Default for PromptSource {
 /// The process that runs a loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runner {
-    /// Its process id.
+    /// Process id of the runner.
     pub pid: u32,
     /// When it took up the loop.
     pub since: Timestamp,
@@ -164,7 +163,7 @@ pub enum Resumption {
     AfterCrash,
     /// The loop had ended and goes on.
     AfterEnd {
-        /// How it had ended.
+        /// How the loop had ended.
         outcome: Outcome,
     },
 }

@@ -46,7 +46,6 @@ mod hooking;
 mod id;
 mod incident;
 mod input;
-
 mod launch;
 mod limits;
 mod loop_state;
@@ -76,7 +75,6 @@ pub mod supervise;
 mod tests_report;
 pub mod tests_seen;
 mod time;
-mod turn_report;
 mod uploads;
 mod variables;
 mod wait;
@@ -116,7 +114,8 @@ pub use operator::{
     OperatorRequest, PUT_OFF_ITERATIONS, Question, QuestionKind, RollingBack,
 };
 pub use outcome::{
-    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop, Timeout,
+    Failure, IterationOutcome, IterationReport, LimitedAttempt, Outcome, Problem, Spent, Stop,
+    Timeout,
 };
 pub use phase::{Cause, Ending, Hooking, Phase, Reboot, RebootStage, Tool, TurnResult, Work};
 pub use policy::Policy;
@@ -127,8 +126,10 @@ pub use reboots::{PER_HOUR_MAX, RebootBook, RebootEntry, RebootReason, RebootRes
 pub use record::Record;
 pub use recorded_input::RecordedInput;
 pub use repair::Repair;
+pub(crate) use serde_skip::is_zero;
 pub use session::{
-    Checkpoint, FailedCall, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session, Tally,
+    Checkpoint, FailedCall, HandOff, LiveAgent, NOTE_BYTES_MAX, Note, PastSession, Sample, Session,
+    Tally,
 };
 pub use state::{InvalidState, State};
 pub use stats::LoopStats;
@@ -141,7 +142,6 @@ pub use summary::{
 pub use tests_report::{NAMED_MAX, TestCounts, TestsReport};
 pub use tests_seen::{Standing, TestId, TestRun, TestsSeen, Verdict};
 pub use time::Timestamp;
-pub use turn_report::{LimitedAttempt, TurnReport};
 pub use uploads::{UploadFailures, UploadedBackup, Uploads};
 pub use variables::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 pub use wait::{Wait, WaitReason};

@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// `max_iterations`.
+    /// Value of `max_iterations`.
     pub iterations: u32,
-    /// `max_consecutive_failures`.
+    /// Value of `max_consecutive_failures`.
     pub failures: u32,
-    /// `max_test_failure_streak`.
+    /// Value of `max_test_failure_streak`.
     pub test_failures: u32,
-    /// `max_no_progress_iterations`.
+    /// Value of `max_no_progress_iterations`.
     pub no_progress: u32,
     /// How many patterns `stop_on_patterns` has.
     pub patterns: u32,
     /// `max_cost_usd`, in millionths of a dollar.
     pub cost_microusd: u64,
-    /// `max_tokens`.
+    /// Value of `max_tokens`.
     pub tokens: u64,
-    /// `max_duration`.
+    /// Value of `max_duration`, in milliseconds.
     pub duration_ms: u64,
-    /// `max_quota_percent`.
+    /// Value of `max_quota_percent`.
     pub quota_percent: f64,
 }

@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopState {
-    /// Nothing runs, and nothing has ended it.
+    /// The loop is not running and has not ended.
     Idle,
-    /// Iterations run, or the next one is waited for.
+    /// The loop runs an iteration, or waits for the next one.
     Running,
-    /// The operator paused it.
+    /// The loop is paused.
     Paused,
     /// One session is being replaced by the next.
     Rebooting,
-    /// It reached its end.
+    /// The loop ended with its work done or its limit reached.
     Completed,
-    /// It could not go on.
+    /// The loop ended with an error.
     Error,
-    /// It was stopped.
+    /// The loop was stopped.
     Stopped,
 }
 
@@ -34,14 +34,6 @@ impl LoopState {
 
 impl fmt::Display for LoopState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Idle => "idle",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Rebooting => "rebooting",
-            Self::Completed => "completed",
-            Self::Error => "error",
-            Self::Stopped => "stopped",
-        })
+        self.serialize(f)
     }
 }

@@ -16,9 +16,9 @@ const WORDS_BYTES_MAX: usize = 200;
 /// How far the objectives are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objectives {
-    /// Boxes.
+    /// Number of check boxes.
     pub total: u32,
-    /// Boxes that are ticked.
+    /// Number of check boxes that are ticked.
     pub ticked: u32,
     /// The first ones that are not, in their own words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

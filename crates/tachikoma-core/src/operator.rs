@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::{Change, Launch};
-use crate::limits::Limits;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{Change, Launch, Limits, Timestamp, Wait};
 
 /// Maximum number of messages to the agent that may wait. More text belongs into the prompt.
 pub const MESSAGES_MAX: usize = 20;
@@ -37,23 +34,23 @@ pub enum QuestionKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// Go on.
+    /// Continue the loop.
     Continue,
-    /// Go on at once, without the wait that is due.
+    /// Continue at once, without the wait that is due.
     Skip,
-    /// Go on with a fresh session.
+    /// Continue with a new session.
     Reboot,
     /// Roll the work tree back to before the iteration, and ask again.
     Rollback,
-    /// Go on with another prompt, for one iteration.
+    /// Continue, and use another prompt for the next iteration.
     Edit,
-    /// Do what was asked about.
+    /// Reboot the session.
     Yes,
-    /// Do not, for a while.
+    /// Do not reboot for the next [`PUT_OFF_ITERATIONS`] iterations.
     No,
-    /// Pause.
+    /// Pause the loop.
     Pause,
-    /// End the loop.
+    /// Stop the loop.
     Stop,
 }
 
@@ -99,19 +96,19 @@ impl fmt::Display for Choice {
 pub struct Question {
     /// Its number, from 1 over the whole life of the loop.
     pub id: u32,
-    /// What it is about.
+    /// What the question is about.
     pub kind: QuestionKind,
     /// The iteration that comes next, or that is over.
     pub iteration: u32,
-    /// When it was asked.
+    /// When the question was asked.
     pub asked_at: Timestamp,
-    /// When the default holds; none = never.
+    /// When the default answer applies; `None` = never.
     pub until: Option<Timestamp>,
     /// The answer that applies at the deadline.
     pub default: Choice,
-    /// What can be answered.
+    /// Answers that are accepted.
     pub choices: Vec<Choice>,
-    /// In words.
+    /// Text of the question.
     pub about: String,
     /// The wait that follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,18 +128,18 @@ impl Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnsweredBy {
-    /// The operator.
+    /// The operator answered.
     Operator,
-    /// The default, at the deadline.
+    /// The deadline passed, and the default answer applies.
     Default,
 }
 
 /// A prompt that holds for one iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditedPrompt {
-    /// The hash of its words, which is the name of the file that has them.
+    /// Hash of the prompt, which is also the name of its file.
     pub hash: String,
-    /// How long it is.
+    /// Size of the prompt in bytes.
     pub bytes: u64,
 }
 
@@ -152,21 +149,21 @@ pub struct EditedPrompt {
 pub enum OperatorEvent {
     /// A question is open, and the loop waits for the answer.
     Asked(Question),
-    /// It is answered.
+    /// A question was answered.
     Answered {
-        /// Which one.
+        /// Number of the question.
         id: u32,
-        /// What.
+        /// The answer.
         choice: Choice,
-        /// By whom.
+        /// Whether the operator answered, or the default applied.
         by: AnsweredBy,
-        /// The prompt that came with it.
+        /// The prompt of the next iteration, for the answer `edit`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<EditedPrompt>,
     },
     /// The operator began to write the answer, or stopped writing: the deadline changes.
     Held {
-        /// Which one.
+        /// Number of the question.
         id: u32,
         /// The deadline; `None` while the operator writes.
         until: Option<Timestamp>,
@@ -181,15 +178,15 @@ pub enum OperatorEvent {
     },
     /// Attended mode was turned on or off.
     Attended {
-        /// Whether.
+        /// Whether attended mode is on now.
         on: bool,
     },
     /// The operator has a message for the agent.
     #[serde(rename = "told")]
     MessageQueued {
-        /// Their number, from 1.
+        /// Number of the message, from 1.
         number: u32,
-        /// They.
+        /// Text of the message.
         text: String,
     },
     /// The agent got messages during its turn.
@@ -200,14 +197,14 @@ pub enum OperatorEvent {
     },
     /// The configuration was read again; what changed holds from here on.
     Reloaded {
-        /// What holds now.
+        /// The settings that apply from now on.
         launch: Box<Launch>,
-        /// What changed.
+        /// The settings that changed.
         changes: Vec<Change>,
-        /// Keys that changed and hold with the next run only.
+        /// Changed keys that only apply to the next run.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         later: Vec<String>,
-        /// The stop conditions that hold now.
+        /// The stop conditions that apply from now on.
         #[serde(default)]
         limits: Limits,
     },
@@ -217,51 +214,51 @@ pub enum OperatorEvent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperatorRequest {
-    /// To answer a question.
+    /// Answer a question.
     Answer {
-        /// Which one; none = the one that is open.
+        /// Number of the question; `None` = the open one.
         id: Option<u32>,
-        /// What.
+        /// The answer.
         choice: Choice,
-        /// The prompt that goes with it.
+        /// The prompt of the next iteration, for the answer `edit`.
         prompt: Option<EditedPrompt>,
     },
     /// To write the answer to a question: it stays open meanwhile.
     Hold {
-        /// Which one.
+        /// Number of the question.
         id: u32,
-        /// Whether it is being written, or no longer.
+        /// Whether the operator is writing the answer now.
         writing: bool,
     },
     /// Turn attended mode on or off.
     Attend {
-        /// Whether.
+        /// Whether to turn attended mode on.
         on: bool,
     },
-    /// To tell the agent something.
+    /// Send a message to the agent.
     Tell {
-        /// What.
+        /// Text of the message.
         text: String,
     },
-    /// To have other settings hold.
+    /// Apply reloaded settings.
     Reload {
-        /// What is to hold.
+        /// The new settings.
         launch: Box<Launch>,
-        /// Keys that changed and hold with the next run only.
+        /// Changed keys that only apply to the next run.
         later: Vec<String>,
-        /// The stop conditions that are to hold.
+        /// The new stop conditions.
         limits: Limits,
     },
-    /// To stop, for a hook that runs: it is heard out first.
+    /// Stop the loop after the hooks that run now, because one of them asks for it.
     StopAfterHooks,
 }
 
 /// A message to the agent that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorMessage {
-    /// Their number.
+    /// Number of the message, from 1.
     pub number: u32,
-    /// They.
+    /// Text of the message.
     pub text: String,
     /// Whether the prompt of the attempt under way contains it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -320,6 +317,6 @@ pub struct Operator {
 pub struct RollingBack {
     /// The work tree is restored to its content before this iteration.
     pub iteration: u32,
-    /// The wait that follows.
+    /// The wait that is due after the rollback.
     pub then: Option<Wait>,
 }

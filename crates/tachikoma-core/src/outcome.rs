@@ -1,22 +1,20 @@
-//! How iterations and loops end, each with the reason a person reads.
+//! How iterations and loops end, with reasons for the user.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Exit;
-use crate::loop_state::LoopState;
-use crate::time::Timestamp;
+use crate::{Exit, LoopState, Timestamp};
 
-/// How a loop ended. The final public state is derived from it, once.
+/// How a loop ended. It decides the final public state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The agent claimed completion and every gate passed.
+    /// Completion was claimed, and every gate passed.
     Done,
-    /// The loop ran as many iterations as it may.
+    /// The maximum number of iterations is reached.
     LimitReached {
-        /// The limit.
+        /// Maximum number of iterations.
         iterations: u32,
     },
     /// A stop condition, script or hook ended it.
@@ -33,7 +31,7 @@ pub enum Outcome {
     Operator,
     /// A signal to the runner ended it.
     Signal {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
     /// Something that the loop cannot recover from.
@@ -97,11 +95,11 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Stop {
-    /// The operator's command.
+    /// The operator sent a stop command.
     Operator,
     /// A signal to the runner.
     Signal {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
     /// A budget that is used up.
@@ -119,7 +117,7 @@ pub enum Stop {
         /// Which one, and what it said.
         reason: String,
     },
-    /// The loop itself, because it cannot go on.
+    /// The loop cannot continue.
     Unable {
         /// Why, and what to do next.
         reason: String,
@@ -138,19 +136,19 @@ impl From<Stop> for Outcome {
     }
 }
 
-/// What became of a finished iteration.
+/// How an iteration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IterationOutcome {
     /// The agent ended its turn well.
     Succeeded,
-    /// It did not; a backoff follows.
+    /// The agent failed. A backoff follows.
     Failed,
-    /// It was ended so that its session could be rebooted: neither success nor failure.
+    /// The iteration was ended for a reboot: neither success nor failure.
     HandedOver,
-    /// The operator skipped it.
+    /// The operator skipped the iteration.
     Skipped,
-    /// A stop or an immediate pause cut it.
+    /// A stop or an immediate pause ended the iteration.
     Interrupted,
 }
 
@@ -166,13 +164,12 @@ impl fmt::Display for IterationOutcome {
     }
 }
 
-/// A finished iteration that did not fail. Its changes, tests and progress are known later: see
-/// [`Measured`](crate::Measured).
+/// A finished iteration that did not fail. Its progress is measured later: see [`Measured`](crate::Measured).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IterationReport {
-    /// The iteration.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// What became of it.
+    /// How the iteration ended.
     pub outcome: IterationOutcome,
     /// How long its last attempt took.
     pub duration_ms: u64,
@@ -190,14 +187,14 @@ pub struct IterationReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Failure {
-    /// The agent's process ended badly.
+    /// The agent's process ended with an error.
     Exited {
-        /// How.
+        /// Exit code or signal of the process.
         exit: Exit,
     },
-    /// The agent, which reports what it does, ended without the final result of its turn.
+    /// The agent's process ended without the final result of its turn.
     NoResult {
-        /// How.
+        /// Exit code or signal of the process.
         exit: Exit,
         /// Its last line on standard error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,7 +203,7 @@ pub enum Failure {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
-    /// The agent itself reported that its turn went wrong.
+    /// The agent reported that its turn failed.
     Reported {
         /// How its process ended after that, if it did.
         exit: Option<Exit>,
@@ -219,20 +216,20 @@ pub enum Failure {
     },
     /// The agent could not be started: its prompt, its program or its directory is missing.
     NotLaunched {
-        /// What is missing and where it was looked for.
+        /// The error, with the path that was tried.
         reason: String,
     },
-    /// A timeout ended it.
+    /// A timeout ended the iteration.
     TimedOut {
-        /// Which one.
+        /// The timeout that ran out.
         timeout: Timeout,
         /// What the agent was last seen doing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_seen: Option<String>,
     },
-    /// The guard, which holds the agent's processes together, was lost.
+    /// The guard process of the agent was lost.
     GuardLost,
-    /// It was to be ended and outlived SIGKILL.
+    /// The agent survived SIGKILL.
     Unkillable {
         /// Its process id, if it was ever up.
         pid: Option<u32>,
@@ -279,100 +276,47 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What is wrong with a turn that failed, as far as it decides what comes next. A failure without one is transient: it
-/// is tried again after a backoff.
+/// What a failed turn means for the loop. Without a problem, the iteration is retried after a backoff.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Problem {
-    /// The model's service takes nothing more for a while: a usage limit, or too much to do. Waiting helps.
+    /// The model's service refuses requests for a while: a usage limit, or it is overloaded. Waiting helps.
     Limited {
         /// When the limit ends; `None` if the service did not say.
         until: Option<Timestamp>,
     },
     /// The model's service cannot be reached or answers with HTTP 5xx: a network outage, or one of the service. Waiting helps.
     Unreachable,
-    /// This conversation cannot go on, another one can.
+    /// This conversation is broken. A new one works.
     Poisoned,
-    /// What the agent works in went away under it and comes back, or the conversation did: the same iteration again, at
-    /// once, and no failure.
+    /// The agent's server or conversation was lost, and comes back. The iteration is repeated at once, and does not count as failed.
     Cut,
-    /// Nothing that a loop can do helps.
+    /// The loop cannot solve the problem. A person has to act.
     Permanent {
         /// What a person has to do.
         advice: String,
     },
 }
 
-/// What kind of end an iteration came to, and with it what follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorClass {
-    /// A reboot ended it: the fresh session goes on at once.
-    Planned,
-    /// The model's service is limited or cannot be reached: the same iteration again when it is not, and no failure.
-    Limited,
-    /// It may go well the next time: backoff, same conversation.
-    Transient,
-    /// It hung: ended, backoff, same conversation.
-    Stalled,
-    /// The conversation is broken: backoff, a fresh session.
-    Poisoned,
-    /// What the agent works in was lost: the same iteration again, at once, and no failure.
-    Cut,
-    /// It will not go well without a person: the loop ends.
-    Permanent,
-    /// The operator ended it.
-    Operator,
-}
-
 impl Failure {
-    /// Returns what the agent says about it, where it says something.
+    /// Returns what is wrong, as far as the agent tells; `None` for all other failures.
     #[must_use]
-    pub fn cause(&self) -> String {
+    pub fn problem(&self) -> Option<&Problem> {
         match self {
-            Self::Reported {
-                reason: Some(words),
-                ..
-            }
-            | Self::NoResult {
-                last_words: Some(words),
-                ..
-            } => words.clone(),
-            Self::Reported { reason: None, .. }
-            | Self::NoResult {
-                last_words: None, ..
-            }
-            | Self::Exited { .. }
-            | Self::NotLaunched { .. }
-            | Self::TimedOut { .. }
-            | Self::GuardLost
-            | Self::Unkillable { .. } => self.to_string(),
+            Self::Reported { problem, .. } | Self::NoResult { problem, .. } => problem.as_ref(),
+            _ => None,
         }
     }
 
-    /// Returns the class of the failure.
+    /// Returns what the agent says about the failure; `None` if it says nothing.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn words(&self) -> Option<&str> {
         match self {
-            Self::Reported { problem, .. } | Self::NoResult { problem, .. } => match problem {
-                Some(Problem::Limited { .. } | Problem::Unreachable) => ErrorClass::Limited,
-                Some(Problem::Poisoned) => ErrorClass::Poisoned,
-                Some(Problem::Cut) => ErrorClass::Cut,
-                Some(Problem::Permanent { .. }) => ErrorClass::Permanent,
-                None => ErrorClass::Transient,
-            },
-            Self::TimedOut { timeout, .. } => match timeout {
-                Timeout::Launch => ErrorClass::Transient,
-                Timeout::Session
-                | Timeout::FirstOutput
-                | Timeout::Silence
-                | Timeout::Tool
-                | Timeout::StreamGone
-                | Timeout::ResultGrace => ErrorClass::Stalled,
-            },
-            Self::Exited { .. } | Self::NotLaunched { .. } | Self::GuardLost => {
-                ErrorClass::Transient
-            }
-            Self::Unkillable { .. } => ErrorClass::Permanent,
+            Self::Reported { reason: words, .. }
+            | Self::NoResult {
+                last_words: words, ..
+            } => words.as_deref(),
+            _ => None,
         }
     }
 }
@@ -383,17 +327,17 @@ impl Failure {
 pub enum Timeout {
     /// The launch was not answered.
     Launch,
-    /// `session_timeout`: the whole iteration.
+    /// `session_timeout`: the iteration took too long.
     Session,
-    /// `first_output_timeout`.
+    /// `first_output_timeout`: the agent printed nothing after its launch.
     FirstOutput,
-    /// `silence_timeout`.
+    /// `silence_timeout`: the agent printed nothing for too long.
     Silence,
-    /// `tool_timeout`.
+    /// `tool_timeout`: a tool call took too long.
     Tool,
     /// The agent closed its output and still runs, so that no more events can arrive.
     StreamGone,
-    /// `result_grace`: the agent lingers after its final result, which counts all the same.
+    /// `result_grace`: the agent's process did not end after its final result. The result counts.
     ResultGrace,
 }
 
@@ -411,12 +355,34 @@ impl fmt::Display for Timeout {
     }
 }
 
-/// Why a conversation cannot go on, in the agent's own judgement.
+/// Why a conversation cannot continue, as the agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spent {
-    /// Nothing more goes into its context.
+    /// The context is full.
     Full,
     /// The agent no longer knows the conversation.
     Lost,
+}
+
+/// An attempt that a limit of the model's service ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitedAttempt {
+    /// Number of the iteration.
+    pub iteration: u32,
+    /// Number of the attempt at the iteration, from 1.
+    pub attempt: u32,
+    /// Message of the agent about the limit.
+    pub reason: String,
+    /// When the limit ends; `None` if the service did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// Limits in a row, this one included.
+    pub streak: u32,
+    /// Whether the service could not be reached, instead of refusing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outage: bool,
+    /// Whether the agent's process is up and waits for the next prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_lives: bool,
 }

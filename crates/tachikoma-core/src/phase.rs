@@ -5,65 +5,58 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::activity::{Activity, Busy};
-use crate::autocommit::Autocommit;
-use crate::completion::Check;
-use crate::hooking::HookPoint;
-use crate::id::{Generation, SessionNo};
-use crate::loop_state::LoopState;
-use crate::outcome::{Outcome, Problem, Timeout};
-use crate::reboots::RebootReason;
-use crate::serde_skip::is_zero;
-use crate::stop_signal::Escalation;
-use crate::time::Timestamp;
-use crate::wait::{Wait, WaitReason};
+use crate::{
+    Activity, Autocommit, Busy, Check, Escalation, Generation, HookPoint, LoopState, Outcome,
+    Problem, RebootReason, SessionNo, Timeout, Timestamp, Wait, WaitReason, is_zero,
+};
 
 /// The precise phase of a loop.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Phase {
     /// The loop was never started.
+    #[default]
     Idle,
-    /// Between iterations, until a moment.
+    /// The loop waits between two iterations.
     Waiting {
-        /// What for, and until when.
+        /// Reason and end of the wait.
         wait: Wait,
     },
-    /// In an iteration.
+    /// The agent works on an iteration.
     Working {
-        /// How far it is.
+        /// State of the attempt.
         work: Box<Work>,
     },
     /// A commit is made after an iteration, or before the end.
     #[serde(rename = "keeping")]
     Autocommitting {
-        /// What of the work, and what follows.
+        /// The commit, its deadline, and what follows it.
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
     /// Checks run after an iteration, after its commit.
     Checking {
-        /// What is being found out, and what follows.
+        /// The check, its deadline, and the wait after it.
         check: Check,
     },
     /// Hooks run, and the loop waits for them.
     Hooking {
-        /// Which ones, and what follows.
+        /// The hooks, their deadline, and what follows them.
         hooking: Hooking,
     },
-    /// Between sessions.
+    /// The session is being replaced by a new one.
     Rebooting {
-        /// How far it is.
+        /// State of the reboot.
         reboot: Reboot,
     },
-    /// Until the operator says otherwise.
+    /// The loop is paused until the operator resumes or stops it.
     Paused {
-        /// The wait that was under way, and goes on afterwards if it is not over by then.
+        /// The wait that continues after the pause, if it is not over by then.
         then: Option<Wait>,
     },
-    /// For good, or until a runner takes the loop up again.
+    /// The loop has ended. A runner can start it again unless its work is done.
     Ended {
-        /// How.
+        /// How the loop ended.
         outcome: Outcome,
     },
 }
@@ -94,57 +87,57 @@ impl Phase {
 /// Hooks that the loop waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hooking {
-    /// Which ones.
+    /// The point whose hooks run.
     pub point: HookPoint,
-    /// When they are given up.
+    /// Deadline of the hooks.
     pub until: Timestamp,
-    /// What follows them, besides the next iteration.
+    /// The wait that is due after the hooks; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
-    /// How the loop ends with them, if it does.
+    /// How the loop ends after the hooks; `None` = it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// The phase that a runner found, and takes up when they have run.
+    /// The phase that an earlier runner left. It continues after the hooks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<Box<Phase>>,
 }
 
 /// An iteration under way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// The launch that events must belong to.
     pub generation: Generation,
     /// When the attempt began.
     pub started: Timestamp,
-    /// The agent's process, once it is up.
+    /// Process id of the agent; `None` until its process is up.
     pub pid: Option<u32>,
-    /// When it was up.
+    /// When the agent's process was up; `None` before.
     pub launched: Option<Timestamp>,
-    /// Whether that process was up before, and only got another prompt.
+    /// Whether the process was running before, and only got another prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reused: bool,
-    /// When the agent was last known to do something.
+    /// Time of the agent's last activity.
     pub active: Timestamp,
-    /// Whether it has written anything yet.
+    /// Whether the agent has printed anything in this attempt.
     pub spoke: bool,
-    /// Whether the model is in the middle of an answer.
+    /// Whether the model is answering now.
     #[serde(default)]
     pub answering: bool,
-    /// Until when a look at its processes has to be answered, if one is under way.
+    /// Deadline of the sample of the agent's processes; `None` if none is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "look")]
     pub silence_check_until: Option<Timestamp>,
-    /// When its processes were last seen at work since it was last heard of.
+    /// The last sample that found the silent agent busy; `None` after output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Busy>,
-    /// When its output ended while it lived on.
+    /// When the agent closed its output while its process still ran; `None` if it did not.
     #[serde(default)]
     pub stream_ended: Option<Timestamp>,
-    /// Tool calls in flight, by the agent's own id.
+    /// Running tool calls, by the agent's id.
     pub tools: BTreeMap<String, Tool>,
-    /// Whether and how the agent reported the final result of its turn.
+    /// The final result of the turn; `None` until it is reported.
     pub result: Option<TurnResult>,
-    /// Whether it is to be ended before its time.
+    /// The requested early end of the iteration; `None` without a request.
     pub ending: Option<Ending>,
     /// The last signal that was sent to end it; `None` before the first.
     #[serde(rename = "ladder")]
@@ -154,64 +147,64 @@ pub struct Work {
 /// The final result of a turn, as the agent reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnResult {
-    /// When.
+    /// When the agent reported the result.
     pub time: Timestamp,
-    /// Whether the agent calls it a success.
+    /// Whether the agent reports success.
     pub success: bool,
     /// Whether its final text claims that the whole work is complete.
     #[serde(default)]
     pub claimed: bool,
-    /// What the agent says went wrong.
+    /// Error message of the agent; `None` after a success.
     #[serde(default)]
     pub reason: Option<String>,
     /// What that means for the loop.
     #[serde(default)]
     pub problem: Option<Problem>,
-    /// Whether it came after the agent was interrupted.
+    /// Whether the result came after the agent was interrupted.
     #[serde(default)]
     pub after_interrupt: bool,
 }
 
-/// A tool call in flight.
+/// A running tool call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tool {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// What it was called with, in a few words.
+    /// Short description of the call, such as its command or path.
     #[serde(default)]
     pub summary: String,
     /// When the call began.
     pub since: Timestamp,
 }
 
-/// The wish to end an iteration before its time.
+/// The requested early end of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Why.
+    /// Why the iteration is ended early.
     pub cause: Cause,
-    /// Until when a tool call in flight may go on.
+    /// Deadline of the running tool call or answer, which may finish first.
     pub boundary_until: Timestamp,
 }
 
-/// Why an iteration is ended before its time. Ordered: a worse cause overrides.
+/// Why an iteration is ended early. A worse cause overrides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Cause {
-    /// Its session is rebooted.
+    /// The session of the iteration is rebooted.
     HandOver,
-    /// The operator skips it.
+    /// The operator skips the iteration.
     Skip,
     /// An immediate pause, or a stop.
     Interrupt,
-    /// A timeout.
+    /// A timeout ran out.
     Timeout {
-        /// Which one.
+        /// The timeout that ran out.
         timeout: Timeout,
     },
 }
 
 impl Work {
-    /// Moves every moment from which a timeout counts.
+    /// Extends all timeouts of the attempt by a duration.
     pub(crate) fn postpone(&mut self, duration: Duration) {
         let moments = [&mut self.started, &mut self.active]
             .into_iter()
@@ -248,7 +241,7 @@ impl Work {
         self.busy = None;
     }
 
-    /// Notes that its processes are at work.
+    /// Records a sample that found the processes busy.
     pub(crate) fn seen(&mut self, activity: Activity, time: Timestamp) {
         self.silence_check_until = None;
         self.busy = Some(Busy { time, activity });
@@ -258,19 +251,8 @@ impl Work {
         Self {
             generation,
             started,
-            pid: None,
-            launched: None,
-            reused: false,
             active: started,
-            spoke: false,
-            answering: false,
-            silence_check_until: None,
-            busy: None,
-            stream_ended: None,
-            tools: BTreeMap::new(),
-            result: None,
-            ending: None,
-            escalation: None,
+            ..Self::default()
         }
     }
 
@@ -296,52 +278,52 @@ impl Cause {
 /// A reboot under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reboot {
-    /// Why.
+    /// Why the session is replaced.
     pub reason: RebootReason,
-    /// When it began.
+    /// When the reboot began.
     pub started: Timestamp,
-    /// The session that is to be opened.
+    /// Number of the new session.
     pub to: SessionNo,
-    /// The wait that follows it.
+    /// The wait that is due after the reboot.
     pub then: Option<Wait>,
     /// How often the old session was asked for its hand-off.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub asked: u32,
-    /// How far it is.
+    /// What the reboot is doing now.
     #[serde(default)]
     pub stage: RebootStage,
 }
 
-/// How far a reboot is. At most one process of an agent is alive in any of them.
+/// Stage of a reboot. At most one process of the agent lives in any of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RebootStage {
-    /// Nothing is under way yet.
+    /// The next step has not begun.
     #[default]
     Begun,
     /// The old session is asked for its hand-off.
     HandOff {
-        /// Until when it may answer.
+        /// Deadline of the hand-off.
         until: Timestamp,
-        /// What it has said so far.
+        /// What the old session has said so far.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         said: Vec<String>,
     },
-    /// Hooks run.
+    /// The hooks before or after the reboot run.
     Hooks {
-        /// Which ones.
+        /// Whether the hooks before or those after the reboot run.
         point: HookPoint,
-        /// Until when their end must be known.
+        /// Deadline of the hooks.
         until: Timestamp,
     },
-    /// The work of the old session is kept.
+    /// The work of the old session is committed.
     #[serde(rename = "keeping")]
     Autocommitting {
-        /// What of it.
+        /// The commit and its deadline.
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
-    /// A process is on its way out: that of the old session, or one that was to be the new session and is not.
+    /// A process is being ended: that of the old session, or one of a new session that failed to open.
     Closing {
         /// The last signal that was sent to end it; `None` before the first.
         #[serde(rename = "ladder")]
@@ -349,13 +331,13 @@ pub enum RebootStage {
         /// Why the reboot has failed, if it has.
         failed: Option<String>,
     },
-    /// The fresh session is being opened, or the old one again, so that it can be asked for its hand-off.
+    /// The new session is being opened, or the old one again for its hand-off.
     Opening {
         /// The launch that events must belong to.
         generation: Generation,
-        /// Since when.
+        /// When the launch began.
         since: Timestamp,
-        /// Whether it is the old session.
+        /// Whether the old session is opened, to ask for its hand-off.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         old: bool,
     },

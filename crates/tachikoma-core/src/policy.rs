@@ -1,5 +1,4 @@
-//! The rules of a loop as data, and the small pure questions that are asked of them. A question answers with a
-//! verdict and its reason, because the reason is what a person reads.
+//! The rules of a loop, and functions that decide by them. Each returns a verdict with its reason, for the user.
 
 pub mod backoff;
 pub mod budget;
@@ -19,10 +18,8 @@ use std::time::Duration;
 use budget::Budgets;
 use completion::CompletionRules;
 
-use crate::denials::Permitted;
-use crate::hooking::HookPoint;
-use crate::limits::Limits;
-use crate::operator::Operator;
+use crate::time::millis;
+use crate::{HookPoint, Limits, Operator, Permitted};
 
 /// The rules of a loop. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,13 +34,13 @@ pub struct Policy {
     pub max_test_failure_streak: u32,
     /// Iterations in a row without progress that end the loop; 0 = no limit.
     pub max_no_progress_iterations: u32,
-    /// How many patterns of the agent's words end the loop.
+    /// Number of patterns in `stop_on_patterns`.
     pub stop_patterns: u32,
-    /// What the agent is permitted: for advice when something is denied.
+    /// What the configuration permits the agent, to suggest more after a denied call.
     pub permitted: Permitted,
     /// What the loop may spend.
     pub budgets: Budgets,
-    /// When a claim of completion is believed.
+    /// When a claim of completion is accepted.
     pub completion: CompletionRules,
     /// What the agent can do.
     pub agent: AgentTraits,
@@ -53,7 +50,7 @@ pub struct Policy {
     pub stop_timeouts: StopTimeouts,
     /// The wait after failures.
     pub backoff: Backoff,
-    /// The wait for the model's service where it does not say how long.
+    /// The wait after a usage limit whose reset time is unknown.
     pub limit_backoff: Backoff,
     /// The margin after a stated reset of a usage limit; it grows with each refusal in a row.
     pub reset_margin: Backoff,
@@ -63,11 +60,11 @@ pub struct Policy {
     pub max_outage: Duration,
     /// When sessions are replaced.
     pub reboot: RebootRules,
-    /// For all hooks of a point together; a point that is not there has none. Those of a reboot are with its rules.
+    /// Timeout of all hooks of a point together. Points without hooks are missing. Hooks of reboots are in `reboot`.
     pub hooks: BTreeMap<HookPoint, Duration>,
-    /// How the work is committed, or at least looked at; none where neither can be.
+    /// How changes are committed or surveyed; `None` if neither is possible.
     pub autocommit: Option<AutocommitRules>,
-    /// Whether a later runner goes on in the conversation of an earlier one.
+    /// Whether a later runner continues the conversation of an earlier one.
     pub persist_sessions: bool,
     /// Whether every iteration has a conversation of its own.
     pub fresh_each_iteration: bool,
@@ -138,7 +135,7 @@ impl Policy {
             patterns: self.stop_patterns,
             cost_microusd: budgets.cost_microusd,
             tokens: budgets.tokens,
-            duration_ms: u64::try_from(budgets.duration.as_millis()).unwrap_or(u64::MAX),
+            duration_ms: millis(budgets.duration),
             quota_percent: budgets.quota_percent,
         }
     }
@@ -150,17 +147,16 @@ impl Policy {
     }
 }
 
-/// What an agent can do, as far as the rules care.
+/// Capabilities of an agent that decisions depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentTraits {
-    /// It reports what it does while it does it. Without, only `session_timeout` applies, and an interrupt
-    /// need not wait for a tool call to end.
+    /// The agent prints events during a turn. Otherwise only `session_timeout` applies, and an interrupt does not wait for a tool call.
     pub event_stream: bool,
-    /// Its process serves one turn after another: the end of a turn is its result, and not the end of the process.
+    /// The agent's process serves many turns: a turn ends with its result, not with its process.
     pub persistent: bool,
     /// It accepts messages during a turn.
     pub steerable: bool,
-    /// It can be asked in the middle of a turn what its conversation has cost.
+    /// The agent reports the cost of its conversation on request.
     pub tells_cost: bool,
     /// It refuses prompts if fewer tokens than this are left in its window; `None` = it never refuses.
     pub refuses_before: Option<u64>,
@@ -169,21 +165,21 @@ pub struct AgentTraits {
 /// How long things may take; zero = no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until the launch is answered.
+    /// For the launch of the agent's process.
     pub launch: Duration,
-    /// The whole iteration.
+    /// For a whole iteration (`session_timeout`).
     pub session: Duration,
-    /// Until the first output.
+    /// From the launch to the first output (`first_output_timeout`).
     pub first_output: Duration,
-    /// Without output, while no tool call is in flight.
+    /// Time without output while no tool call runs (`silence_timeout`).
     pub silence: Duration,
-    /// One tool call.
+    /// For one tool call (`tool_timeout`).
     pub tool: Duration,
-    /// From the final result to the end of the process.
+    /// From the final result of a turn to the end of the process (`result_grace`).
     pub result_grace: Duration,
-    /// For a tool call in flight when the iteration is to end.
+    /// How long a running tool call may continue when the iteration has to end (`graceful_timeout`).
     pub graceful: Duration,
-    /// Until a fresh session is open.
+    /// For opening a new session.
     pub renew: Duration,
 }
 
@@ -207,7 +203,7 @@ impl Default for Timeouts {
 pub struct StopTimeouts {
     /// After the interrupt: agents save their session on it.
     pub interrupt: Duration,
-    /// After SIGTERM.
+    /// From SIGTERM to SIGKILL.
     pub terminate: Duration,
     /// After SIGKILL. Not a grace: a process that is not gone by then is stuck in the kernel, or its guard is stopped again and again.
     pub reap: Duration,
@@ -226,9 +222,9 @@ impl Default for StopTimeouts {
 /// The wait after failures: doubles with each failure in a row, up to a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// Wait after the first failure.
     pub base: Duration,
-    /// At most.
+    /// Longest wait.
     pub cap: Duration,
 }
 
@@ -241,25 +237,25 @@ impl Default for Backoff {
     }
 }
 
-/// How the work is committed in the repository around it, where there is one.
+/// How changes of the loop are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AutocommitRules {
-    /// Whether there is one. Without, files are only looked at, to see what an iteration changed.
+    /// Whether the working directory is in a git repository. Without one, changed files are only counted.
     pub repository: bool,
-    /// Whether what the loop changed is committed.
+    /// Whether the changes of the loop are committed.
     pub commit: bool,
-    /// Whether that holds for iterations that failed too.
+    /// Whether the changes of failed iterations are committed, too.
     pub on_failure: bool,
-    /// For one commit, its hooks included; zero = no limit.
+    /// Timeout of one commit with its git hooks; zero = no limit.
     pub timeout: Duration,
 }
 
 /// When sessions are replaced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RebootRules {
-    /// Whether reboots happen by themselves at all.
+    /// Whether the loop reboots sessions by itself.
     pub enabled: bool,
-    /// Whether a full context calls for one.
+    /// Whether a full context leads to a reboot.
     pub on_redline: bool,
     /// The fill from which the context is too full, in percent; 100 = off, and the one in tokens with it.
     pub redline_percent: f64,
@@ -269,37 +265,37 @@ pub struct RebootRules {
     pub warning_percent: f64,
     /// The fill from which no prompt is given, in percent.
     pub hard_limit_percent: f64,
-    /// Tool calls that call for one while nothing is known about the context; 0 = off.
+    /// Number of tool calls that leads to a reboot while the context is unknown; 0 = off.
     pub tool_call_threshold: u32,
-    /// Whether falling quality calls for one.
+    /// Whether falling quality leads to a reboot.
     pub on_degradation: bool,
-    /// Iterations in one session that call for one.
+    /// Number of iterations in one session that leads to a reboot; `None` = no limit.
     pub after_iterations: Option<u32>,
-    /// The age of a session that calls for one.
+    /// Age of a session that leads to a reboot; `None` = no limit.
     pub after_duration: Option<Duration>,
-    /// How many the loop may have; none = no limit, 0 = never.
+    /// Maximum number of reboots; `None` = no limit, 0 = no reboots.
     pub max_reboots: Option<u32>,
-    /// Whether a tool call in flight is interrupted.
+    /// Whether a reboot interrupts a running tool call.
     pub immediate: bool,
-    /// From one success to the next attempt.
+    /// Minimum time between a successful reboot and the next one.
     pub min_interval: Duration,
-    /// Successes in one hour; 0 = no limit.
+    /// Maximum number of successful reboots in one hour; 0 = no limit.
     pub max_per_hour: u32,
-    /// After a failure, times the failures in a row.
+    /// Wait after a failed reboot, multiplied by the failures in a row.
     pub failure_cooldown: Duration,
-    /// Failures in a row that end the loop; 0 = no limit.
+    /// Number of failed reboots in a row that ends the loop; 0 = no limit.
     pub max_failures: u32,
-    /// For late output of a turn that was ended for a reboot.
+    /// How long the loop waits for late output of a turn that was ended for a reboot.
     pub graceful_delay: Duration,
     /// Whether the old session is asked for its hand-off.
     pub ask_hand_off: bool,
-    /// For its answer.
+    /// How long the old session may take for its hand-off.
     pub hand_off_timeout: Duration,
     /// How long the operator is asked before a reboot; zero = no limit, `None` = the operator is not asked.
     pub confirm: Option<Duration>,
-    /// For all hooks before a reboot together; none = there are none.
+    /// Timeout of all hooks before a reboot together; `None` without hooks.
     pub hooks_before: Option<Duration>,
-    /// For all hooks after a reboot together; none = there are none.
+    /// Timeout of all hooks after a reboot together; `None` without hooks.
     pub hooks_after: Option<Duration>,
 }
 
@@ -333,7 +329,7 @@ impl Default for RebootRules {
 }
 
 impl RebootRules {
-    /// Returns whether the fill of the context is ours to manage. Otherwise the agent's own compaction is.
+    /// Returns whether Tachikoma reboots sessions with a full context. Otherwise the agent compacts the context itself.
     #[must_use]
     pub fn manages_context(&self) -> bool {
         let possible = self.enabled && self.max_reboots != Some(0);

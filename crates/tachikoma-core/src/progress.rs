@@ -1,29 +1,25 @@
-//! Whether the work comes forward: what an iteration is known to have done, what that is worth, and what the tests say.
+//! Progress of the work: the evidence of each iteration, its score, and the results of tests.
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::AutocommitResult;
-use crate::completion::{Answers, ObjectivesSeen};
-use crate::evidence::Evidence;
-use crate::serde_skip::is_zero;
-use crate::tests_report::TestsReport;
 use crate::tests_seen::RUNS_RECENT;
+use crate::{Answers, AutocommitResult, Evidence, ObjectivesSeen, TestsReport, is_zero};
 
-/// Scores that are remembered: enough to see where the work goes.
+/// Number of scores that are kept.
 pub const SCORES_KEPT: usize = 20;
 
-/// Names of changed files that are remembered.
+/// Maximum number of changed files that are kept by name.
 pub const FILES_KEPT: usize = 100;
 
-/// What an iteration was worth.
+/// The measured progress of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Which one.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// What it did.
+    /// Changes, commits, tests and objectives of the iteration.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub evidence: Evidence,
-    /// What that is worth, from 0 to 100; 0 where nothing came of it.
+    /// Score of the iteration, from 0 to 100; 0 without progress.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub score: u32,
     /// Whether all gates passed that ran after the iteration; `None` if none ran.
@@ -31,32 +27,32 @@ pub struct Measured {
     pub tests_passed: Option<bool>,
 }
 
-/// A score that is remembered.
+/// The score of one iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
-    /// Of which iteration.
+    /// Number of the iteration.
     pub iteration: u32,
-    /// From 0 to 100.
+    /// Score of the iteration, from 0 to 100.
     pub score: u32,
 }
 
 /// A test that was fixed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixedTest {
-    /// Its name.
+    /// Name of the test.
     pub name: String,
     /// Runs of the tests since the one that it passed in first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub runs: u32,
 }
 
-/// What is known of whether the work comes forward.
+/// Progress of the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// What the iteration last started has done, over all attempts at it.
+    /// Evidence of the current iteration, over all attempts at it.
     pub evidence: Evidence,
-    /// Whether it is over, and was not measured yet.
+    /// Whether the iteration is over and its progress was not measured yet.
     pub due: bool,
     /// Whether the work tree was surveyed after it.
     #[serde(rename = "looked")]
@@ -65,11 +61,11 @@ pub struct Progress {
     pub unsure: bool,
     /// The latest scores, oldest first.
     pub recent: Vec<Score>,
-    /// The last iteration of which something came.
+    /// The last iteration with progress; `None` before the first.
     pub last: Option<u32>,
-    /// What the tests came to when they last ran.
+    /// Summary of the last run of the tests; `None` before the first.
     pub tests: Option<TestsReport>,
-    /// Whether what is tested may be another than when they did.
+    /// Whether the code may have changed since the tests last ran.
     pub untested: bool,
     /// Tests that were fixed within the last [`RUNS_RECENT`] runs and passed since, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -80,7 +76,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns what the iteration last started was worth, if it is over and that can be said. `tests_passed` is whether all gates
+    /// Returns the progress of the current iteration, if it is over and its changes are known. `tests_passed` says whether all gates
     /// passed after it; `None` if none ran.
     #[must_use]
     pub fn measure(&self, iteration: u32, tests_passed: Option<bool>) -> Option<Measured> {
@@ -130,7 +126,7 @@ impl Progress {
         self.files.drain(..forgotten);
     }
 
-    /// Compares what the objectives are with what they were. What they were at first is where one starts from.
+    /// Counts objectives that were ticked since they were last read. The first reading counts nothing.
     pub(crate) fn answered(&mut self, before: Option<&ObjectivesSeen>, answers: &Answers) {
         let ticked = |seen: Option<&ObjectivesSeen>| match seen {
             Some(ObjectivesSeen::Read { objectives }) => Some(objectives.ticked),

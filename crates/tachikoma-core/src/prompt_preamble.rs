@@ -1,7 +1,7 @@
 //! The prompt preamble: text before the user's prompt. It reports what the agent cannot see in the files, such as messages of the
 //! operator, an attempt that was cut, a rollback, or a commit that failed.
 
-use crate::state::State;
+use crate::State;
 
 /// Maximum size of the error of a failed commit. The end of a hook's output says what is wrong.
 const REFUSED_BYTES_MAX: usize = 2000;
@@ -18,7 +18,7 @@ pub fn prompt_preamble(state: &State) -> String {
     for words in from_operator {
         text.push_str(&format!("The operator says:\n\n{}\n\n", words.text));
     }
-    // What was brought back is not as the attempt left it.
+    // After a rollback the files are not as the attempt left them, and the note below says so.
     if state.after_cut && state.kept.work_tree_note.is_none() {
         text.push_str(&format!(
             "An earlier attempt at this iteration was cut short; this is attempt {}. What it changed is still in the files and may be \

@@ -2,20 +2,14 @@
 
 use std::time::Duration;
 
-use crate::completion::{Claim, GateResult};
-use crate::context::Context;
 use crate::number_format::{Grouped, Nth, Percent, Span};
-use crate::outcome::Outcome;
-use crate::phase::{Cause, Ending};
 use crate::policy::context::{Level, hard_limit_percent, is_token_redline, level, redline_percent};
 use crate::policy::stop::Condition;
-use crate::policy::{Policy, RebootRules, backoff, stop};
-use crate::reboots::{RebootBook, RebootReason};
-use crate::session::Session;
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::turn_report::LimitedAttempt;
-use crate::wait::{Wait, WaitReason};
+use crate::policy::{RebootRules, backoff, stop};
+use crate::{
+    Cause, Claim, Context, Ending, GateResult, LimitedAttempt, Outcome, Policy, RebootBook,
+    RebootReason, Session, State, Timestamp, Wait, WaitReason,
+};
 
 /// Says how full a context is.
 pub(crate) fn fill(context: &Context) -> String {

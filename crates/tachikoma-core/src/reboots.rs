@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hooking::HookResult;
-use crate::id::SessionNo;
-use crate::serde_skip::is_zero;
-use crate::time::Timestamp;
+use crate::{HookResult, SessionNo, Timestamp, is_zero};
 
 /// Attempts that are remembered in full.
 const HISTORY_MAX: usize = 100;
@@ -22,49 +19,49 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RebootBook {
-    /// When one was last begun.
+    /// When the last reboot began; `None` before the first.
     pub last_attempt: Option<Timestamp>,
-    /// When one last succeeded.
+    /// When the last successful reboot ended; `None` before the first.
     pub last_success: Option<Timestamp>,
-    /// When one last failed.
+    /// When the last failed reboot ended; `None` before the first.
     pub last_failure: Option<Timestamp>,
-    /// How many were begun.
+    /// Number of reboots that were begun.
     pub attempts: u32,
-    /// Failures in a row.
+    /// Number of reboots in a row that failed.
     pub failures: u32,
-    /// Reboots in a row that were for nothing.
+    /// Number of reboots in a row that freed too little of the context.
     pub futile: u32,
-    /// All reboots that were for nothing.
+    /// Number of all reboots that freed too little of the context.
     #[serde(skip_serializing_if = "is_zero")]
     pub futile_total: u32,
     /// Successes of the last hour, oldest first.
     pub recent: Vec<Timestamp>,
-    /// Attempts that are over, oldest first.
+    /// Finished reboots, oldest first.
     pub history: Vec<RebootEntry>,
-    /// Hooks of the attempt under way.
+    /// Results of the hooks of the current reboot.
     pub hooks: Vec<HookResult>,
 }
 
 /// An attempt that is over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootEntry {
-    /// When it was over.
+    /// When the reboot ended.
     pub time: Timestamp,
     /// The iteration it happened at.
     pub iteration: u32,
     /// Why a reboot was wanted.
     pub reason: RebootReason,
-    /// How it went.
+    /// How the reboot ended.
     pub result: RebootResult,
-    /// How long it took.
+    /// How long the reboot took, in milliseconds.
     pub duration_ms: u64,
-    /// The session before it.
+    /// Number of the session before the reboot.
     pub from: SessionNo,
     /// The agent's own name for that one.
     pub from_agent_id: Option<String>,
     /// The agent's own name for the session after it, once it is known.
     pub to_agent_id: Option<String>,
-    /// How its hooks went.
+    /// Results of the hooks of the reboot.
     pub hooks: Vec<HookResult>,
 }
 
@@ -72,21 +69,21 @@ pub struct RebootEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RebootResult {
-    /// A fresh session took over.
+    /// The new session took over.
     Done,
-    /// A fresh session took over, and it was for nothing.
+    /// The new session took over, but the reboot freed too little of the context.
     Futile {
-        /// Why.
+        /// What the first reading of the new session shows.
         reason: String,
     },
-    /// A hook forbade it; the old session goes on.
+    /// A hook canceled the reboot. The old session continues.
     Aborted {
-        /// What it said.
+        /// Error of the hook.
         error: String,
     },
-    /// It went wrong; the old session goes on.
+    /// The reboot failed. The old session continues.
     Failed {
-        /// What went wrong.
+        /// Why the reboot failed.
         error: String,
     },
 }
@@ -178,34 +175,34 @@ pub enum RebootReason {
     },
     /// The agent refused a request because its context is full. Its last reading may have been lower.
     Refused,
-    /// The agent got worse.
+    /// The quality of the agent's work fell.
     Degradation {
-        /// What was seen.
+        /// Failed and repeated tool calls, in words.
         details: String,
     },
     /// The session has had as many iterations as it may.
     IterationLimit {
-        /// How many it had.
+        /// Number of iterations in the session.
         count: u32,
     },
     /// The session is as old as it may become.
     DurationLimit {
-        /// How old it was.
+        /// Age of the session in seconds.
         seconds: u64,
     },
     /// The agent's final words matched a pattern.
     PatternMatch {
-        /// Which one.
+        /// The pattern that matched.
         pattern: String,
     },
     /// The agent reports nothing about its context, and called tools as often as it may.
     ToolCalls {
-        /// How often.
+        /// Number of tool calls in the session.
         count: u32,
     },
     /// The conversation is broken.
     ErrorRecovery {
-        /// How.
+        /// Error of the conversation.
         error: String,
     },
     /// The operator asked for it.

@@ -2,10 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::LoopEvent;
-use crate::id::{LoopId, Seq};
-use crate::recorded_input::RecordedInput;
-use crate::time::Timestamp;
+use crate::{LoopEvent, LoopId, RecordedInput, Seq, Timestamp};
 
 /// One event with its place in the loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,7 +13,7 @@ pub struct Record {
     pub time: Timestamp,
     /// The loop that the event belongs to.
     pub loop_id: LoopId,
-    /// What happened.
+    /// The event.
     pub event: LoopEvent,
     /// The input that [`step`](crate::step) answered with this record and the ones after it. `None` if an earlier record has it, if
     /// the record does not come from `step`, and in journals of versions that did not record inputs.

@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::LoopEvent;
-use crate::exit::Leftover;
-use crate::id::{Generation, Ticket};
-use crate::input::{AgentInput, Input, TurnEnd};
-use crate::operator::{OperatorEvent, OperatorRequest};
-use crate::outcome::Failure;
-use crate::state::State;
+use crate::time::millis;
+use crate::{
+    AgentInput, Failure, Generation, Input, Leftover, LoopEvent, OperatorEvent, OperatorRequest,
+    State, Ticket, TurnEnd,
+};
 
 /// The input of a step, stored in the first record of the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,8 +90,7 @@ fn normalize(input: &mut Input, events: &[&LoopEvent]) {
         | Input::OperatorRequest { ticket, .. }
         | Input::CustomSet { ticket, .. } => *ticket = Ticket::default(),
         Input::Suspended { duration } | Input::DiskWasFull { duration } => {
-            *duration =
-                Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+            *duration = Duration::from_millis(millis(*duration));
         }
         Input::Agent {
             event: AgentInput::TurnEnded(end),
@@ -180,17 +177,9 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
         }),
         LoopEvent::FileTouched { path } => agent(AgentInput::FileTouched { path: path.clone() }),
         LoopEvent::TurnResulted(report) => agent(AgentInput::TurnEnded(TurnEnd {
-            success: report.success,
-            reason: report.reason.clone(),
-            problem: report.problem.clone(),
             text: hand_off_text(events),
-            claimed: report.claimed,
-            pattern: report.pattern.clone(),
-            more: false,
             stop_pattern: stop_pattern(events),
-            cost_microusd: report.cost_microusd,
-            tokens: report.tokens,
-            spent: report.spent,
+            ..report.clone()
         })),
         LoopEvent::CallEnded { tokens } => agent(AgentInput::CallEnded { tokens: *tokens }),
         LoopEvent::CostReported {

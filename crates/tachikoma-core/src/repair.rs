@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repair {
-    /// The journal.
+    /// The journal file was repaired.
     Journal,
-    /// The lock of the working directory.
+    /// The lock file of the working directory was repaired.
     Lock,
-    /// The control socket.
+    /// The control socket was repaired.
     Socket,
-    /// The snapshot.
+    /// The snapshot of the state was repaired.
     Snapshot,
 }
 

@@ -6,27 +6,20 @@
 
 mod decision;
 
-use std::fmt;
 use std::mem::discriminant;
 
 use serde::Serialize;
 
 use crate::apply::apply;
-use crate::effect::{Effect, Step};
-use crate::event::LoopEvent;
-use crate::id::{LoopId, Seq};
-use crate::input::{AgentInput, Input};
-use crate::launch::{Launch, Runner};
-use crate::outcome::Outcome;
-use crate::phase::{Cause, Phase};
-use crate::policy::timeout::next_deadline;
-use crate::policy::{Policy, stop};
+use crate::policy::stop;
 use crate::reasons;
-use crate::record::Record;
 use crate::recorded_input::ExpectedNumbers;
-use crate::state::State;
 use crate::step::step;
-use crate::time::Timestamp;
+use crate::time::millis;
+use crate::{
+    AgentInput, Cause, Effect, Input, Launch, LoopEvent, LoopId, Outcome, Phase, Policy, Record,
+    Runner, Seq, State, Step, Timestamp, next_deadline,
+};
 use decision::{Decision, DecisionKind, DecisionReader};
 
 /// The rules of one launch.
@@ -51,9 +44,9 @@ impl From<Policy> for Rules {
 /// The rules that a launch was run by, and the ones to replay it by.
 #[derive(Clone, Debug)]
 pub struct LaunchRules {
-    /// The recorded rules.
+    /// The rules that the run used.
     pub recorded: Rules,
-    /// The rules of the replay.
+    /// The rules to replay the run with.
     pub replayed: Rules,
 }
 
@@ -75,9 +68,9 @@ pub struct Difference {
 /// Totals of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Totals {
-    /// Finished iterations.
+    /// Number of finished iterations.
     pub iterations: u32,
-    /// Completed reboots.
+    /// Number of completed reboots.
     pub reboots: u32,
     /// How the loop ended; `None` if it did not end.
     pub outcome: Option<String>,
@@ -102,16 +95,17 @@ pub struct Replayed {
     pub goes_on: bool,
     /// Records that the recorded rules do not reproduce.
     pub unexplained: u64,
-    /// The first of them.
+    /// The first record that the recorded rules do not reproduce.
     pub first_unexplained: Option<Seq>,
     /// Records without inputs, written by an earlier version.
     pub without_inputs: u64,
-    /// Records that are lost.
+    /// Number of records that are missing in the journal.
     pub lost: u64,
 }
 
 /// A record that does not follow the one before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record {expected} is missing before record {found}")]
 pub struct Gap {
     /// The number of the record that is missing.
     pub expected: Seq,
@@ -133,15 +127,6 @@ impl Gap {
         }
     }
 }
-
-impl fmt::Display for Gap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { expected, found } = self;
-        write!(f, "record {expected} is missing before record {found}")
-    }
-}
-
-impl std::error::Error for Gap {}
 
 /// A loop that is given the recorded inputs.
 struct Model {
@@ -197,7 +182,7 @@ impl Model {
             outcome: outcome.map(ToString::to_string),
             cost_usd: cost.as_secs_f64(),
             tokens: stats.tokens,
-            waited_ms: u64::try_from(self.reader.waited.as_millis()).unwrap_or(u64::MAX),
+            waited_ms: millis(self.reader.waited),
         }
     }
 }

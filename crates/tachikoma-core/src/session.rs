@@ -2,11 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::id::{Generation, SessionNo};
-use crate::outcome::Spent;
-use crate::serde_skip::is_zero;
-use crate::time::Timestamp;
+use crate::{Context, Generation, SessionNo, Spent, Timestamp, is_zero};
 
 /// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
 const FAILED_CALLS_MAX: usize = 20;
@@ -34,7 +30,7 @@ pub struct Session {
     pub number: SessionNo,
     /// The agent's own name for it, where it has one.
     pub agent_id: Option<String>,
-    /// When it began.
+    /// When the session began.
     pub started: Option<Timestamp>,
     /// How many iterations it has finished.
     pub iterations: u32,
@@ -58,7 +54,7 @@ pub struct Session {
     pub unproven: bool,
     /// Why it cannot go on, in the agent's own judgement.
     pub spent: Option<Spent>,
-    /// Tool calls so far.
+    /// Number of tool calls in the session.
     pub tool_calls: u32,
     /// The pattern of the reboot rules that its words matched.
     pub pattern: Option<String>,
@@ -68,9 +64,9 @@ pub struct Session {
     pub samples: Vec<Sample>,
     /// Calls that failed, with how often.
     pub failed_calls: Vec<FailedCall>,
-    /// Files that it changed.
+    /// Files that the session changed.
     pub files: Vec<String>,
-    /// Files that it changed beyond those.
+    /// Number of changed files beyond those in `files`.
     pub files_unnamed: u32,
 }
 
@@ -91,9 +87,9 @@ pub enum HandOff {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tally {
-    /// Tool calls.
+    /// Number of tool calls.
     pub calls: u32,
-    /// Calls that failed.
+    /// Number of tool calls that failed.
     pub failed: u32,
     /// Different calls, with how often each was made.
     pub different: Vec<(String, u32)>,
@@ -105,9 +101,9 @@ pub struct Tally {
 /// The quality of one iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Tool calls.
+    /// Number of tool calls.
     pub calls: u32,
-    /// Calls that failed.
+    /// Number of tool calls that failed.
     pub failed: u32,
     /// Calls that repeated one of the same iteration, word for word.
     pub repeated: u32,
@@ -118,9 +114,9 @@ pub struct Sample {
 pub struct FailedCall {
     /// The tool and what it was called with.
     pub call: String,
-    /// How often.
+    /// How often the call failed.
     pub times: u32,
-    /// What it said the last time.
+    /// Error of the last failure.
     pub error: String,
 }
 
@@ -138,18 +134,18 @@ pub struct Checkpoint {
     pub failed_calls: Vec<FailedCall>,
     /// Files that it and the sessions before it changed.
     pub files: Vec<String>,
-    /// Files beyond those.
+    /// Number of changed files beyond those in `files`.
     pub files_unnamed: u32,
 }
 
 /// A note for the sessions to come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// When it was written.
+    /// When the note was written.
     pub time: Timestamp,
-    /// The iteration.
+    /// Number of the iteration in which the note was written.
     pub iteration: u32,
-    /// The note.
+    /// Text of the note.
     pub text: String,
     /// Whether the operator wrote it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -159,26 +155,26 @@ pub struct Note {
 /// The process of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveAgent {
-    /// The launch.
+    /// Number of the launch.
     pub generation: Generation,
-    /// Its process id, once it is up.
+    /// Process id of the agent; `None` until its process is up.
     pub pid: Option<u32>,
 }
 
 /// A session that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastSession {
-    /// Its number.
+    /// Number of the session.
     pub number: SessionNo,
     /// The agent's own name for it, where it had one.
     pub agent_id: Option<String>,
-    /// When it began.
+    /// When the session began.
     pub started: Option<Timestamp>,
-    /// When it ended.
+    /// When the session ended.
     pub ended: Timestamp,
-    /// How many iterations it had.
+    /// Number of iterations in the session.
     pub iterations: u32,
-    /// Why it ended.
+    /// Why the session ended.
     pub reason: String,
 }
 

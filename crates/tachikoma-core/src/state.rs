@@ -1,38 +1,24 @@
 //! The state of a loop. Only [`apply`](crate::apply()) changes it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::Accounting;
-use crate::autocommit::{Autocommit, TrackedWork};
-use crate::completion::{Check, Completion};
-use crate::denials::Denial;
-use crate::epoch::Epoch;
-use crate::hooking::PendingHooks;
-use crate::id::{Generation, LoopId, Seq};
-use crate::launch::{Launch, Runner};
-use crate::limits::Limits;
-use crate::loop_state::LoopState;
-use crate::operator::{Choice, Operator, Question, RollingBack};
-use crate::outcome::{Failure, Outcome, Stop};
-use crate::phase::{Hooking, Phase, Reboot, RebootStage, Work};
-use crate::progress::Progress;
-use crate::reboots::{RebootBook, RebootReason};
-use crate::serde_skip::is_zero;
-use crate::session::{Checkpoint, LiveAgent, Note, PastSession, Session};
-use crate::stats::LoopStats;
-use crate::time::Timestamp;
-use crate::uploads::Uploads;
+use crate::{
+    Accounting, Autocommit, Check, Checkpoint, Choice, Completion, Denial, Epoch, Failure,
+    Generation, Hooking, Launch, Limits, LiveAgent, LoopId, LoopState, LoopStats, Note, Operator,
+    Outcome, PastSession, PendingHooks, Phase, Progress, Question, Reboot, RebootBook,
+    RebootReason, RebootStage, RollingBack, Runner, Seq, Session, Stop, Timestamp, TrackedWork,
+    Uploads, Work, is_zero,
+};
 
-/// Notes of the agent that are taken in one iteration.
+/// Maximum number of notes of the agent in one iteration.
 pub const ITERATION_NOTES_MAX: usize = 20;
 
-/// Everything a loop knows about itself.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The complete state of a loop.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
     /// The last record that is part of this state.
     pub seq: Seq,
@@ -43,7 +29,7 @@ pub struct State {
     pub time: Timestamp,
     /// When the loop was first started.
     pub started_at: Option<Timestamp>,
-    /// What the latest run has to do.
+    /// The agent, the prompt and the settings of the latest run.
     pub launch: Launch,
     /// The process that runs the loop, or ran it last; `None` before the first start and after the end.
     pub runner: Option<Runner>,
@@ -51,33 +37,33 @@ pub struct State {
     pub phase: Phase,
     /// The iteration last started; 0 before the first.
     pub iteration: u32,
-    /// The attempt at it, from 1.
+    /// Number of the attempt at the iteration, from 1.
     pub attempt: u32,
-    /// How many attempts at it were cut because what the agent works in was lost.
+    /// Number of attempts at the iteration that were cut because the agent's server or conversation was lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cuts: u32,
-    /// Whether that attempt was cut by the death of a runner, so that the iteration is owed.
+    /// Whether the last attempt was cut by a crash, a lost server or a limit, so that the iteration is repeated.
     pub cut: bool,
-    /// Whether an earlier attempt at the iteration last started was cut, or put off by the model's service.
+    /// Whether an earlier attempt at the current iteration was cut or limited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub after_cut: bool,
     /// The number of the latest launch.
     pub generation: Generation,
-    /// The session.
+    /// The current session.
     pub session: Session,
     /// Whether the loop pauses at the next opportunity.
     pub pause_requested: bool,
-    /// Whether the session is rebooted at the next opportunity, and why.
+    /// Why the session is rebooted at the next opportunity; `None` if no reboot is due.
     pub reboot_pending: Option<RebootReason>,
-    /// The moment before which that may not happen.
+    /// The rate limits do not allow the reboot before this time; `None` = it may happen now.
     #[serde(default)]
     pub reboot_not_before: Option<Timestamp>,
     /// The requested stop; `None` if none is requested.
     pub stop: Option<Stop>,
-    /// Whether the stop waits for nothing, not even a commit.
+    /// Whether the stop is urgent: the loop does not wait for a commit.
     #[serde(default)]
     pub stop_urgent: bool,
-    /// Whether it is claimed, in the iteration last started, that the work is complete, and not refused.
+    /// Whether completion is claimed in the current iteration, and the claim is not refused.
     pub claimed: bool,
     /// Claims and checks of completion.
     #[serde(default)]
@@ -87,79 +73,72 @@ pub struct State {
     pub progress: Progress,
     /// Failed iterations in a row.
     pub failure_streak: u32,
-    /// Limits of the model's service in a row.
+    /// Number of attempts in a row that the model's service refused or did not answer.
     #[serde(default)]
     pub limit_streak: u32,
     /// Since when the model's service cannot be reached; `None` while it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outage_since: Option<Timestamp>,
-    /// The latest failure.
+    /// The latest failure of an iteration; `None` before the first.
     pub last_failure: Option<Failure>,
-    /// What the loop has done.
+    /// Totals of the loop.
     pub stats: LoopStats,
     /// Sessions that have ended, oldest first.
     pub history: Vec<PastSession>,
     /// The agent's process, from the order to start it until its end is known.
     #[serde(default)]
     pub agent: Option<LiveAgent>,
-    /// How reboots went so far.
+    /// History of reboots, for the rate limits.
     #[serde(default)]
     pub reboots: RebootBook,
-    /// What the session before this one left to it.
+    /// Hand-off, files and failed calls of the previous session.
     #[serde(default)]
     pub checkpoint: Checkpoint,
-    /// What is known of the work in the repository.
+    /// Commits, snapshots and uncommitted files of the loop.
     #[serde(default)]
     pub kept: TrackedWork,
-    /// What the agent and the operator noted for the sessions to come, oldest first.
+    /// Notes of the agent and the operator for later sessions, oldest first.
     #[serde(default)]
     pub notes: Vec<Note>,
     /// Cost, tokens and time so far.
     #[serde(default)]
     #[serde(rename = "ledger")]
     pub accounting: Accounting,
-    /// What is known of the operator.
+    /// Questions, answers and messages of the operator.
     #[serde(default)]
     pub operator: Operator,
-    /// Uploads of backups.
+    /// State of the uploads of backups.
     #[serde(rename = "copies", default, skip_serializing_if = "Uploads::is_empty")]
     pub uploads: Uploads,
     /// The stop conditions of the latest run.
     #[serde(default)]
     pub limits: Limits,
-    /// The pattern of `stop_on_patterns` that the agent's latest words match.
+    /// The pattern of `stop_on_patterns` that matches the agent's latest final text; `None` without a match.
     #[serde(default)]
     pub stop_pattern: Option<String>,
     /// Tool calls that were denied, oldest first; bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<Denial>,
-    /// How often calls beyond those were denied.
+    /// Number of denied calls beyond those in `denials`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_denials: u32,
     /// Hooks that are due before the next iteration.
     #[serde(default)]
     #[serde(rename = "frames")]
     pub pending_hooks: PendingHooks,
-    /// What hooks and the operator wrote down for later.
+    /// Custom data, set by hooks and the operator.
     pub custom: BTreeMap<String, serde_json::Value>,
 }
 
-/// The loop is not in a state in which this can be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The requested action is not possible in the current state of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {action} a loop that is {current}")]
 pub struct InvalidState {
-    /// The state it is in.
+    /// State of the loop.
     pub current: LoopState,
-    /// What was to be done.
+    /// The action, as a verb.
     pub action: &'static str,
 }
-
-impl fmt::Display for InvalidState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} a loop that is {}", self.action, self.current)
-    }
-}
-
-impl std::error::Error for InvalidState {}
 
 impl State {
     /// Returns the state of a loop that was not started yet.
@@ -167,48 +146,8 @@ impl State {
     pub fn new(loop_id: LoopId) -> Self {
         Self {
             loop_id,
-            seq: Seq(0),
-            epoch: Epoch::default(),
-            time: Timestamp::default(),
-            started_at: None,
-            launch: Launch::default(),
-            runner: None,
-            phase: Phase::Idle,
-            iteration: 0,
-            attempt: 0,
-            cuts: 0,
-            cut: false,
-            after_cut: false,
-            generation: Generation(0),
-            session: Session::default(),
-            pause_requested: false,
-            reboot_pending: None,
-            reboot_not_before: None,
-            stop: None,
-            stop_urgent: false,
-            claimed: false,
             completion: Completion::of_a_new_loop(),
-            progress: Progress::default(),
-            failure_streak: 0,
-            limit_streak: 0,
-            outage_since: None,
-            last_failure: None,
-            stats: LoopStats::default(),
-            history: Vec::new(),
-            agent: None,
-            reboots: RebootBook::default(),
-            checkpoint: Checkpoint::default(),
-            kept: TrackedWork::default(),
-            notes: Vec::new(),
-            accounting: Accounting::default(),
-            operator: Operator::default(),
-            uploads: Uploads::default(),
-            limits: Limits::default(),
-            stop_pattern: None,
-            denials: Vec::new(),
-            other_denials: 0,
-            pending_hooks: PendingHooks::default(),
-            custom: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -261,10 +200,9 @@ impl State {
         }
     }
 
-    /// Checks that a runner may take up the loop: every loop but one that is done.
+    /// Checks that a runner may start the loop. Only a loop that is done cannot be started again.
     ///
-    /// # Errors
-    /// The loop is done; what comes next is a new loop.
+    /// The loop is done. The user has to start a new loop.
     pub fn startable(&self) -> Result<(), InvalidState> {
         match self.outcome() {
             Some(Outcome::Done) => Err(InvalidState {
@@ -323,8 +261,8 @@ impl State {
         }
     }
 
-    /// Returns whether the loop itself may have changed the work tree since it was last looked at: its runner died in the
-    /// middle of something.
+    /// Returns whether the loop may have changed the work tree since the last survey, because its runner died during an iteration, a
+    /// commit or a rollback.
     #[must_use]
     pub fn needs_survey(&self) -> bool {
         let in_between = match &self.phase {
@@ -341,13 +279,13 @@ impl State {
             || self.kept.checked
     }
 
-    /// Returns whether there may be work that is not committed: some is known of, gates have run, or an earlier run left a look
-    /// to this one.
+    /// Returns whether there may be uncommitted changes of the loop: some are known, gates have run since the last survey, or an earlier
+    /// run could not survey the work tree.
     pub(crate) fn may_have_left_work(&self) -> bool {
         self.kept.uncommitted > 0 || self.kept.checked
     }
 
-    /// Returns the question that is open. One over which hooks at the start of a run have begun is so when they have ended.
+    /// Returns the open question. During the hooks at the start of a run, there is none.
     #[must_use]
     pub fn question(&self) -> Option<&Question> {
         let question = self.operator.question.as_ref();
@@ -356,35 +294,34 @@ impl State {
 
     /// Returns the question that an answer belongs to, or why the answer is not accepted.
     ///
-    /// # Errors
-    /// Nothing is asked, or something else.
+    /// No question is open, another one is, or the answer is not one of the choices.
     pub fn answerable(
         &self,
         id: Option<u32>,
         choice: Choice,
         with_prompt: bool,
     ) -> Result<&Question, String> {
-        let question = self.question().ok_or("nothing is asked")?;
+        let question = self.question().ok_or("no question is open")?;
         if let Some(stale) = id.filter(|id| *id != question.id) {
             return Err(format!(
-                "question {stale} is not open any more; question {} is",
+                "question {stale} is no longer open; question {} is",
                 question.id
             ));
         }
         if !question.choices.contains(&choice) {
             return Err(format!(
-                "`{choice}` is no answer to question {}; these are: {}",
+                "`{choice}` is not an answer to question {}; use one of: {}",
                 question.id,
                 question.offers()
             ));
         }
         if (choice == Choice::Edit) != with_prompt {
-            return Err("`edit` goes with a prompt, and nothing else does".to_owned());
+            return Err("only `edit` takes a prompt, and it needs one".to_owned());
         }
         Ok(question)
     }
 
-    /// Returns what is known of a work tree that is being brought back.
+    /// Returns the rollback in progress; `None` without one.
     #[must_use]
     pub fn rolling_back(&self) -> Option<RollingBack> {
         let rolling = self.operator.rolling_back;

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::IterationOutcome;
+use crate::IterationOutcome;
 
 /// Counts over the whole life of a loop. Every finished iteration has exactly one outcome, so `iterations` is
 /// the sum of the five outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoopStats {
-    /// Finished iterations.
+    /// Number of finished iterations.
     pub iterations: u32,
-    /// Iterations that succeeded.
+    /// Number of iterations that succeeded.
     pub successful: u32,
-    /// Iterations that failed.
+    /// Number of iterations that failed.
     pub failed: u32,
     /// Iterations that ended early because their session was rebooted.
     pub handed_over: u32,
@@ -20,7 +20,7 @@ pub struct LoopStats {
     pub skipped: u32,
     /// Iterations that a stop or an immediate pause cut.
     pub interrupted: u32,
-    /// Reboots that were completed.
+    /// Number of completed reboots.
     pub reboots: u32,
     /// Time spent in iterations of any outcome.
     pub execution_ms: u64,

@@ -1,8 +1,7 @@
 //! The decision function: one input in, records and effects out.
 //!
-//! The contract with the shell: give inputs one at a time with a time that never falls; journal and sync
-//! [`Step::records`], publish them, then carry out [`Step::effects`] in order; sleep until
-//! [`next_deadline`](crate::next_deadline) and send [`Input::Wake`].
+//! The runner gives one input at a time, with a time that never decreases. It journals and syncs [`Step::records`], publishes them,
+//! carries out [`Step::effects`] in order, sleeps until [`next_deadline`](crate::next_deadline), and sends [`Input::Wake`].
 #![warn(clippy::wildcard_enum_match_arm)]
 
 mod agent_input;
@@ -24,23 +23,17 @@ mod turn_end;
 use std::time::Duration;
 
 use crate::apply::apply;
-use crate::autocommit::Autocommit;
-use crate::effect::{Answer, Effect, Step};
-use crate::event::LoopEvent;
-use crate::id::Ticket;
-use crate::input::Input;
-use crate::outcome::Outcome;
-use crate::phase::{Phase, Work};
 use crate::policy::budget::out_of_time;
-use crate::policy::{Policy, custom, timeout};
-use crate::record::Record;
-use crate::recorded_input::{ExpectedNumbers, RecordedInput};
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::WaitReason;
+use crate::policy::{custom, timeout};
+use crate::recorded_input::ExpectedNumbers;
+use crate::time::millis;
+use crate::{
+    Answer, Autocommit, Effect, Input, LoopEvent, Outcome, Phase, Policy, Record, RecordedInput,
+    State, Step, Ticket, Timestamp, WaitReason, Work,
+};
 use order::Stage;
 
-/// Takes one input in. Cannot fail: an invalid input is recorded, refused or ignored.
+/// Handles one input. It cannot fail: an invalid input is recorded, refused or ignored.
 pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) -> Step {
     let now = now.max(state.time);
     let before = ExpectedNumbers::of(state);
@@ -60,7 +53,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
         Input::Suspended { duration } => turn.suspended(duration),
-        // The one place where stale events are dropped: a late word of session 1 must not touch session 2.
+        // Events of an earlier launch are dropped here.
         Input::Agent { generation, event } => {
             let agent = turn.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {
@@ -106,7 +99,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
     made
 }
 
-/// One call of [`step`] under way.
+/// One call of [`step`].
 struct Stepper<'a> {
     policy: &'a Policy,
     state: &'a mut State,
@@ -117,7 +110,7 @@ struct Stepper<'a> {
 }
 
 impl Stepper<'_> {
-    /// Records a fact: the only way in which a turn changes the state.
+    /// Records an event, which changes the state. Nothing else does.
     fn record(&mut self, event: LoopEvent) {
         let record = Record {
             seq: self.state.seq.next(),
@@ -147,7 +140,7 @@ impl Stepper<'_> {
     fn set(&mut self, ticket: Ticket, key: String, value: serde_json::Value) {
         let answer = match custom::verdict(&self.state.custom, &key, &value) {
             Ok(note) => {
-                // What is not there need not be taken away.
+                // A key that does not exist need not be removed.
                 if !value.is_null() || self.state.custom.contains_key(&key) {
                     self.record(LoopEvent::CustomSet { key, value });
                 }
@@ -158,7 +151,7 @@ impl Stepper<'_> {
         self.emit(Effect::Reply { ticket, answer });
     }
 
-    /// Takes the time in which nothing could happen out of every timeout that is running.
+    /// Extends the timeouts by the time of the suspension.
     fn suspended(&mut self, duration: Duration) {
         match self.state.phase {
             Phase::Working { .. }
@@ -170,7 +163,7 @@ impl Stepper<'_> {
                     duration_ms: millis(duration),
                 });
             }
-            // A wait ends when it was said to end, and the others have no deadline.
+            // A wait is not extended, and the other phases have no deadline.
             Phase::Idle | Phase::Waiting { .. } | Phase::Paused { .. } | Phase::Ended { .. } => {}
         }
     }
@@ -233,8 +226,4 @@ impl Stepper<'_> {
             | Phase::Ended { .. } => {}
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// A signal that ends an agent. Ordered: each is sent if the agent outlives the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -12,19 +12,15 @@ use crate::time::Timestamp;
 pub enum StopSignal {
     /// The agent's own interrupt, or SIGINT.
     Interrupt,
-    /// SIGTERM.
+    /// SIGTERM is sent to the agent.
     Terminate,
-    /// SIGKILL to everything that is ours.
+    /// SIGKILL is sent to all processes of the agent.
     Kill,
 }
 
 impl fmt::Display for StopSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Interrupt => "interrupt",
-            Self::Terminate => "terminate",
-            Self::Kill => "kill",
-        })
+        self.serialize(f)
     }
 }
 

@@ -1,52 +1,42 @@
-//! What a person or a script wants to know now: `status` as data.
+//! `tachikoma status` as data.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::autocommit::AutocommitPurpose;
-use crate::completion::{CheckStage, GateResult, ObjectivesSeen};
-use crate::id::{LoopId, SessionNo};
-use crate::launch::Runner;
-use crate::loop_state::LoopState;
-use crate::operator::{OperatorMessage, Question};
-use crate::outcome::Outcome;
-use crate::phase::Phase;
 use crate::policy::stop::{Condition, conditions_for};
-use crate::progress::Score;
-use crate::reboots::RebootResult;
-use crate::state::State;
-use crate::stats::LoopStats;
-use crate::tests_report::TestsReport;
-use crate::time::Timestamp;
-use crate::uploads::Uploads;
+use crate::{
+    AutocommitPurpose, CheckStage, GateResult, LoopId, LoopState, LoopStats, ObjectivesSeen,
+    OperatorMessage, Outcome, Phase, Question, RebootResult, Runner, Score, SessionNo, State,
+    TestsReport, Timestamp, Uploads,
+};
 
 /// The object that `status --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
-    /// Its public state.
+    /// Public state of the loop.
     pub state: LoopState,
-    /// The iteration last started.
+    /// Number of the iteration that was started last.
     pub iteration: u32,
-    /// The attempt at it.
+    /// Number of the attempt at the iteration, from 1.
     pub attempt: u32,
-    /// The session.
+    /// The current session.
     pub session: SessionSummary,
-    /// How many iterations it has finished.
+    /// Number of iterations that the session has finished.
     pub session_iterations: u32,
     /// The fill of its context, once it is known.
     pub context: Option<ContextSummary>,
-    /// What is waited for.
+    /// What the loop waits for; `None` if it does not wait.
     pub waiting: Option<WaitSummary>,
     /// Whether a pause is requested that has not begun: the iteration, reboot or check under way ends first.
     #[serde(default)]
     pub pause_requested: bool,
-    /// How a live loop is about to end: its agent, its work or its hooks are waited for. `None` if it goes on.
+    /// How the loop is about to end, after its agent, commit or hooks; `None` if it continues.
     #[serde(default)]
     pub ending: Option<OutcomeSummary>,
-    /// What the operator is asked.
+    /// The open question to the operator; `None` without one.
     #[serde(default)]
     pub question: Option<Question>,
     /// The open question of a loop without a runner; the next run asks it again.
@@ -62,48 +52,48 @@ pub struct Status {
     #[serde(default)]
     #[serde(rename = "told")]
     pub messages: Vec<OperatorMessage>,
-    /// The reboot that is wanted and has not begun.
+    /// The pending reboot; `None` without one.
     #[serde(default)]
     pub reboot: Option<RebootSummary>,
-    /// The last attempt at a reboot, if it was called off or failed.
+    /// The last reboot, if it was canceled or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_failed: Option<FailedReboot>,
-    /// What ends the loop by itself, and how near it is.
+    /// The stop conditions with their current values.
     #[serde(default)]
     pub stop_conditions: Vec<ConditionSummary>,
-    /// What is known of the work in the repository; none where nothing was kept.
+    /// Commits and uncommitted files; `None` outside of a repository.
     #[serde(default)]
     pub git: Option<GitSummary>,
     /// Uploads of backups; `None` if none was tried.
     #[serde(rename = "copies", default, skip_serializing_if = "Option::is_none")]
     pub uploads: Option<Uploads>,
-    /// What is known of whether the work is complete; none where nothing is.
+    /// Claims and checks of completion; `None` before the first.
     #[serde(default)]
     pub completion: Option<CompletionSummary>,
-    /// Whether the work comes forward; none where nothing was measured yet.
+    /// Progress of the work; `None` before the first measurement.
     #[serde(default)]
     pub progress: Option<ProgressSummary>,
-    /// What the tests came to when they last ran.
+    /// Summary of the last run of the tests; `None` before the first.
     #[serde(default)]
     pub tests: Option<TestsReport>,
-    /// What the loop has done.
+    /// Totals of the loop.
     pub stats: LoopStats,
-    /// How it ended.
+    /// How the loop ended; `None` if it has not.
     pub outcome: Option<OutcomeSummary>,
-    /// When it was first started.
+    /// When the loop was first started.
     pub started_at: Option<Timestamp>,
-    /// When it last did something.
+    /// Time of the last record.
     pub last_activity: Option<Timestamp>,
-    /// Who runs it.
+    /// The process that runs the loop; `None` without one.
     pub runner: Option<Runner>,
 }
 
 /// A session, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSummary {
-    /// Its number.
+    /// Number of the session.
     pub number: SessionNo,
-    /// The agent's own name for it, where it has one.
+    /// The agent's id of the conversation; `None` until it is known.
     pub agent_id: Option<String>,
 }
 
@@ -121,7 +111,7 @@ pub struct ContextSummary {
     /// Tokens that came in since the iteration began, or the one before it ended.
     #[serde(default)]
     pub trend_tokens: i64,
-    /// Tokens at which the session is replaced; none where it is not.
+    /// Redline in tokens; `None` if sessions are not rebooted.
     #[serde(default)]
     pub redline_tokens: Option<u64>,
 }
@@ -129,64 +119,64 @@ pub struct ContextSummary {
 /// A wait, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitSummary {
-    /// What for.
+    /// What the loop waits for.
     pub reason: String,
-    /// Until when; none where only the operator can end it.
+    /// When the wait ends; `None` if only the operator can end it.
     pub until: Option<Timestamp>,
 }
 
-/// A reboot that is wanted, as `status` prints it.
+/// A pending reboot, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootSummary {
-    /// Why.
+    /// Why a reboot is due.
     pub reason: String,
-    /// The moment before which it may not happen; none where it happens at the next boundary.
+    /// The rate limits do not allow the reboot before this time; `None` = at the next tool boundary.
     pub not_before: Option<Timestamp>,
     /// The last iteration for which the operator has put it off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub put_off: Option<u32>,
 }
 
-/// A reboot that was tried in vain, as `status` prints it.
+/// A reboot that failed or was canceled, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedReboot {
     /// The iteration it happened at.
     pub iteration: u32,
-    /// When.
+    /// When the reboot failed.
     pub time: Timestamp,
-    /// Whether a hook forbade it; else it went wrong.
+    /// Whether a hook canceled the reboot; otherwise it failed.
     pub called_off: bool,
-    /// What was said, or went wrong.
+    /// Error of the hook or of the reboot.
     pub error: String,
-    /// How many in a row.
+    /// Number of failed reboots in a row.
     pub in_a_row: u32,
 }
 
 /// A stop condition, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConditionSummary {
-    /// Its key.
+    /// Configuration key of the stop condition.
     pub name: String,
-    /// What is seen.
+    /// The measured value.
     pub value: String,
-    /// What may be seen.
+    /// The limit.
     pub limit: String,
-    /// How near it is, in percent.
+    /// The value in percent of the limit.
     pub percent: u8,
-    /// Whether it is met.
+    /// Whether the limit is reached.
     pub met: bool,
-    /// The same in words.
+    /// The value and the limit in words.
     pub words: String,
-    /// When it will be met if the loop goes on as before, where that can be said.
+    /// Estimated time at which the limit is reached; `None` if it cannot be estimated.
     pub gone_at: Option<Timestamp>,
 }
 
 /// The work in the repository, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitSummary {
-    /// The latest commit of the loop's.
+    /// The latest commit of the loop; `None` before the first.
     pub last_commit: Option<CommitSummary>,
-    /// How many it made.
+    /// Number of commits that the loop made.
     pub commits: u32,
     /// Files that the loop changed and that are not committed.
     pub uncommitted: u32,
@@ -195,9 +185,9 @@ pub struct GitSummary {
     pub withheld: u32,
     /// Files that the latest attempt changed, once that is known.
     pub files_changed: Option<u32>,
-    /// The commit, on no branch, that holds the work tree before the iteration last started.
+    /// Hash of the latest snapshot of the work tree; `None` before the first.
     pub snapshot: Option<String>,
-    /// Whether work is being kept at this moment, and at which point of the loop.
+    /// At which point of the loop a commit is being made; `None` if none is.
     pub keeping: Option<AutocommitPurpose>,
 }
 
@@ -206,26 +196,26 @@ pub struct GitSummary {
 pub struct CompletionSummary {
     /// Whether it is claimed, and not judged yet.
     pub claimed: bool,
-    /// Claims in a row against which nothing spoke.
+    /// Number of claims in a row without a doubt.
     pub confirmed: u32,
     /// Why the latest claim was refused; empty after the next successful iteration.
     pub refused: Vec<String>,
-    /// How the gates went when they last ran.
+    /// Results of the gates when they last ran.
     pub gates: Vec<GateSummary>,
-    /// The iteration behind which they did; 0 where they never did.
+    /// The iteration after which the gates last ran; 0 if they never did.
     pub gates_iteration: u32,
-    /// What the objectives were when they were last read.
+    /// The objectives when they were last read; `None` before that.
     pub objectives: Option<ObjectivesSeen>,
-    /// What is being found out at this moment.
+    /// The check that runs now; `None` if none does.
     pub checking: Option<CheckStage>,
 }
 
-/// Whether the work comes forward, as `status` prints it.
+/// Progress of the work, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressSummary {
-    /// The last iteration of which something came.
+    /// The last iteration with progress; `None` before the first.
     pub last_iteration: Option<u32>,
-    /// Iterations in a row of which nothing came.
+    /// Number of iterations in a row without progress.
     pub iterations_without: u32,
     /// The latest scores, from 0 to 100, oldest first.
     pub scores: Vec<Score>,
@@ -234,13 +224,13 @@ pub struct ProgressSummary {
 /// A gate, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateSummary {
-    /// Its name.
+    /// Name of the gate.
     pub name: String,
-    /// Whether it passed.
+    /// Whether the gate passed.
     pub passed: bool,
-    /// Why it failed.
+    /// Why the gate failed; `None` if it passed.
     pub error: Option<String>,
-    /// How long it took.
+    /// How long the gate took, in milliseconds.
     pub duration_ms: u64,
 }
 
@@ -258,9 +248,9 @@ impl From<&GateResult> for GateSummary {
 /// A commit, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitSummary {
-    /// Its full name.
+    /// Full hash of the commit.
     pub id: String,
-    /// How many files are in it.
+    /// Number of files in the commit.
     pub files: u32,
     /// The iteration last started when it was made.
     pub iteration: u32,
@@ -269,21 +259,20 @@ pub struct CommitSummary {
 /// An outcome, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomeSummary {
-    /// Its kind.
+    /// Kind of the outcome, such as `done` or `error`.
     pub kind: String,
-    /// The reason, in words.
+    /// The outcome in words.
     pub reason: String,
 }
 
 impl Status {
-    /// Sums a state up. `live` says whether a runner holds the loop; without one a loop that has not ended is
-    /// idle, in any phase of its last runner.
+    /// Returns the status of a state. `live` says whether a runner runs the loop. Without one, a loop that has not ended is idle.
     #[must_use]
     pub fn of(state: &State, live: bool) -> Self {
         Self::at(state, live, state.time)
     }
 
-    /// The same at a later moment: time passes in a live loop, whether something is recorded or not.
+    /// Returns the status at a later time: time passes in a running loop even without records.
     #[must_use]
     pub fn at(state: &State, live: bool, now: Timestamp) -> Self {
         let ended = state.outcome();
@@ -344,7 +333,7 @@ fn outcome(outcome: &Outcome) -> OutcomeSummary {
     }
 }
 
-/// What was said while the loop ran, or what its configuration says.
+/// Attended mode as set by a command, or as configured.
 fn attended(state: &State) -> Option<bool> {
     let configured = |settings: &BTreeMap<String, String>| {
         let mode = settings.get("attended_mode");
@@ -402,7 +391,7 @@ fn context(state: &State) -> Option<ContextSummary> {
 
 fn git(state: &State, live: bool) -> Option<GitSummary> {
     let kept = &state.kept;
-    // Without a repository the work tree is only looked at.
+    // Outside of a repository the work tree is only surveyed.
     let known = kept.snapshot.is_some() || kept.last_commit.is_some() || kept.uncommitted > 0;
     known.then(|| GitSummary {
         last_commit: kept.last_commit.as_ref().map(|last| CommitSummary {

@@ -4,17 +4,16 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::serde_skip::is_zero;
-use crate::tests_seen::{Standing, TestsSeen, Verdict};
+use crate::{Standing, TestsSeen, Verdict, is_zero};
 
 /// Maximum number of names of each kind in a report.
 pub const NAMED_MAX: usize = 20;
 
-/// What a run of the tests came to.
+/// Summary of one run of the tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TestsReport {
-    /// The iteration behind which they ran.
+    /// The iteration after which the tests ran; 0 before the first iteration.
     pub iteration: u32,
     /// Tests that passed, also those that did so only when tried again.
     pub passed: u32,
@@ -25,19 +24,19 @@ pub struct TestsReport {
     /// Tests that passed and did not before.
     #[serde(skip_serializing_if = "is_zero")]
     pub newly_passing: u32,
-    /// The first of those that failed.
+    /// Names of failing tests, at most [`NAMED_MAX`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failing: Vec<String>,
-    /// Those of them that passed in the run before.
+    /// Names of failing tests that passed in their previous run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub newly_failing: Vec<String>,
-    /// The first of those that failed when they last ran, and pass since something changed.
+    /// Names of tests that failed in their previous run and pass now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fixed: Vec<String>,
-    /// The first of those that pass and fail as they like.
+    /// Names of flaky tests: they pass and fail without a change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flaky: Vec<String>,
-    /// The first of those that passed.
+    /// Names of tests that passed, at most [`NAMED_MAX`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passing: Vec<String>,
 }
@@ -55,7 +54,7 @@ impl TestsReport {
 /// How many tests ended in which way, with those that their runner did not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestCounts {
-    /// Tests that passed.
+    /// Number of tests that passed.
     pub passed: u32,
     /// Tests that failed or could not be run.
     pub failed: u32,
@@ -64,7 +63,7 @@ pub struct TestCounts {
 }
 
 impl TestsReport {
-    /// Takes a run into the books, and says what is new. `changed` is whether what is tested changed since the run before.
+    /// Adds a run to the history of the tests, and returns its summary. `changed` says whether the tested code changed since the last run.
     #[must_use]
     pub fn of(
         iteration: u32,
@@ -106,7 +105,7 @@ impl TestsReport {
         }
     }
 
-    /// Writes what fails, for an agent; nothing where nothing does.
+    /// Appends the failing tests, for a prompt. Appends nothing if no test fails.
     pub(crate) fn write_failing(&self, text: &mut String) {
         if self.failed == 0 {
             return;

@@ -59,8 +59,6 @@ pub struct TestRun {
 pub struct TestsSeen {
     /// How many runs there were.
     runs: u32,
-    /// Runs in a row in which a test failed.
-    failing_streak: u32,
     tests: BTreeMap<TestId, Outcomes>,
     names: BTreeMap<TestId, String>,
 }
@@ -128,9 +126,7 @@ impl TestsSeen {
     pub fn apply(&mut self, run: &TestRun) {
         let before = self.runs;
         self.runs = self.runs.saturating_add(1);
-        let mut failed = false;
-        let mut take = |outcomes: &mut Outcomes, verdict: Verdict| {
-            failed |= verdict.is_failure();
+        let take = |outcomes: &mut Outcomes, verdict: Verdict| {
             outcomes.push(verdict, run.changed);
             outcomes.last_run = self.runs;
         };
@@ -145,10 +141,6 @@ impl TestsSeen {
         for (id, verdict) in &run.ended {
             take(self.tests.entry(*id).or_default(), *verdict);
         }
-        self.failing_streak = match failed {
-            true => self.failing_streak.saturating_add(1),
-            false => 0,
-        };
         for (id, name) in &run.names {
             self.names.insert(*id, name.clone());
         }
@@ -183,61 +175,26 @@ impl TestsSeen {
         }
     }
 
-    /// How many runs there were.
-    #[must_use]
-    pub const fn runs(&self) -> u32 {
-        self.runs
-    }
-
-    /// Runs in a row in which a test failed.
-    #[must_use]
-    pub const fn failing_streak(&self) -> u32 {
-        self.failing_streak
-    }
-
     /// What is known of one test.
-    #[must_use]
-    pub fn outcomes(&self, id: TestId) -> Option<&Outcomes> {
+    fn outcomes(&self, id: TestId) -> Option<&Outcomes> {
         self.tests.get(&id)
     }
 
     /// Its name, if it is one of those that are kept.
-    #[must_use]
-    pub fn name(&self, id: TestId) -> Option<&str> {
+    fn name(&self, id: TestId) -> Option<&str> {
         self.names.get(&id).map(String::as_str)
     }
 
-    /// All tests with how they stand, in the order of their ids.
-    pub fn standings(&self) -> impl Iterator<Item = (TestId, Standing)> {
+    /// All tests with their status, in the order of their ids.
+    fn standings(&self) -> impl Iterator<Item = (TestId, Standing)> {
         self.tests
             .iter()
             .map(|(id, outcomes)| (*id, outcomes.standing()))
     }
 
-    /// How many tests stand so.
-    #[must_use]
-    pub fn count(&self, standing: Standing) -> usize {
-        self.standings()
-            .filter(|(_, found)| *found == standing)
-            .count()
-    }
-
-    /// The names of tests that stand so, as far as they are kept, in alphabetical order. Those that always passed have
-    /// none here.
-    #[must_use]
-    pub fn names(&self, standing: Standing) -> Vec<&str> {
-        let mut names: Vec<&str> = self
-            .standings()
-            .filter(|(_, found)| *found == standing)
-            .filter_map(|(id, _)| self.name(id))
-            .collect();
-        names.sort_unstable();
-        names
-    }
-
-    /// The same of tests that were part of the latest run, with their ids.
-    #[must_use]
-    pub fn names_of_run(&self, standing: Standing) -> Vec<(TestId, &str)> {
+    /// The tests with this status that were part of the latest run and have a name here, in alphabetical order. Tests that always passed
+    /// have none.
+    pub(crate) fn names_of_run(&self, standing: Standing) -> Vec<(TestId, &str)> {
         let of_run = |id: &TestId| {
             self.tests
                 .get(id)
@@ -253,16 +210,14 @@ impl TestsSeen {
     }
 
     /// Tests that failed when they last ran.
-    #[must_use]
-    pub fn failing(&self) -> BTreeSet<TestId> {
+    pub(crate) fn failing(&self) -> BTreeSet<TestId> {
         let failing = self.tests.iter().filter(|(_, known)| known.failed_last());
         failing.map(|(id, _)| *id).collect()
     }
 
     /// Tests that pass in `run` and failed when they last ran, or are new: progress. The first run is the baseline
     /// and has none. When the table is full, new results are not known.
-    #[must_use]
-    pub fn newly_passing(&self, run: &TestRun) -> usize {
+    pub(crate) fn newly_passing(&self, run: &TestRun) -> usize {
         let new_counts = self.runs > 0 && self.tests.len() < TESTS_KEPT_MAX;
         let progress = |(id, verdict): &(&TestId, &Verdict)| match verdict {
             Verdict::Passed | Verdict::Flaky => self
@@ -301,6 +256,17 @@ mod tests {
         }
     }
 
+    fn names(seen: &TestsSeen, standing: Standing) -> Vec<&str> {
+        let names = seen.names_of_run(standing).into_iter();
+        names.map(|(_, name)| name).collect()
+    }
+
+    fn count(seen: &TestsSeen, standing: Standing) -> usize {
+        seen.standings()
+            .filter(|(_, found)| *found == standing)
+            .count()
+    }
+
     fn take(seen: &mut TestsSeen, changed: bool, results: &[(&str, Verdict)]) -> TestRun {
         let run = seen.compare(changed, results.iter().copied());
         seen.apply(&run);
@@ -320,7 +286,7 @@ mod tests {
         for seed in 1..=200 {
             let mut state = seed * 0x9e37_79b9;
             let (mut seen, mut model) = (TestsSeen::default(), Model::default());
-            let (mut streak, mut short) = (0, false);
+            let mut short = false;
             for _ in 0..40 {
                 // Some runs have most tests, some have few.
                 let share = [1, 9, 10][usize::try_from(draw(&mut state) % 3).unwrap()];
@@ -347,9 +313,6 @@ mod tests {
                 short |= run.ended.len() + run.not_run.len() < results.len();
                 seen.apply(&run);
                 model.take(changed, &results);
-                let failed = results.iter().any(|(_, verdict)| verdict.is_failure());
-                streak = if failed { streak + 1 } else { 0 };
-                assert_eq!(seen.failing_streak(), streak, "seed {seed}");
                 for (name, expected) in &model.0 {
                     let id = TestId::of(name);
                     assert_eq!(seen.outcomes(id), Some(expected), "seed {seed}, {name}");
@@ -385,7 +348,7 @@ mod tests {
         let third = seen.compare(true, [("test 7", Verdict::Failed)]);
         assert_eq!((third.rest, third.ended.len()), (Rest::NotRun, 1));
         seen.apply(&third);
-        assert_eq!(seen.names(Standing::NewlyFailing), ["test 7"]);
+        assert_eq!(names(&seen, Standing::NewlyFailing), ["test 7"]);
         assert_eq!(seen.outcomes(TestId::of("test 8")).unwrap().runs(), 2);
     }
 
@@ -401,8 +364,8 @@ mod tests {
                 ("odd", Verdict::Passed),
             ],
         );
-        assert_eq!(seen.names(Standing::Failing), ["bad"]);
-        assert_eq!(seen.count(Standing::Passing), 2);
+        assert_eq!(names(&seen, Standing::Failing), ["bad"]);
+        assert_eq!(count(&seen, Standing::Passing), 2);
         let run = take(
             &mut seen,
             false,
@@ -413,7 +376,7 @@ mod tests {
             ],
         );
         assert_eq!(run.ended.len(), 2);
-        assert_eq!(seen.names(Standing::Flaky), ["bad", "odd"]);
+        assert_eq!(names(&seen, Standing::Flaky), ["bad", "odd"]);
         let mut seen = TestsSeen::default();
         take(
             &mut seen,
@@ -430,11 +393,8 @@ mod tests {
         );
         assert_eq!(seen.newly_passing(&run), 2);
         seen.apply(&run);
-        assert_eq!(seen.names(Standing::NewlyFailing), ["good"]);
-        assert_eq!(seen.names(Standing::RecentlyFixed), ["bad"]);
-        assert_eq!(seen.failing_streak(), 2);
-        take(&mut seen, true, &[("good", Verdict::Passed)]);
-        assert_eq!(seen.failing_streak(), 0);
+        assert_eq!(names(&seen, Standing::NewlyFailing), ["good"]);
+        assert_eq!(names(&seen, Standing::RecentlyFixed), ["bad"]);
     }
 
     #[test]
@@ -450,7 +410,7 @@ mod tests {
             ],
         );
         assert_eq!(seen.outcomes(TestId::of("a")).unwrap().runs(), 1);
-        assert_eq!(seen.count(Standing::Failing), 1);
+        assert_eq!(count(&seen, Standing::Failing), 1);
     }
 
     #[test]
@@ -467,10 +427,10 @@ mod tests {
             assert!(run.ended.len() <= TESTS_KEPT_MAX && run.names.len() <= NAMES_KEPT_MAX);
             seen.apply(&run);
             assert_eq!(seen.standings().count(), TESTS_KEPT_MAX);
-            assert_eq!(seen.count(Standing::Failing), 700);
-            assert_eq!(seen.names(Standing::Failing).len(), NAMES_KEPT_MAX);
+            assert_eq!(count(&seen, Standing::Failing), 700);
+            assert_eq!(names(&seen, Standing::Failing).len(), NAMES_KEPT_MAX);
             assert!(
-                seen.names(Standing::Failing)
+                names(&seen, Standing::Failing)
                     .iter()
                     .all(|name| name.len() <= NAME_BYTES_KEPT)
             );

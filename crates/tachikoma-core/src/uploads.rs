@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::incident::Incident;
-use crate::time::Timestamp;
+use crate::{Incident, Timestamp};
 
 /// State of the uploads of backups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,22 +16,22 @@ pub struct Uploads {
 /// A backup that was uploaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadedBackup {
-    /// Its name.
+    /// File name of the backup.
     pub name: String,
-    /// Its size.
+    /// Size of the backup in bytes.
     pub bytes: u64,
-    /// When.
+    /// When the upload finished.
     pub time: Timestamp,
 }
 
 /// Failures in a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadFailures {
-    /// How many.
+    /// Number of failed uploads since the last success.
     pub in_a_row: u32,
-    /// Why, the last time.
+    /// Error of the last failed upload.
     pub error: String,
-    /// When that was.
+    /// When the last upload failed.
     pub time: Timestamp,
 }
 

@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// A wait with its reason and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// What for.
+    /// What the loop waits for.
     pub reason: WaitReason,
-    /// Until when.
+    /// When the wait ends.
     pub until: Timestamp,
 }
 
@@ -27,17 +27,17 @@ impl Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// `iteration_delay`.
+    /// The delay between iterations (`iteration_delay`).
     Delay,
-    /// Failures.
+    /// The backoff after failed iterations.
     Backoff,
-    /// The model's service, which takes nothing more for a while.
+    /// The end of a usage limit of the model's service.
     UsageLimit,
     /// The model's service, which cannot be reached.
     Outage,
-    /// The moment from which a reboot may happen, with a context that is too full to be prompted before it.
+    /// The time at which the rate limits allow a reboot. The context is too full for another prompt.
     RebootWindow,
-    /// An answer of the operator, or a work tree that is brought back on their wish.
+    /// An answer of the operator, or a rollback that the operator asked for.
     Operator,
 }
 
@@ -53,13 +53,6 @@ impl WaitReason {
 
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Delay => "delay",
-            Self::Backoff => "backoff",
-            Self::UsageLimit => "usage_limit",
-            Self::Outage => "outage",
-            Self::RebootWindow => "reboot_window",
-            Self::Operator => "operator",
-        })
+        self.serialize(f)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::costs::Costs;
-use super::scan::{Raw, Scan, Walk, member};
+use super::scan::{Raw, Walk, member, members};
 use super::usage::Usage;
 use super::window::Windows;
 use crate::{AgentEvent, PlanChange, Reading, SessionInfo, TurnResult};
@@ -14,9 +14,9 @@ const NAME_BYTES_MAX: usize = 256;
 /// The effect of a tool call, if it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// It writes a file.
+    /// The tool call writes this file.
     File(String),
-    /// It changes the plan.
+    /// The tool call changes the agent's to-do list.
     Plan(PlanChange),
 }
 
@@ -157,29 +157,9 @@ impl Conversation {
 
     /// Reads a piece of a streamed message.
     pub fn stream_event(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
-        let (mut event, mut parent) = (Raw::default(), Raw::default());
-        Scan::new(line).object(|key, scan| {
-            let field = match key {
-                b"event" => &mut event,
-                b"parent_tool_use_id" => &mut parent,
-                _ => return scan.skip(),
-            };
-            *field = scan.value()?;
-            Some(Walk::On)
-        })?;
-        let (mut kind, mut message, mut usage) = (Raw::default(), Raw::default(), Raw::default());
-        let mut delta = Raw::default();
-        event.scan().object(|key, scan| {
-            let field = match key {
-                b"type" => &mut kind,
-                b"message" => &mut message,
-                b"usage" => &mut usage,
-                b"delta" => &mut delta,
-                _ => return scan.skip(),
-            };
-            *field = scan.value()?;
-            Some(Walk::On)
-        })?;
+        let [event, parent] = members(line, [b"event", b"parent_tool_use_id"])?;
+        let names: [&[u8]; 4] = [b"type", b"message", b"usage", b"delta"];
+        let [kind, message, usage, delta] = members(event.bytes(), names)?;
         if kind.bare() == Some(b"ping") {
             seen.push(AgentEvent::Ping);
             return Some(());
@@ -230,17 +210,7 @@ impl Conversation {
 
     /// The answer to `/context` contains the window.
     pub fn context_usage(&mut self, usage: Raw<'_>, seen: &mut Vec<AgentEvent>) {
-        if !usage.is_some() {
-            return;
-        }
-        let mut window = None;
-        let _ = usage.scan().object(|key, scan| {
-            let value = scan.value()?;
-            if key == b"raw_max_tokens" {
-                window = value.count();
-            }
-            Some(Walk::On)
-        });
+        let window = member(usage, b"raw_max_tokens").count();
         let model = self.answering_model();
         self.learn_window(&model, window, seen);
     }
@@ -269,16 +239,7 @@ impl Conversation {
 
     /// The conversation was emptied. The fill of its context is unknown.
     pub fn conversation_reset(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
-        let (mut session, mut new) = (Raw::default(), Raw::default());
-        Scan::new(line).object(|key, scan| {
-            let value = scan.value()?;
-            match key {
-                b"session_id" => session = value,
-                b"new_conversation_id" => new = value,
-                _ => {}
-            }
-            Some(Walk::On)
-        })?;
+        let [session, new] = members(line, [b"session_id", b"new_conversation_id"])?;
         let session_id = new
             .line(NAME_BYTES_MAX)
             .or_else(|| session.line(NAME_BYTES_MAX));
@@ -293,24 +254,13 @@ impl Conversation {
 
     /// A turn begins, perhaps in another conversation.
     pub fn init(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
-        let mut fields = [Raw::default(); 4];
-        let mut found = 0;
-        Scan::new(line).object(|key, scan| {
-            let field = match key {
-                b"session_id" => &mut fields[0],
-                b"model" => &mut fields[1],
-                b"claude_code_version" => &mut fields[2],
-                b"permissionMode" => &mut fields[3],
-                _ => return scan.skip(),
-            };
-            *field = scan.value()?;
-            found += 1;
-            Some(if found == fields.len() {
-                Walk::Done
-            } else {
-                Walk::On
-            })
-        })?;
+        let names: [&[u8]; 4] = [
+            b"session_id",
+            b"model",
+            b"claude_code_version",
+            b"permissionMode",
+        ];
+        let fields = members(line, names)?;
         let [id, model, version, mode] = fields.map(|field| field.line(NAME_BYTES_MAX));
         let info = SessionInfo {
             session_id: id.unwrap_or_default(),

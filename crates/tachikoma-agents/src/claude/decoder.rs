@@ -1,11 +1,10 @@
 //! Reads the output of one process line by line: each kind of line has its reader.
 
 use super::conversation::Conversation;
-use super::costs::Costs;
-use super::scan::{Raw, Scan, Walk};
+use super::scan::members;
 use super::{message, result, system};
+use crate::AgentEvent;
 use crate::report::Standing;
-use crate::{AgentEvent, Reading, SessionInfo};
 
 /// Bytes of a line that is not understood that are kept.
 const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
@@ -28,15 +27,6 @@ struct Head<'a> {
 }
 
 impl Decoder {
-    /// Returns a decoder for a process that resumes a conversation with this cost so far. Newer versions
-    /// report the two separately; this is for older ones.
-    #[must_use]
-    pub fn resuming(session_cost_usd: f64) -> Self {
-        let mut decoder = Self::default();
-        decoder.conversation.costs = Costs::after(session_cost_usd);
-        decoder
-    }
-
     /// Returns a decoder that assumes this context window unless the agent reports it.
     #[must_use]
     pub fn assuming(window_tokens: Option<u64>) -> Self {
@@ -103,12 +93,6 @@ impl Decoder {
         }
     }
 
-    /// Returns how many lines were not understood.
-    #[must_use]
-    pub fn unknown_lines(&self) -> u64 {
-        self.unknown_lines
-    }
-
     /// Returns what is known so far.
     #[must_use]
     pub fn standing(&self) -> Standing {
@@ -118,38 +102,8 @@ impl Decoder {
             reading: self.conversation.reading(),
             session: self.conversation.session.clone(),
             window: self.conversation.window(),
-            cost_usd: self.cost_usd(),
+            cost_usd: self.conversation.costs.run_usd(),
         }
-    }
-
-    /// Returns how many messages were measured; repeated reports of one message count once.
-    #[must_use]
-    pub fn readings(&self) -> u64 {
-        self.conversation.readings
-    }
-
-    /// Returns the latest reading; `None` before the first and after the conversation was emptied.
-    #[must_use]
-    pub fn reading(&self) -> Option<Reading> {
-        self.conversation.reading()
-    }
-
-    /// Returns the conversation, as far as it is known.
-    #[must_use]
-    pub fn session(&self) -> &SessionInfo {
-        &self.conversation.session
-    }
-
-    /// Returns the context window of the model that answers, or will.
-    #[must_use]
-    pub fn window(&self) -> Option<u64> {
-        self.conversation.window()
-    }
-
-    /// Returns what this process has cost so far.
-    #[must_use]
-    pub fn cost_usd(&self) -> f64 {
-        self.conversation.costs.run_usd()
     }
 }
 
@@ -166,16 +120,7 @@ impl<'a> Head<'a> {
     }
 
     fn anywhere(line: &'a [u8]) -> Option<Self> {
-        let (mut kind, mut subtype) = (Raw::default(), Raw::default());
-        Scan::new(line).object(|key, scan| {
-            let value = scan.value()?;
-            match key {
-                b"type" => kind = value,
-                b"subtype" => subtype = value,
-                _ => {}
-            }
-            Some(Walk::On)
-        })?;
+        let [kind, subtype] = members(line, [b"type", b"subtype"])?;
         Some(Self {
             kind: kind.bare()?,
             subtype: subtype.bare().unwrap_or_default(),

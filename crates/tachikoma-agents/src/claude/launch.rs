@@ -12,9 +12,9 @@ use crate::{Input, LaunchPlan, Message, Turn};
 pub struct ClaudeAgent {
     /// The program and the arguments before all others; not empty.
     pub program: Vec<OsString>,
-    /// The user's arguments.
+    /// Arguments that the user configured.
     pub args: Vec<OsString>,
-    /// The user's variables.
+    /// Environment variables that the user configured.
     pub env: Vec<(OsString, OsString)>,
     /// The model, as the agent names it.
     pub model: Option<String>,
@@ -24,7 +24,7 @@ pub struct ClaudeAgent {
     pub allow: Vec<String>,
     /// Whether it runs as root, for which the agent rejects some options.
     pub root: bool,
-    /// Lifetime of one process.
+    /// How long one process of the agent lives.
     pub lifetime: Lifetime,
     /// Whether Tachikoma manages the context, so that the agent must not compact it.
     pub context_is_managed: bool,
@@ -35,10 +35,10 @@ pub struct ClaudeAgent {
 /// What an agent may do without asking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permission {
-    /// Change files in the work tree; everything else that asks is denied.
+    /// The agent may change files in the work tree. Everything else that asks is denied.
     #[default]
     Safe,
-    /// Everything.
+    /// The agent may do everything without asking.
     Bypass,
 }
 
@@ -56,10 +56,10 @@ impl Permission {
 /// Lifetime of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {
-    /// As long as its conversation.
+    /// A process lives as long as its conversation.
     #[default]
     Session,
-    /// One turn.
+    /// A process lives for one turn.
     Turn,
 }
 

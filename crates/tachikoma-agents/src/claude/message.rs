@@ -2,7 +2,7 @@
 
 use super::conversation::{Conversation, Pending};
 use super::limit;
-use super::scan::{Raw, Scan, Walk, member};
+use super::scan::{Raw, Scan, Walk, member, members};
 use super::usage::Usage;
 use crate::{AgentEvent, PlanChange, PlanItem};
 
@@ -159,20 +159,8 @@ fn blocks(
     seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     content.scan().array(|scan| {
-        let (mut kind, mut text) = (Raw::default(), Raw::default());
-        let (mut id, mut name, mut input) = (Raw::default(), Raw::default(), Raw::default());
-        scan.object(|key, scan| {
-            let field = match key {
-                b"type" => &mut kind,
-                b"text" => &mut text,
-                b"id" => &mut id,
-                b"name" => &mut name,
-                b"input" => &mut input,
-                _ => return scan.skip(),
-            };
-            *field = scan.value()?;
-            Some(Walk::On)
-        })?;
+        let names: [&[u8]; 5] = [b"type", b"text", b"id", b"name", b"input"];
+        let [kind, text, id, name, input] = members(scan.value()?.bytes(), names)?;
         match kind.bare() {
             Some(b"text") if main => {
                 let text = text.string().unwrap_or_default();
@@ -240,19 +228,8 @@ pub(super) fn user(
     }
     let main = !parent.is_some();
     message.content.scan().array(|scan| {
-        let (mut kind, mut id) = (Raw::default(), Raw::default());
-        let (mut failed, mut content) = (Raw::default(), Raw::default());
-        scan.object(|key, scan| {
-            let field = match key {
-                b"type" => &mut kind,
-                b"tool_use_id" => &mut id,
-                b"is_error" => &mut failed,
-                b"content" => &mut content,
-                _ => return scan.skip(),
-            };
-            *field = scan.value()?;
-            Some(Walk::On)
-        })?;
+        let names: [&[u8]; 4] = [b"type", b"tool_use_id", b"is_error", b"content"];
+        let [kind, id, failed, content] = members(scan.value()?.bytes(), names)?;
         if kind.bare() == Some(b"tool_result") {
             let id = id.line(ABOUT_BYTES_MAX).unwrap_or_default();
             tool_ended(conversation, id, failed.is_true(), content, main, seen);
@@ -293,14 +270,11 @@ fn last_text(content: Raw<'_>, max_bytes: usize) -> String {
     let mut last = Raw::default();
     // A value that is not a list has no text.
     let _ = content.scan().array(|scan| {
-        scan.object(|key, scan| {
-            let value = scan.value()?;
-            if key == b"text" {
-                last = value;
-            }
-            Some(Walk::On)
-        })
-        .map(|_| ())
+        let [text] = members(scan.value()?.bytes(), [b"text"])?;
+        if text.is_some() {
+            last = text;
+        }
+        Some(())
     });
     last.tail(max_bytes).unwrap_or_default()
 }

@@ -1,12 +1,10 @@
 //! The end of a turn: how it ended, why it failed, what it cost.
 
-use tachikoma_core::Timestamp;
-
 use super::conversation::{Conversation, Turn};
-use super::costs::rounded;
 use super::limit;
 use super::scan::{Raw, Scan, Walk};
 use super::usage::Usage;
+use crate::agent_event::rounded;
 use crate::{AgentEvent, FailureClass, TurnOutcome, TurnResult};
 
 /// Limit of a word of the agent in bytes.
@@ -178,19 +176,10 @@ pub(super) fn result(
         outcome = TurnOutcome::NoRequest;
         text = no_request(&text);
     }
-    let limit_resets_at = match outcome {
-        TurnOutcome::UsageLimit => conversation
-            .turn
-            .rejected
-            .flatten()
-            .or_else(|| limit::epoch(&text)),
-        TurnOutcome::Ok
-        | TurnOutcome::ApiError
-        | TurnOutcome::MaxTurns
-        | TurnOutcome::MaxBudget
-        | TurnOutcome::NoRequest
-        | TurnOutcome::DuringExecution => None::<Timestamp>,
-    };
+    let rejected = conversation.turn.rejected.flatten();
+    let limit_resets_at = (outcome == TurnOutcome::UsageLimit)
+        .then(|| rejected.or_else(|| limit::epoch(&text)))
+        .flatten();
     let total = fields.total_cost.number().filter(|total| *total >= 0.0);
     let cost = conversation.costs.add(total, spent(fields.models_since));
     let result = TurnResult {

@@ -390,6 +390,24 @@ pub fn member<'a>(object: Raw<'a>, wanted: &[u8]) -> Raw<'a> {
     found
 }
 
+/// Returns members of an object by name; those that are missing are absent values.
+pub fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> Option<[Raw<'a>; N]> {
+    let mut found = [Raw::default(); N];
+    Scan::new(object).object(|key, scan| {
+        let value = scan.value()?;
+        if let Some(at) = names.iter().position(|name| *name == key) {
+            found[at] = value;
+        }
+        Some(Walk::On)
+    })?;
+    Some(found)
+}
+
+/// Returns the same for a value that may not be an object: then all of them are absent.
+pub fn members_of<'a, const N: usize>(object: Raw<'a>, names: [&[u8]; N]) -> [Raw<'a>; N] {
+    members(object.bytes(), names).unwrap_or([Raw::default(); N])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use super::conversation::Conversation;
 use super::limit;
-use super::scan::{Raw, Scan, Walk};
+use super::scan::{Raw, Scan, Walk, members, members_of};
 use crate::{AgentEvent, Allowance, AllowanceStatus, Retry, WHAT_COST, Window};
 use tachikoma_core::Timestamp;
 
@@ -65,23 +65,6 @@ impl<'a> Answer<'a> {
             Some(Walk::On)
         })
     }
-}
-
-/// Collects members of an object by name.
-fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> Option<[Raw<'a>; N]> {
-    let mut found = [Raw::default(); N];
-    Scan::new(object).object(|key, scan| {
-        let value = scan.value()?;
-        if let Some(at) = names.iter().position(|name| *name == key) {
-            found[at] = value;
-        }
-        Some(Walk::On)
-    })?;
-    Some(found)
-}
-
-fn members_of<'a, const N: usize>(object: Raw<'a>, names: [&[u8]; N]) -> [Raw<'a>; N] {
-    members(object.bytes(), names).unwrap_or([Raw::default(); N])
 }
 
 fn word(raw: Raw<'_>) -> String {

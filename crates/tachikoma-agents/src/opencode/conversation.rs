@@ -6,6 +6,7 @@ use tachikoma_core::Timestamp;
 use super::failure::Trouble;
 use super::ids;
 use super::own::Own;
+use crate::agent_event::rounded;
 use crate::{
     ARE_YOU_THERE, AgentEvent, FailureClass, Reading, Retry, SessionInfo, TurnOutcome, TurnResult,
 };
@@ -30,7 +31,7 @@ pub(super) const REMEMBERED_MAX: usize = 32;
 pub(super) struct Conversation {
     pub session: SessionInfo,
     pub turn: Turn,
-    /// Tool calls that run.
+    /// Ids of the tool calls that run.
     pub running: Vec<String>,
     windows: Vec<(String, u64)>,
     pub assumed_window: Option<u64>,
@@ -354,12 +355,6 @@ fn tokens(tokens: &Value) -> u64 {
         &cache["write"],
     ];
     parts.into_iter().filter_map(count).sum()
-}
-
-/// Removes rounding errors of sums.
-pub(super) fn rounded(usd: f64) -> f64 {
-    let rounded = (usd * 1e9).round() / 1e9;
-    if rounded.is_finite() { rounded } else { 0.0 }
 }
 
 /// Returns the start of a text as one line.

@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 use super::conversation::{
-    Conversation, NAME_BYTES_MAX, NOT_UNDERSTOOD_BYTES_MAX, REMEMBERED_MAX, line, rounded,
+    Conversation, NAME_BYTES_MAX, NOT_UNDERSTOOD_BYTES_MAX, REMEMBERED_MAX, line,
 };
 use super::parts::{plan, read_part};
 use crate::AgentEvent;
+use crate::agent_event::rounded;
 use crate::report::Standing;
 
 /// Reads the output of one process.

@@ -10,9 +10,9 @@ use crate::{Input, LaunchPlan, Lifetime, Message, Permission, Turn};
 /// OpenCode, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenCodeAgent {
-    /// The connection to it.
+    /// How the runner reaches OpenCode.
     pub way: Way,
-    /// The user's variables.
+    /// Environment variables that the user configured.
     pub env: Vec<(OsString, OsString)>,
     /// The model, as `provider/model`.
     pub model: Option<String>,
@@ -33,18 +33,18 @@ pub enum Way {
     Server {
         /// The program of the bridge, with its first arguments; not empty.
         bridge: Vec<OsString>,
-        /// The server.
+        /// Address of the server, or the directory of its supervisor.
         at: ServerAt,
         /// The working directory of the conversation.
         directory: OsString,
-        /// Lifetime of one bridge.
+        /// How long one bridge process lives.
         lifetime: Lifetime,
     },
     /// `opencode run`, one process per turn, without a server.
     Once {
         /// The program and the arguments before all others; not empty.
         program: Vec<OsString>,
-        /// The user's arguments.
+        /// Arguments that the user configured.
         args: Vec<OsString>,
     },
 }

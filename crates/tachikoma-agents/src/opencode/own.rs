@@ -10,14 +10,14 @@ use crate::Message;
 pub enum Order {
     /// Starts the next turn.
     Prompt {
-        /// The whole prompt.
+        /// Text of the whole prompt.
         text: String,
         /// The iteration that it begins, if any.
         iteration: Option<u32>,
     },
     /// A message during a turn; between turns it is dropped.
     Aside {
-        /// The text.
+        /// Text of the message.
         text: String,
     },
     /// Interrupts the turn.
@@ -56,11 +56,11 @@ pub enum Own {
     Session {
         /// The server's id of it.
         id: String,
-        /// The server's version.
+        /// Version of the server.
         version: Option<String>,
         /// The requested model, as `provider/model`.
         model: Option<String>,
-        /// The permission mode.
+        /// Permission mode of the conversation.
         permission: String,
     },
     /// The context window of a model.
@@ -77,13 +77,13 @@ pub enum Own {
     /// The cost of the conversation so far: the answer to [`Order::WhatCost`].
     #[serde(rename = "tachikoma.cost")]
     Cost {
-        /// In dollars.
+        /// Cost of the conversation in dollars; `None` if it is unknown.
         usd: Option<f64>,
     },
     /// A conversation was resumed: its usage, with turns that were cut off.
     #[serde(rename = "tachikoma.taken_up")]
     TakenUp {
-        /// In dollars.
+        /// Cost of the conversation so far, in dollars.
         usd: f64,
         /// As the server counts them.
         tokens: serde_json::Value,
@@ -102,7 +102,7 @@ pub enum Own {
     /// The bridge waits for the server.
     #[serde(rename = "tachikoma.waiting")]
     Waiting {
-        /// The reason.
+        /// Why the bridge waits.
         why: String,
     },
     /// The usage limit of the model's service lasts so long that the turn was ended.
@@ -116,7 +116,7 @@ pub enum Own {
     /// The turn failed before the server accepted it.
     #[serde(rename = "tachikoma.failed")]
     Failed {
-        /// The error.
+        /// Error message.
         message: String,
         /// Whether the conversation no longer exists.
         lost: bool,

@@ -182,7 +182,7 @@ fn a_line_cut_at_any_byte_is_accepted() {
                 let mut decoder = Decoder::default();
                 let mut seen = Vec::new();
                 decoder.decode(&line[..end], &mut seen);
-                check(&line[..end], 0, decoder.unknown_lines(), &seen);
+                check(&line[..end], 0, decoder.standing().unknown_lines, &seen);
                 let result = seen
                     .iter()
                     .any(|event| matches!(event, AgentEvent::Resulted(_)));

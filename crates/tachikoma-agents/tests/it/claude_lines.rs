@@ -25,7 +25,7 @@ fn decode(decoder: &mut Decoder, line: &str) -> Vec<AgentEvent> {
 }
 
 fn tokens(decoder: &Decoder) -> Option<(u64, bool)> {
-    let reading = decoder.reading()?;
+    let reading = decoder.standing().reading?;
     Some((reading.tokens, reading.estimated))
 }
 
@@ -81,17 +81,17 @@ fn repeated_events_of_a_message_are_one_reading_and_the_last_counts() {
     decode(&mut decoder, &assistant("a", 100, 1));
     decode(&mut decoder, &assistant("a", 100, 1));
     assert_eq!(
-        (decoder.readings(), tokens(&decoder)),
+        (decoder.standing().readings, tokens(&decoder)),
         (1, Some((101, false)))
     );
     decode(&mut decoder, &assistant("a", 100, 7));
     assert_eq!(
-        (decoder.readings(), tokens(&decoder)),
+        (decoder.standing().readings, tokens(&decoder)),
         (1, Some((107, false)))
     );
     decode(&mut decoder, &assistant("b", 50, 1));
     assert_eq!(
-        (decoder.readings(), tokens(&decoder)),
+        (decoder.standing().readings, tokens(&decoder)),
         (2, Some((51, false)))
     );
 }
@@ -112,13 +112,13 @@ fn streamed_usage_wins_over_that_of_finished_blocks() {
     let block = decode(&mut decoder, &assistant("a", 1010, 1));
     assert!(matches!(block[..], [AgentEvent::Said(_)]), "{block:?}");
     assert_eq!(
-        (decoder.readings(), tokens(&decoder)),
+        (decoder.standing().readings, tokens(&decoder)),
         (1, Some((1100, false)))
     );
     // A message without streaming counts as it is.
     decode(&mut decoder, &assistant("b", 1200, 1));
     assert_eq!(
-        (decoder.readings(), tokens(&decoder)),
+        (decoder.standing().readings, tokens(&decoder)),
         (2, Some((1201, false)))
     );
 }
@@ -141,7 +141,7 @@ fn only_the_main_conversation_is_measured() {
     ] {
         decode(&mut decoder, &other);
         assert_eq!(
-            (decoder.readings(), tokens(&decoder)),
+            (decoder.standing().readings, tokens(&decoder)),
             (1, Some((101, false))),
             "{other}"
         );
@@ -174,7 +174,7 @@ fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
         }]
     );
     assert_eq!(tokens(&decoder), None);
-    assert_eq!(decoder.session().session_id, "n");
+    assert_eq!(decoder.standing().session.session_id, "n");
 }
 
 // complaint_37
@@ -363,7 +363,11 @@ fn costs_are_those_of_the_turn_not_of_the_conversation() {
             decoder,
             &format!(r#""is_error":false,"total_cost_usd":{total}{since}"#),
         );
-        (result.cost_usd, result.session_cost_usd, decoder.cost_usd())
+        (
+            result.cost_usd,
+            result.session_cost_usd,
+            decoder.standing().cost_usd,
+        )
     };
     let mut told = Decoder::default();
     assert_eq!(
@@ -382,23 +386,21 @@ fn costs_are_those_of_the_turn_not_of_the_conversation() {
         (0.05, 0.05, 0.35),
         "another conversation"
     );
-    let mut resumed = Decoder::resuming(1.5);
-    assert_eq!(cost(&mut resumed, 1.75, None), (0.25, 1.75, 0.25));
 }
 
 #[test]
 fn windows_belong_to_models() {
     let mut decoder = Decoder::default();
     decode(&mut decoder, &assistant("a", 100, 1));
-    assert_eq!(decoder.window(), Some(200_000), "by its name");
+    assert_eq!(decoder.standing().window, Some(200_000), "by its name");
     let answer = r#"{"type":"control_response","response":{"subtype":"success","request_id":"c","response":{"maxTokens":150000,"rawMaxTokens":180000}}}"#;
     decode(&mut decoder, answer);
-    assert_eq!(decoder.window(), Some(180_000), "as reported");
+    assert_eq!(decoder.standing().window, Some(180_000), "as reported");
     ended(
         &mut decoder,
         r#""is_error":false,"modelUsage":{"other":{"contextWindow":7},"claude-sonnet-4-5":{"contextWindow":190000}}"#,
     );
-    assert_eq!(decoder.window(), Some(190_000));
+    assert_eq!(decoder.standing().window, Some(190_000));
     let unknown = assistant("b", 100, 1).replace("claude-sonnet-4-5", "mystery");
     let seen = decode(&mut decoder, &unknown);
     assert!(
@@ -421,9 +423,13 @@ fn unknown_lines_are_kept_and_counted() {
         let seen = decode(&mut decoder, line);
         assert_eq!(seen, [AgentEvent::NotUnderstood(line.to_owned())]);
     }
-    assert_eq!(decoder.unknown_lines(), 7);
+    assert_eq!(decoder.standing().unknown_lines, 7);
     assert_eq!(decode(&mut decoder, "  "), []);
-    assert_eq!(decoder.unknown_lines(), 7, "nothing is nothing unknown");
+    assert_eq!(
+        decoder.standing().unknown_lines,
+        7,
+        "nothing is nothing unknown"
+    );
     let long = format!("{}x", "y".repeat(1 << 20));
     let seen = decode(&mut decoder, &long);
     assert!(matches!(&seen[..], [AgentEvent::NotUnderstood(kept)] if kept.len() == 4096));
@@ -482,5 +488,5 @@ fn tool_progress_is_ignored() {
     let mut decoder = Decoder::default();
     let line = r#"{"type":"tool_progress","tool_use_id":"toolu_1","tool_name":"Bash","parent_tool_use_id":null,"elapsed_time_seconds":30,"session_id":"s","uuid":"u"}"#;
     assert_eq!(decode(&mut decoder, line), []);
-    assert_eq!(decoder.unknown_lines(), 0);
+    assert_eq!(decoder.standing().unknown_lines, 0);
 }

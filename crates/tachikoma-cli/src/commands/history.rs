@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tachikoma_core::{
     Autocommit, AutocommitPurpose, Committed, Context, GateResult, IterationOutcome, LoopEvent,
-    Record, Seq, SessionNo, Timestamp, TurnReport,
+    Record, Seq, SessionNo, Timestamp, TurnEnd,
 };
 use tachikoma_loop_runner::store::lock;
 
@@ -261,7 +261,7 @@ impl UnderWay {
                 self.context = Some(*context);
                 None
             }
-            LoopEvent::TurnResulted(TurnReport { cost_microusd, .. }) => {
+            LoopEvent::TurnResulted(TurnEnd { cost_microusd, .. }) => {
                 self.cost_microusd = self.cost_microusd.saturating_add(*cost_microusd);
                 None
             }

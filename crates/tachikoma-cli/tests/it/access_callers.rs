@@ -93,11 +93,7 @@ fn a_hook_that_stops_the_loop_runs_to_its_end() {
         scratch.write("tachikoma.toml", hooks.concat());
         let ran = tachikoma(&scratch).run(run(&[], "echo busy >> work"));
         assert_eq!(ran.code(), Some(5), "{on}: {}", ran.snapshot());
-        assert_eq!(
-            scratch.read("said"),
-            "stops when the hooks have run\n",
-            "{on}"
-        );
+        assert_eq!(scratch.read("said"), "stops after the hooks\n", "{on}");
         assert_eq!(
             events(&scratch, "iteration_started").len(),
             iterations,
@@ -159,7 +155,7 @@ fn a_hook_that_stops_the_loop_cancels_the_reboot() {
     );
     let ran = tachikoma(&scratch).run(run(&[], "echo busy >> work"));
     assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
-    assert_eq!(scratch.read("said"), "stops when the hooks have run\n");
+    assert_eq!(scratch.read("said"), "stops after the hooks\n");
     assert_eq!(events(&scratch, "reboot_started").len(), 1);
     assert_eq!(events(&scratch, "reboot_completed").len(), 0);
     let failed = events(&scratch, "reboot_failed");

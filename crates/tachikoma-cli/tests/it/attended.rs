@@ -52,7 +52,7 @@ fn a_question_is_answered_by_a_command_and_a_stale_answer_is_refused() {
     assert_eq!(status(&tool)["waiting"]["reason"], "operator");
     let shown = obey(&tool, &["status"]);
     assert!(
-        shown.contains("question   1: iteration 1 is about to begin\nanswer     continue, reboot, edit, pause, stop; without an answer: pause at "),
+        shown.contains("question   1: iteration 1 is next\nanswer     continue, reboot, edit, pause, stop; without an answer: pause at "),
         "{shown}"
     );
     assert!(!scratch.path().join("up1").exists(), "nothing has begun");
@@ -60,9 +60,12 @@ fn a_question_is_answered_by_a_command_and_a_stale_answer_is_refused() {
     for (words, says) in [
         (
             vec!["answer", "7", "continue"],
-            "question 7 is not open any more; question 1 is",
+            "question 7 is no longer open; question 1 is",
         ),
-        (vec!["answer", "yes"], "`yes` is no answer to question 1"),
+        (
+            vec!["answer", "yes"],
+            "`yes` is not an answer to question 1",
+        ),
     ] {
         let refused = tool.run(&words);
         assert_eq!(refused.code(), Some(1), "{}", refused.snapshot());
@@ -75,7 +78,10 @@ fn a_question_is_answered_by_a_command_and_a_stale_answer_is_refused() {
     ] {
         assert_eq!(tool.run(&words).code(), Some(2), "{words:?}");
     }
-    assert_eq!(obey(&tool, &["answer", "1", "continue"]), "goes on\n");
+    assert_eq!(
+        obey(&tool, &["answer", "1", "continue"]),
+        "the loop continues\n"
+    );
     let second = await_question(&tool, 2);
     assert_eq!(second["kind"], "after_iteration");
     await_up(&scratch, 1);
@@ -123,7 +129,7 @@ fn a_question_stays_open_after_the_runner_is_killed() {
     kill(live);
     let shown = obey(&tool, &["status"]);
     assert!(
-        shown.contains("question   1: iteration 1 is about to begin\nanswer     the loop is not running; `tachikoma run` asks again\n"),
+        shown.contains("question   1: iteration 1 is next\nanswer     the loop is not running; `tachikoma run` asks again\n"),
         "{shown}"
     );
     let live = tool.spawn(["run"]);
@@ -179,7 +185,10 @@ fn an_edited_prompt_holds_for_one_iteration_and_survives_a_kill() {
     assert_eq!(kept(), 0, "nothing is kept for what is no answer");
     let said = obey(&tool, &["answer", "edit", "--prompt-file", "next.md"]);
     assert_eq!(kept(), 1);
-    assert_eq!(said, "goes on with that prompt, for one iteration\n");
+    assert_eq!(
+        said,
+        "the loop continues; the next iteration uses this prompt\n"
+    );
     fs::remove_file(scratch.path().join("next.md")).unwrap();
     await_up(&scratch, 1);
     kill(live);
@@ -214,7 +223,7 @@ fn a_message_of_the_operator_is_in_the_next_prompt_once() {
     let live = tool.spawn(["run", "--delay", "0s", "--", "sh", "agent.sh"]);
     await_up(&scratch, 1);
     let said = obey(&tool, &["tell", "look at", "the printer"]);
-    assert_eq!(said, "the agent is told with the next prompt\n");
+    assert_eq!(said, "the agent gets the message with the next prompt\n");
     go(&scratch, 1);
     await_up(&scratch, 2);
     go(&scratch, 2);
@@ -338,7 +347,7 @@ fn a_reboot_is_confirmed() {
     assert_eq!(status(&tool)["session"]["number"], 2);
     assert_eq!(
         obey(&tool, &["skip"]),
-        "goes on without the reboot, as `no` does\n"
+        "continues without the reboot, as with the answer `no`\n"
     );
     await_question(&tool, 4);
     assert_eq!(status(&tool)["iteration"], 12, "put off again");

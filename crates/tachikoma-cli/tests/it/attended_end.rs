@@ -47,7 +47,7 @@ fn a_rollback_revokes_a_claim_and_the_loop_continues() {
         let said = await_question(&tool, id)["about"].clone();
         assert!(said.as_str().unwrap().contains(about), "{said}");
     };
-    asked(1, "about to begin");
+    asked(1, "is next");
     obey(&tool, &["answer", "continue"]);
     asked(2, "`continue` ends the loop: the work is complete");
     obey(&tool, &["answer", "rollback"]);

@@ -181,7 +181,10 @@ fn a_rollback_that_can_be_neither_finished_nor_undone_ends_the_loop() {
     assert_eq!(ground.scratch.git(&["rev-parse", "HEAD"]), head);
     let said = rolled_back(&tool);
     let said = said[0].as_str().unwrap();
-    assert!(said.contains("the work tree may be half"), "{said}");
+    assert!(
+        said.contains("the work tree may be rolled back in part"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -77,10 +77,7 @@ fn a_stop_undoes_a_rollback_that_has_begun() {
         let scratch = spoilt();
         let (tool, live) = rolling(&scratch, CHANGES);
         let said = obey(&tool, words);
-        assert_eq!(
-            said,
-            "stops when the work tree is brought back, or as it was before\n"
-        );
+        assert_eq!(said, "stops after the rollback\n");
         let ran = live.wait(SOON);
         assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
         assert_eq!(files(&scratch), ["spoilt\n", "spoilt\n"]);
@@ -107,11 +104,11 @@ fn the_next_turn_waits_for_a_rollback() {
     obey(&tool, &["attend", "off"]);
     assert_eq!(
         obey(&tool, &["pause", "--now"]),
-        "pauses when the work tree is brought back\n"
+        "pauses after the rollback\n"
     );
     obey(&tool, &["resume"]);
     let skipped = tool.run(["skip"]);
-    assert!(skipped.stderr.contains("is being brought back"));
+    assert!(skipped.stderr.contains("is being rolled back"));
     obey(&tool, &["pause"]);
     assert_eq!(status(&tool)["iteration"], 1);
     go(&scratch);

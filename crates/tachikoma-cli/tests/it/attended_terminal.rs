@@ -17,7 +17,7 @@ fn only_the_keys_of_a_question_answer_it() {
     let scratch = with_agent("echo working");
     let tool = tool(&scratch);
     let terminal = Terminal::start(&tool, &ATTENDED, 100);
-    terminal.await_text("question 1: iteration 1 is about to begin");
+    terminal.await_text("question 1: iteration 1 is next");
     terminal.await_text("  c continue · r reboot · e edit · p pause · q stop; pause in ");
     // A key that is not offered, keys that send several bytes, and a newline.
     for wrong in ["y", "\u{1b}[C", "cc", "\n", "\u{4}"] {

@@ -325,7 +325,7 @@ fn a_graceful_stop_waits_for_the_commit() {
     await_hook(&scratch);
     assert_eq!(status(&scratch)["git"]["keeping"], "iteration");
     let answer = tachikoma(&scratch).run(["stop"]);
-    let words = "stops when the work is kept";
+    let words = "stops after the commit";
     assert!(answer.stdout.contains(words), "{}", answer.snapshot());
     scratch.write(".git/fine", "");
     let ran = live.wait(SOON);

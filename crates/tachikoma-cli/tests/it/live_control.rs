@@ -43,7 +43,7 @@ fn every_command_reaches_the_loop_also_from_a_subdirectory() {
     let paused = await_status(&there, "paused", |status| status["state"] == "paused");
     assert_eq!(paused["waiting"]["reason"], "operator");
     assert_eq!(paused["pause_requested"], false);
-    assert_eq!(obey(&there, &["resume"]), "goes on\n");
+    assert_eq!(obey(&there, &["resume"]), "the loop continues\n");
     await_up(&scratch, 2);
     assert_eq!(obey(&there, &["skip"]), "skips iteration 2\n");
     await_up(&scratch, 3);

@@ -199,7 +199,7 @@ fn status_while_paused() {
     assert_snapshot!(shown(&tachikoma(&scratch).run(["resume"])), @"
     exit: 0
     --- stdout
-    goes on
+    the loop continues
     --- stderr
     ");
     await_events(&scratch, "agent_launched", 2);

@@ -35,11 +35,11 @@ fn reloaded_settings_apply_at_once_and_the_others_are_named() {
     scratch.write("tachikoma.toml", format!("max_iterations = 2\n{changed}"));
     assert_eq!(
         obey(&tool, &["reload"]),
-        "from here on: max_iterations; with the next run only: agents.command.program\n"
+        "changed now: max_iterations; changed for the next run: agents.command.program\n"
     );
     assert_eq!(
         obey(&tool, &["reload"]),
-        "nothing changed; with the next run only: agents.command.program\n"
+        "nothing changed; changed for the next run: agents.command.program\n"
     );
     let conditions = status(&tool)["stop_conditions"].clone();
     let limit = |it: &&Value| it["name"] == "max_iterations";
@@ -77,19 +77,19 @@ fn settings_that_a_flag_overrides_are_named_on_reload() {
     scratch.write("tachikoma.toml", &changed);
     assert_eq!(
         obey(&tool, &["reload"]),
-        "nothing else holds; changed, but a flag of this run holds: iteration_delay\n"
+        "no effective setting changed; changed, but overridden by a flag of this run: iteration_delay\n"
     );
     scratch.write("tachikoma.toml", format!("max_iterations = 2\n{changed}"));
     assert_eq!(
         obey(&tool, &["reload"]),
-        "from here on: max_iterations; changed, but a flag of this run holds: iteration_delay\n"
+        "changed now: max_iterations; changed, but overridden by a flag of this run: iteration_delay\n"
     );
     assert_eq!(stop(&tool, live), Some(5));
     // A reload without any change reports nothing.
     let events = events(&tool);
     assert_eq!(reloaded(&events).len(), 1);
     let said = obey(&tool, &["events"]);
-    assert!(!said.contains("with the next run only"), "{said}");
+    assert!(!said.contains("for the next run"), "{said}");
     let dry = tool.run(["run", "--dry-run"]);
     assert!(dry.snapshot().contains("3s"), "{}", dry.snapshot());
 }

@@ -113,7 +113,7 @@ fn trust_flag_holds_for_one_run_and_for_the_content_at_its_start() {
     await_up(&scratch, 1);
     let text = scratch.read("tachikoma.toml");
     scratch.write("tachikoma.toml", format!("max_iterations = 7\n{text}"));
-    assert_eq!(obey(&tool, &["reload"]), "from here on: max_iterations\n");
+    assert_eq!(obey(&tool, &["reload"]), "changed now: max_iterations\n");
     scratch.write(
         "tachikoma.toml",
         text.replace("touch hooked", "touch hacked"),

@@ -105,7 +105,7 @@ fn a_reboot_hands_over_to_the_next_session() {
     assert_snapshot!(shown(&tachikoma(&scratch).run(["reboot"])), @"
     exit: 0
     --- stdout
-    reboots; iteration 1 is handed over
+    reboots; the new session continues iteration 1
     --- stderr
     ");
     let ran = live.wait(SOON);

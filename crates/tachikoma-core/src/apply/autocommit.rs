@@ -1,26 +1,10 @@
 //! How autocommits change the state.
 
 use super::reboot::with_reboot;
-use crate::autocommit::{Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Snapshot};
-use crate::phase::{Phase, RebootStage};
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::Wait;
-
-pub(super) fn snapshot_taken(state: &mut State, iteration: u32, commit: &str, uncommitted: u32) {
-    state.kept.uncommitted = uncommitted;
-    if state
-        .kept
-        .snapshot
-        .as_ref()
-        .is_none_or(|s| s.commit != commit)
-    {
-        state.kept.snapshot = Some(Snapshot {
-            iteration,
-            commit: commit.to_owned(),
-        });
-    }
-}
+use crate::{
+    Autocommit, AutocommitPurpose, AutocommitResult, PastCommit, Phase, RebootStage, State,
+    Timestamp, Wait,
+};
 
 pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
     state.kept.number += 1;

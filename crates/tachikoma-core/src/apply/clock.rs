@@ -4,100 +4,21 @@ use std::time::Duration;
 
 use super::reboot::with_reboot;
 use super::work::with_work;
-use crate::event::LoopEvent;
-use crate::phase::{Phase, RebootStage};
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{LoopEvent, Phase, RebootStage, State, Timestamp};
 
-/// Counts the time up to a record.
+/// Counts the time that the loop ran up to a record.
 pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
-    match event {
-        LoopEvent::Started { runner, .. } => {
-            if let Some(until) = runner.follows_until {
-                state.accounting.count(&state.phase, until.min(time));
-            }
-            state.accounting.runner_took_up(time);
+    if let LoopEvent::Started { runner, .. } = event {
+        if let Some(until) = runner.follows_until {
+            state.accounting.count(&state.phase, until.min(time));
         }
-        LoopEvent::Suspended { duration_ms } => {
-            state
-                .accounting
-                .stood_still(Duration::from_millis(*duration_ms));
-        }
-        // These may come before a runner takes the loop up, or from one that does not: if time was run, the next record
-        // counts it.
-        LoopEvent::SegmentOpened { .. }
-        | LoopEvent::Warned { .. }
-        | LoopEvent::DiskWasFull { .. }
-        | LoopEvent::Incident(_)
-        | LoopEvent::Repaired { .. }
-        | LoopEvent::CustomSet { .. }
-        | LoopEvent::Noted { .. }
-        | LoopEvent::CheckGivenUp { .. }
-        | LoopEvent::AttemptCut { .. }
-        | LoopEvent::Stopped { .. }
-        | LoopEvent::Error { .. }
-        | LoopEvent::Completed { .. } => {}
-        LoopEvent::ConfigChanged { .. }
-        | LoopEvent::Operator(_)
-        | LoopEvent::PauseRequested
-        | LoopEvent::PauseWithdrawn
-        | LoopEvent::Paused { .. }
-        | LoopEvent::Resumed
-        | LoopEvent::StopRequested { .. }
-        | LoopEvent::WaitStarted { .. }
-        | LoopEvent::SessionStarted { .. }
-        | LoopEvent::SessionEnded { .. }
-        | LoopEvent::IterationStarted { .. }
-        | LoopEvent::AgentLaunched { .. }
-        | LoopEvent::AgentExited { .. }
-        | LoopEvent::SessionNamed { .. }
-        | LoopEvent::OutputSeen
-        | LoopEvent::ContextMeasured { .. }
-        | LoopEvent::WrapUpAdvised { .. }
-        | LoopEvent::ToolStarted { .. }
-        | LoopEvent::ToolEnded { .. }
-        | LoopEvent::ToolDenied { .. }
-        | LoopEvent::FileTouched { .. }
-        | LoopEvent::TurnResulted(_)
-        | LoopEvent::CallEnded { .. }
-        | LoopEvent::CostReported { .. }
-        | LoopEvent::WorkedOutside { .. }
-        | LoopEvent::ConversationResumed(_)
-        | LoopEvent::QuotaReported(_)
-        | LoopEvent::StopPatternMatched { .. }
-        | LoopEvent::EndingRequested { .. }
-        | LoopEvent::AgentSignaled { .. }
-        | LoopEvent::LeftoversEnded { .. }
-        | LoopEvent::IterationCompleted { .. }
-        | LoopEvent::IterationFailed { .. }
-        | LoopEvent::IterationLimited(_)
-        | LoopEvent::StreamEnded
-        | LoopEvent::StopConditionTriggered { .. }
-        | LoopEvent::RebootRequested { .. }
-        | LoopEvent::RebootStarted { .. }
-        | LoopEvent::HandOffRequested { .. }
-        | LoopEvent::HandOffWritten { .. }
-        | LoopEvent::HooksStarted { .. }
-        | LoopEvent::HooksRan { .. }
-        | LoopEvent::ClosingStarted { .. }
-        | LoopEvent::SessionOpening { .. }
-        | LoopEvent::RebootCompleted { .. }
-        | LoopEvent::RebootFailed { .. }
-        | LoopEvent::RebootVerified { .. }
-        | LoopEvent::SnapshotTaken { .. }
-        | LoopEvent::AutocommitStarted { .. }
-        | LoopEvent::AutocommitCanceled { .. }
-        | LoopEvent::AutocommitFinished { .. }
-        | LoopEvent::AutocommitGivenUp { .. }
-        | LoopEvent::Claimed { .. }
-        | LoopEvent::CheckStarted { .. }
-        | LoopEvent::ConditionsAnswered { .. }
-        | LoopEvent::GatesRan { .. }
-        | LoopEvent::TestsRan(_)
-        | LoopEvent::ProgressMeasured(_)
-        | LoopEvent::ClaimRefused(_)
-        | LoopEvent::SilenceChecked { .. }
-        | LoopEvent::AgentBusy { .. } => state.accounting.count(&state.phase, time),
+        state.accounting.runner_took_up(time);
+    } else if let LoopEvent::Suspended { duration_ms } = event {
+        let duration = Duration::from_millis(*duration_ms);
+        state.accounting.stood_still(duration);
+    } else if !event.may_come_without_runner() {
+        // If a runner recorded one of the other events, the next record counts the time.
+        state.accounting.count(&state.phase, time);
     }
 }
 

@@ -1,14 +1,11 @@
 //! How claims, gates and scripts change the state.
 
-use crate::completion::{
-    Answers, AttemptEnd, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal,
-    ScriptVerdict, end_of,
-};
-use crate::outcome::{IterationOutcome, Stop};
-use crate::phase::Phase;
+use crate::completion::end_of;
 use crate::policy::stop;
-use crate::progress::Measured;
-use crate::state::State;
+use crate::{
+    Answers, AttemptEnd, Check, CheckStage, Claim, GateResult, IterationOutcome, ObjectivesSeen,
+    Owed, Phase, Refusal, ScriptVerdict, State, Stop,
+};
 
 /// Maximum size of the output of failed gates that is kept. The prompt quotes no more than that.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
@@ -44,29 +41,11 @@ pub(super) fn attempt_ended(state: &mut State, end: AttemptEnd) {
     state.progress.attempt_ended(end != AttemptEnd::Cut);
 }
 
-pub(super) fn progress_measured(state: &mut State, measured: &Measured) {
-    let streak = &mut state.stats.no_progress_count;
-    *streak = match measured.score {
-        0 => streak.saturating_add(1),
-        _ => 0,
-    };
-    state.progress.measured(measured);
-}
-
 pub(super) fn claim(state: &mut State, claim: Claim) {
     state.claimed = true;
     if state.completion.is_news(&claim) {
         state.completion.claims.push(claim);
     }
-}
-
-pub(super) fn check_started(state: &mut State, check: &Check) {
-    state.completion.number += 1;
-    state.completion.given_up = None;
-    state.kept.checked = true;
-    state.phase = Phase::Checking {
-        check: check.clone(),
-    };
 }
 
 pub(super) fn conditions_answered(state: &mut State, answers: &Answers) {

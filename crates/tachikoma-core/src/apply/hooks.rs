@@ -1,9 +1,7 @@
 //! How hooks change the state.
 
 use super::reboot::with_reboot;
-use crate::hooking::{HookKind, HookPoint, HooksEnd, HooksStart};
-use crate::phase::{Hooking, Phase, RebootStage};
-use crate::state::State;
+use crate::{HookKind, HookPoint, Hooking, HooksEnd, HooksStart, Phase, RebootStage, State};
 
 pub(super) fn hooks_started(state: &mut State, start: &HooksStart) {
     let (point, until) = (start.point, start.until);

@@ -1,8 +1,6 @@
 //! How notes change the state.
 
-use crate::session::Note;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Note, State, Timestamp};
 
 /// Notes of the agent that are remembered, and notes of the operator: neither pushes the other's out.
 const NOTES_MAX: usize = 50;

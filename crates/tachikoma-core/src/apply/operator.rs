@@ -1,12 +1,9 @@
 //! How the operator changes the state.
 
-use crate::operator::{
-    AnsweredBy, Choice, OperatorEvent, OperatorMessage, QuestionKind, RollingBack,
+use crate::{
+    AnsweredBy, Choice, OperatorEvent, OperatorMessage, Phase, QuestionKind, RollingBack, State,
+    Timestamp, Wait, WaitReason,
 };
-use crate::phase::Phase;
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::{Wait, WaitReason};
 
 /// A runner takes up a work tree that is being brought back: that has its whole time again.
 pub(super) fn take_up_rollback(state: &mut State, time: Timestamp) {

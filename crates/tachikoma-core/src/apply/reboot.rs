@@ -1,13 +1,10 @@
 //! How a reboot changes the state, and the entry that remains of it.
 
 use super::work;
-use crate::id::{Generation, SessionNo};
-use crate::outcome::Problem;
-use crate::phase::{Phase, Reboot, RebootStage};
-use crate::reboots::{RebootEntry, RebootReason, RebootResult};
-use crate::session::HandOff;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{
+    HandOff, Phase, Problem, Reboot, RebootEntry, RebootReason, RebootResult, RebootStage, State,
+    Timestamp,
+};
 
 /// Returns the entry of a reboot that is over.
 pub(super) fn entry(
@@ -37,20 +34,6 @@ pub(super) fn entry(
     }
 }
 
-pub(super) fn reboot_failed(
-    state: &mut State,
-    time: Timestamp,
-    reason: &RebootReason,
-    iteration: u32,
-    result: RebootResult,
-) {
-    let started = state.rebooting().map_or(time, |reboot| reboot.started);
-    let duration_ms = u64::try_from(time.since(started).as_millis()).unwrap_or(u64::MAX);
-    let entry = entry(state, time, reason, iteration, duration_ms, result);
-    state.reboots.failed(entry);
-    state.phase = Phase::Idle;
-}
-
 /// Records a request for a reboot. It postpones a reboot in progress that asked for its hand-off early, or could not ask for it.
 pub(super) fn reboot_requested(
     state: &mut State,
@@ -69,16 +52,6 @@ pub(super) fn reboot_requested(
     if *reason == RebootReason::Manual {
         state.operator.put_off = None;
     }
-}
-
-pub(super) fn hand_off_requested(state: &mut State, until: Timestamp) {
-    with_reboot(state, |reboot| {
-        reboot.asked = reboot.asked.saturating_add(1);
-        reboot.stage = RebootStage::HandOff {
-            until,
-            said: Vec::new(),
-        };
-    });
 }
 
 pub(super) fn hand_off_written(state: &mut State, text: &str, partial: bool) {
@@ -112,23 +85,6 @@ pub(super) fn hand_off_resulted(
         None if success => work::service_answered(state),
         Some(_) | None => {}
     }
-}
-
-pub(super) fn session_opening(
-    state: &mut State,
-    session: SessionNo,
-    generation: Generation,
-    since: Timestamp,
-) {
-    work::launching(state, generation);
-    let old = session == state.session.number;
-    with_reboot(state, |reboot| {
-        reboot.stage = RebootStage::Opening {
-            generation,
-            since,
-            old,
-        };
-    });
 }
 
 /// Changes the reboot that is under way, if there is one.

@@ -1,10 +1,7 @@
 //! What changes when a runner takes up the loop.
 
 use super::operator;
-use crate::launch::{Launch, Runner};
-use crate::phase::Phase;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Launch, Phase, Runner, State, Timestamp};
 
 pub(super) fn take_up(state: &mut State, launch: &Launch, runner: &Runner, time: Timestamp) {
     if state.needs_survey() {

@@ -1,10 +1,6 @@
 //! How an attempt at an iteration changes the state, from its launch to its end.
 
-use crate::id::Generation;
-use crate::phase::{Phase, Work};
-use crate::session::LiveAgent;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Generation, LiveAgent, Phase, State, Timestamp, Work};
 
 pub(super) fn service_answered(state: &mut State) {
     state.limit_streak = 0;

@@ -3,19 +3,13 @@
 use std::time::Duration;
 
 use super::{Kind, ends_with};
-use crate::autocommit::{AutocommitResult, short_commit};
-use crate::completion::{Answers, Check, CheckStage, ObjectivesSeen, ScriptResult, ScriptVerdict};
-use crate::event::LoopEvent;
-use crate::launch::Resumption;
 use crate::number_format::{Nth, Percent, Span, count};
-use crate::operator::{AnsweredBy, OperatorEvent};
-use crate::outcome::Stop;
 use crate::reasons;
-use crate::record::Record;
-use crate::state::State;
-use crate::tests_report::TestsReport;
-use crate::time::Timestamp;
-use crate::turn_report::TurnReport;
+use crate::{
+    AnsweredBy, Answers, AutocommitResult, Check, CheckStage, LoopEvent, ObjectivesSeen,
+    OperatorEvent, Record, Resumption, ScriptResult, ScriptVerdict, State, Stop, TestsReport,
+    Timestamp, TurnEnd, short_commit,
+};
 
 /// Said of a decision that an earlier version recorded without its reason.
 const NOT_RECORDED: &str = "the reason was not recorded by that version";
@@ -270,7 +264,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
     }
 }
 
-fn turn(report: &TurnReport) -> String {
+fn turn(report: &TurnEnd) -> String {
     let mut words = match report.success {
         true => "the agent reported success".to_owned(),
         false => {

@@ -1,17 +1,15 @@
-//! What a loop may spend, whether it has, and when it will have.
+//! Budgets: limits of cost, tokens, time and quota, and how much of them is used.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::Policy;
-use crate::phase::{Phase, RebootStage};
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Phase, RebootStage, State, Timestamp};
 
-/// Less than this says nothing about the hours to come.
+/// No forecast is made before the loop has run this long.
 const FORECAST_AFTER: Duration = Duration::from_secs(60);
 
-/// What a loop may spend over its whole life; zero = no limit.
+/// Budgets of a loop over all its runs; zero = no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budgets {
     /// Money, in millionths of a dollar.
@@ -24,14 +22,14 @@ pub struct Budgets {
     pub quota_percent: f64,
 }
 
-/// What a loop has spent.
+/// What a loop has used of its budgets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spending {
     /// Money, in millionths of a dollar, the turn under way included.
     pub cost_microusd: u64,
     /// Tokens, the turn under way included.
     pub tokens: u64,
-    /// Time.
+    /// Time that runners ran the loop.
     pub ran: Duration,
     /// The fullest window of the subscription, in percent, as last reported.
     pub quota_percent: Option<f64>,
@@ -53,20 +51,20 @@ impl Spending {
 /// A budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// `max_cost_usd`.
+    /// The limit `max_cost_usd`.
     Cost,
-    /// `max_tokens`.
+    /// The limit `max_tokens`.
     Tokens,
-    /// `max_duration`.
+    /// The limit `max_duration`.
     Duration,
-    /// `max_quota_percent`.
+    /// The limit `max_quota_percent`.
     Quota,
 }
 
-/// Tools behind which another agent works, and asks the model itself.
+/// Tools that run a sub-agent, which calls the model itself.
 const SPENDING_TOOLS: [&str; 2] = ["agent", "task"];
 
-/// Returns whether a call of a tool costs what a call of the model does.
+/// Returns whether a tool calls the model itself.
 #[must_use]
 pub fn spends(tool: &str) -> bool {
     let mut names = SPENDING_TOOLS.iter();
@@ -92,16 +90,16 @@ impl Budget {
 /// How far a budget is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
-    /// Which one.
+    /// The budget.
     pub budget: Budget,
-    /// What is spent of it, in its own unit: dollars, tokens, seconds, percent.
+    /// Used amount in the unit of the budget: dollars, tokens, seconds or percent.
     pub spent: f64,
-    /// What may be spent.
+    /// The limit, in the same unit.
     pub limit: f64,
 }
 
 impl Usage {
-    /// Returns whether it is gone.
+    /// Returns whether the budget is used up.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.spent >= self.limit
@@ -121,7 +119,7 @@ impl Usage {
 
     fn written(&self, number: f64) -> String {
         match self.budget {
-            // Cents say nothing about a small budget.
+            // A budget below a dollar needs more decimals.
             Budget::Cost if self.limit < 1.0 => format!("${number:.4}"),
             Budget::Cost => format!("${number:.2}"),
             Budget::Tokens => format!("{number:.0}"),
@@ -131,7 +129,7 @@ impl Usage {
         }
     }
 
-    /// Returns when it will be gone if the loop goes on as it did over `ran`; none where nothing can be said.
+    /// Returns when the budget will be used up at the rate of `ran`; `None` if that cannot be estimated.
     #[must_use]
     pub fn gone_at(&self, now: Timestamp, ran: Duration) -> Option<Timestamp> {
         if self.is_gone() || self.spent <= 0.0 || ran < FORECAST_AFTER {
@@ -142,7 +140,7 @@ impl Usage {
             Budget::Cost | Budget::Tokens => {
                 ran.as_secs_f64() * (self.limit - self.spent) / self.spent
             }
-            // A window of a subscription is others' too, and begins anew.
+            // Other users may share the window of a subscription, and it is reset.
             Budget::Quota => return None,
         };
         Duration::try_from_secs_f64(left)
@@ -166,7 +164,7 @@ impl fmt::Display for Usage {
     }
 }
 
-/// Writes a span of time as people say it.
+/// Formats a number of seconds for people.
 fn span(seconds: f64) -> String {
     if seconds < 120.0 {
         format!("{seconds:.0} s")
@@ -209,7 +207,7 @@ pub fn usage(budgets: &Budgets, spending: &Spending) -> Vec<Usage> {
     .collect()
 }
 
-/// Returns the first budget that is gone.
+/// Returns the first budget that is used up.
 #[must_use]
 pub fn verdict(budgets: &Budgets, spending: &Spending) -> Option<Usage> {
     usage(budgets, spending).into_iter().find(Usage::is_gone)

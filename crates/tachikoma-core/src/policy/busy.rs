@@ -1,10 +1,10 @@
-//! Whether an agent that says nothing is at work all the same.
+//! Decides whether a silent agent is busy.
 //!
 //! The bounds lie between what Claude Code 2.1 was seen doing while it waited for a model that does not answer (at most
 //! 60 ms of CPU time, no byte over the network and 1.4 kB otherwise in a second; 5.5 kB with a shell that only sleeps
 //! beside it) and what the slowest work looks like.
 
-use crate::activity::Activity;
+use crate::Activity;
 
 /// Milliseconds of CPU time per second: a tenth of a core. A program that computes uses a whole one, and gets this much of it
 /// on a machine with ten times as much to do as it can.
@@ -17,7 +17,7 @@ const NETWORK_BYTES_MIN: u64 = 512;
 /// Bytes of files and pipes per second: ten times what idle programs read, a hundredth of what a slow disk gives.
 const FILE_BYTES_MIN: u64 = 64 * 1024;
 
-/// Returns whether someone who does this is at work.
+/// Returns whether processes with this activity are busy.
 #[must_use]
 pub fn is_busy(activity: &Activity) -> bool {
     let per_second = |amount: u64| amount.saturating_mul(1000) / activity.over_ms.max(1);

@@ -1,12 +1,11 @@
-//! Whether a claim of completion is believed, and what has to be found out before that is known.
+//! Decides whether a claim of completion is accepted, and which check has to run before that.
 
 use std::time::Duration;
 
 use super::Policy;
-use crate::completion::{AttemptEnd, CheckStage, Claim, Completion, ObjectivesSeen, Owed};
-use crate::state::State;
+use crate::{AttemptEnd, CheckStage, Claim, Completion, ObjectivesSeen, Owed, State};
 
-/// What a gate may take beyond its own limit before it is given up: to be ended, and to say so.
+/// Extra time for ending a gate that exceeded its timeout.
 const GATE_SLACK: Duration = Duration::from_secs(10);
 
 /// Open objectives that a reason names; the rest is counted.
@@ -15,11 +14,11 @@ const OPEN_NAMED_MAX: usize = 3;
 /// When a claim of completion is believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletionRules {
-    /// What has to pass, in order.
+    /// The gates, in the order in which they run.
     pub gates: Vec<GateRule>,
-    /// Whether there are objectives, all of which have to be ticked.
+    /// Whether there is a file of objectives. All of them have to be ticked.
     pub objectives: bool,
-    /// For the objectives and all stop scripts together; none = there is nothing to ask.
+    /// Timeout for reading the objectives and for all stop scripts together; `None` if there are none.
     pub asking: Option<Duration>,
     /// How many claims in a row are needed.
     pub confirmations: u32,
@@ -42,16 +41,16 @@ impl Default for CompletionRules {
 /// One gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GateRule {
-    /// Its name.
+    /// Name of the gate.
     pub name: String,
-    /// For it alone; zero = no limit.
+    /// Timeout of the gate; zero = no limit.
     pub timeout: Duration,
-    /// Whether it runs behind every iteration that went well, and not only when completion is claimed.
+    /// Whether the gate runs after every successful iteration, and not only when completion is claimed.
     pub each_iteration: bool,
 }
 
 impl CompletionRules {
-    /// Returns how long gates may take together; none = for ever.
+    /// Returns the timeout of these gates together; `None` = no limit.
     #[must_use]
     pub fn limit(&self, names: &[String]) -> Option<Duration> {
         let gates = self.gates.iter().filter(|gate| names.contains(&gate.name));
@@ -68,25 +67,25 @@ impl CompletionRules {
     }
 }
 
-/// What comes next on the way to a judgement.
+/// The next step in judging a claim of completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing is left to check.
     Nothing,
-    /// Something has to be found out.
+    /// A check has to run first.
     Check(CheckStage),
-    /// A claim is not believed.
+    /// The claim is refused.
     Refuse {
-        /// Why.
+        /// Why the claim is refused.
         reasons: Vec<String>,
-        /// Claims in a row against which nothing spoke, this one included.
+        /// Number of claims in a row without another doubt, this one included.
         confirmed: u32,
     },
-    /// The work is complete.
+    /// The claim is accepted: the work is complete.
     Believe,
 }
 
-/// Returns the gates that have to run before the first iteration. How they go decides nothing.
+/// Returns the gates to run before the first iteration. Their results are only shown.
 #[must_use]
 pub fn baseline(policy: &Policy, state: &State) -> Option<CheckStage> {
     let rules = &policy.completion;
@@ -98,7 +97,7 @@ pub fn baseline(policy: &Policy, state: &State) -> Option<CheckStage> {
     })
 }
 
-/// Decides, behind an iteration, what comes next on the way to a judgement.
+/// Decides, after an iteration, which check runs next or whether a claim is accepted.
 #[must_use]
 pub fn next(policy: &Policy, state: &State) -> Next {
     let rules = &policy.completion;
@@ -113,7 +112,7 @@ pub fn next(policy: &Policy, state: &State) -> Next {
         return Next::Nothing;
     }
     if asks || !runs.is_empty() {
-        // Who is to stop does not wait for it; the next run finds it out.
+        // A loop that has to stop does not wait for checks. The next run repeats them.
         return match (state.stop.is_some(), asks) {
             (true, _) => Next::Nothing,
             (false, true) => Next::Check(CheckStage::Asking),
@@ -155,11 +154,11 @@ fn gates_due(policy: &Policy, state: &State) -> Vec<String> {
     }
 }
 
-/// Returns whether there is a claim that the end of its attempt has not made void.
+/// Returns whether there is a claim that is still valid after the end of its attempt.
 fn stands(state: &State) -> bool {
     let known = &state.completion;
     let of_the_turn = |claim: &Claim| match claim {
-        // Objectives that a failed attempt ticked are its word, too.
+        // Objectives that a failed attempt ticked are claimed by it, too.
         Claim::Promise | Claim::Done { .. } | Claim::Objectives => true,
         Claim::Script { .. } => false,
     };
@@ -170,7 +169,7 @@ fn stands(state: &State) -> bool {
     }
 }
 
-/// Returns everything that speaks against a claim.
+/// Returns all doubts about a claim.
 fn doubts(policy: &Policy, state: &State) -> Vec<String> {
     let known = &state.completion;
     let iteration = state.iteration;
@@ -210,9 +209,8 @@ fn doubts(policy: &Policy, state: &State) -> Vec<String> {
     doubts
 }
 
-/// Says that nothing came of the loop so far, where that is known. Without a look at the work tree and without news of tool
-/// calls it is not; and an agent of which only the tree is known may have looked at the work and found it complete, which gates
-/// then prove.
+/// Returns a doubt if the loop has done nothing so far. Without a survey of the work tree and without reported tool calls this is unknown.
+/// An agent of which only the work tree is known may have found the work complete, which gates then prove.
 fn nothing_was_done(policy: &Policy, state: &State) -> Option<&'static str> {
     let looked = state.kept.files_changed.is_some();
     let said = match (policy.agent.event_stream, policy.autocommit.is_some()) {
@@ -239,7 +237,7 @@ fn is_proven(policy: &Policy, state: &State) -> bool {
     known.given_up.is_none() && !gates.is_empty() && gates.iter().all(passed)
 }
 
-/// Says that boxes were removed instead of ticked, if only the objectives claim completion.
+/// Returns a doubt if check boxes were removed instead of ticked and only the objectives claim completion.
 fn fewer_objectives(known: &Completion) -> Option<String> {
     let Some(ObjectivesSeen::Read { objectives }) = &known.objectives else {
         return None;
@@ -323,7 +321,7 @@ mod tests {
         }
     }
 
-    /// A state behind an iteration, of which everything is known that was asked.
+    /// A state after an iteration whose checks have all run.
     fn judged(claims: Vec<Claim>, ended: AttemptEnd) -> State {
         let mut state = State::new(LoopId::from_u128(1));
         state.iteration = 1;

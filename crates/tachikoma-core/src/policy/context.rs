@@ -1,22 +1,21 @@
-//! How full a context may become: where it is too full to go on well, and where nothing more goes in.
+//! Limits of the context: warning, redline and hard limit.
 
 use super::Policy;
-use crate::context::Context;
-use crate::session::Session;
+use crate::{Context, Session};
 
-/// Room that is left for one short prompt below the agent's own refusal.
+/// Tokens reserved for one short prompt below the agent's own refusal.
 const RESERVE_TOKENS: u64 = 3_000;
 
-/// What a reading says.
+/// How full the context is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// There is room.
+    /// The context has room.
     Fine,
-    /// The agent should come to an end.
+    /// The agent should finish soon.
     Warning,
-    /// The session is to be replaced.
+    /// The session has to be replaced.
     Redline,
-    /// No prompt fits.
+    /// The context has no room for another prompt.
     Hard,
 }
 
@@ -103,7 +102,7 @@ fn warning_percent(policy: &Policy, session: &Session, window: u64) -> f64 {
 pub fn level(policy: &Policy, session: &Session, context: &Context) -> Level {
     let percent = context.percent();
     let window = context.window;
-    // From the top: a redline below the warning is a redline all the same.
+    // Checked from the highest level down, because a redline may be configured below the warning.
     if !policy.reboot.manages_context() {
         Level::Fine
     } else if percent >= hard_limit_percent(policy, window) {

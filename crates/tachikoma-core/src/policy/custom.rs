@@ -1,73 +1,51 @@
-//! What may be written down in the free map of a loop: bounded, because all of it is part of every snapshot and of
-//! every segment's first record.
+//! Limits of the loop's custom data. All of it is part of every snapshot and of the first record of every segment.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde_json::Value;
 
-/// A key is a name, not a text.
+/// Maximum size of a key in bytes.
 pub const KEY_BYTES_MAX: usize = 128;
 
-/// A value is a fact to remember, not a file; and a request on the control socket has at most 64 KiB.
+/// Maximum size of a value in bytes. A request on the control socket has at most 64 KiB.
 pub const VALUE_BYTES_MAX: usize = 16 << 10;
 
-/// As many of the largest values make a snapshot of a megabyte, which is written at the end of every iteration.
+/// Maximum number of keys. With the largest values they make a snapshot of a megabyte, which is written after every iteration.
 pub const KEYS_MAX: usize = 64;
 
 /// Values are read back inside of records and states, and readers of JSON give up at a depth of 128.
 pub const DEPTH_MAX: usize = 32;
 
-/// Why something may not be written down.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a key cannot be set to a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The key is empty, or has characters that cannot be shown.
+    /// The key is empty, or has control characters.
+    #[error("a key must not be empty or contain control characters")]
     BadKey,
     /// The key is too long.
+    #[error("a key may have {KEY_BYTES_MAX} bytes; put longer text into the value")]
     LongKey,
     /// The value is too large.
+    #[error(
+        "a value may have {VALUE_BYTES_MAX} bytes, and this one has {bytes}; write it into a file, and set the name of the file"
+    )]
     LargeValue {
-        /// How large it is.
+        /// Size of the value as JSON.
         bytes: usize,
     },
-    /// The value has too many levels.
+    /// The value has too many levels of arrays and objects.
+    #[error("a value may have {DEPTH_MAX} levels of arrays and objects")]
     DeepValue,
     /// There are too many keys already.
+    #[error(
+        "there are {KEYS_MAX} keys already; set one of them to null, or put several values into one object"
+    )]
     TooManyKeys,
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadKey => f.write_str("a key must not be empty or hold control characters"),
-            Self::LongKey => write!(
-                f,
-                "a key may have {KEY_BYTES_MAX} bytes: it is a name, and the value is the place for more"
-            ),
-            Self::LargeValue { bytes } => write!(
-                f,
-                "a value may have {VALUE_BYTES_MAX} bytes, and this one has {bytes}: all of it is written at every save; \
-                 write a file, and set its name"
-            ),
-            Self::DeepValue => write!(
-                f,
-                "a value may have {DEPTH_MAX} levels: deeper ones could not be read back"
-            ),
-            Self::TooManyKeys => write!(
-                f,
-                "there are {KEYS_MAX} keys already: all of them are written at every save; set one of them to null, or \
-                 put several values into one object"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
-
 /// Checks a key and its value by themselves.
 ///
-/// # Errors
-/// They are beyond one of the bounds.
+/// A limit is exceeded.
 pub fn check(key: &str, value: &Value) -> Result<(), Refusal> {
     if key.is_empty() || key.chars().any(char::is_control) {
         return Err(Refusal::BadKey);
@@ -85,10 +63,9 @@ pub fn check(key: &str, value: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns what setting a key to a value would do, in words; null takes it away.
+/// Returns what setting a key to a value does, for the caller. A null value removes the key.
 ///
-/// # Errors
-/// It may not be done.
+/// A limit is exceeded.
 pub fn verdict(
     custom: &BTreeMap<String, Value>,
     key: &str,

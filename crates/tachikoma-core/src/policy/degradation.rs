@@ -1,20 +1,20 @@
-//! Whether an agent got worse in the course of its session.
+//! Decides whether the quality of a session fell.
 //!
 //! The verdict compares a session with itself. A session of constant quality, good or bad, is not getting
 //! worse, and a fresh session would change nothing.
 
-use crate::session::Sample;
+use crate::Sample;
 
-/// Before so many iterations nothing is judged: the first ones set the measure.
+/// A session is judged after this many iterations. The first ones set its usual quality.
 const ITERATIONS_MIN: usize = 3;
 
-/// So many of the latest iterations must all be worse than those before: one bad iteration happens to everyone.
+/// This many of the latest iterations must all be worse. One bad iteration proves nothing.
 const LATEST: usize = 2;
 
-/// By so many points of 100 they must be worse.
+/// They must be worse by this many points of 100.
 const FALL_MIN: u32 = 30;
 
-/// Says what got worse, if something did. Deterministic, and silent on samples that are all alike.
+/// Returns how the quality fell; `None` if it did not.
 #[must_use]
 pub fn verdict(samples: &[Sample]) -> Option<String> {
     if samples.len() < ITERATIONS_MIN {

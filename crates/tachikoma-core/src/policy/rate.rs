@@ -1,10 +1,9 @@
-//! Whether a reboot may happen now, or when.
+//! Rate limits of reboots.
 
 use super::RebootRules;
-use crate::reboots::RebootBook;
-use crate::time::Timestamp;
+use crate::{RebootBook, Timestamp};
 
-/// Returns the moment before which no reboot may begin, if that is not over.
+/// Returns the time before which the rate limits allow no reboot; `None` = a reboot is allowed now.
 #[must_use]
 pub fn not_before(rules: &RebootRules, book: &RebootBook, now: Timestamp) -> Option<Timestamp> {
     let interval = book.last_success.map(|time| time.after(rules.min_interval));

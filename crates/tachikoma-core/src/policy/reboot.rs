@@ -1,23 +1,21 @@
-//! Whether the session has to be replaced by a fresh one.
+//! Decides whether the session has to be replaced by a new one.
 
 use super::context::{self, Level};
 use super::{Policy, RebootRules, degradation};
-use crate::outcome::Spent;
-use crate::reboots::RebootReason;
-use crate::state::State;
+use crate::{RebootReason, Spent, State};
 
-/// What the rules say about the session.
+/// The decision about a session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// It goes on.
+    /// The session continues.
     GoOn,
-    /// It is to be replaced.
+    /// The session has to be replaced.
     Reboot(RebootReason),
-    /// It ought to be replaced, but all reboots are used up.
+    /// The session should be replaced, but `max_restarts` is reached.
     Exhausted {
         /// Why a reboot is wanted.
         reason: RebootReason,
-        /// How many the loop may have.
+        /// Value of `max_restarts`.
         max: u32,
     },
 }
@@ -36,13 +34,13 @@ pub fn verdict(policy: &Policy, state: &State) -> Verdict {
     judge(rules, state, reason)
 }
 
-/// Decides the same during an iteration: only a full context is worth cutting a turn for.
+/// Decides the same during an iteration. Only a full context ends a turn early.
 #[must_use]
 pub fn verdict_on_reading(policy: &Policy, state: &State) -> Verdict {
     judge(&policy.reboot, state, redline(policy, state))
 }
 
-/// Decides what becomes of a reason for a reboot.
+/// Decides whether a reason for a reboot leads to one.
 pub(crate) fn judge(rules: &RebootRules, state: &State, reason: Option<RebootReason>) -> Verdict {
     if !rules.enabled || rules.max_reboots == Some(0) {
         return Verdict::GoOn;
@@ -66,13 +64,13 @@ fn redline(policy: &Policy, state: &State) -> Option<RebootReason> {
     })
 }
 
-/// The agent knows better than its last reading, after which a tool may have said a lot.
+/// The agent refused a prompt. Its last reading may be outdated, because a tool printed a lot after it.
 fn refused(rules: &RebootRules, state: &State) -> Option<RebootReason> {
     let full = state.session.spent == Some(Spent::Full);
     (full && rules.manages_context()).then_some(RebootReason::Refused)
 }
 
-/// A stand-in for the redline while the agent tells nothing about its context; off where the redline is.
+/// Replaces the redline while the agent does not report its context. Off if the redline is off.
 fn tool_calls(rules: &RebootRules, state: &State) -> Option<RebootReason> {
     let count = state.session.tool_calls;
     let threshold = rules.tool_call_threshold;

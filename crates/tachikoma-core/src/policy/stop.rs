@@ -1,31 +1,28 @@
-//! Whether the loop has reached its end: every stop condition as data, and the first one that is met.
+//! Stop conditions: each with its value and limit, and the first one that is met.
 
 use super::Policy;
 use super::budget::{Budget, Budgets, Spending, Usage, usage, verdict as verdict_of};
 use super::completion::{Next, next};
-use crate::limits::Limits;
-use crate::outcome::Outcome;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Limits, Outcome, State, Timestamp};
 
-/// A stop condition: what it looks at, how near it is, and what it ends the loop with.
+/// A stop condition with its current value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// Its key.
+    /// Configuration key of the stop condition.
     pub name: &'static str,
-    /// What is seen.
+    /// The measured value.
     pub value: String,
-    /// What may be seen.
+    /// The limit.
     pub limit: String,
-    /// How near it is, in percent, rounded down; 100 when it is met.
+    /// The value in percent of the limit, rounded down; 100 if the limit is reached.
     pub percent: u8,
-    /// Whether it is met.
+    /// Whether the limit is reached.
     pub met: bool,
-    /// The same in words.
+    /// The value and the limit in words.
     pub words: String,
-    /// When it will be met if the loop goes on as before, where that can be said.
+    /// Estimated time at which the limit is reached; `None` if it cannot be estimated.
     pub gone_at: Option<Timestamp>,
-    /// How the loop ends when it is met.
+    /// Outcome of the loop if the condition is met.
     pub outcome: Outcome,
 }
 

@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use super::Policy;
 use super::budget::out_of_time;
-use crate::outcome::Timeout;
-use crate::phase::{Phase, Reboot, RebootStage, Work};
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{Phase, Reboot, RebootStage, State, Timeout, Timestamp, Wait, Work};
 
 /// Output is recorded at most this many times per `silence_timeout`; the timeout is longer by one such step, so
 /// that coalescing never makes it shorter than configured.
@@ -20,7 +16,7 @@ pub fn output_step(policy: &Policy) -> Duration {
     (policy.timeouts.silence / STEPS_PER_SILENCE).max(Duration::from_secs(1))
 }
 
-/// Returns the moment at which the core wants to be woken. A query: there are no timers to cancel or forget.
+/// Returns when the runner has to send [`Input::Wake`](crate::Input::Wake).
 #[must_use]
 pub fn next_deadline(policy: &Policy, state: &State) -> Option<Timestamp> {
     let deadline = match &state.phase {
@@ -39,7 +35,7 @@ pub fn next_deadline(policy: &Policy, state: &State) -> Option<Timestamp> {
     deadline.into_iter().chain(out_of_time(policy, state)).min()
 }
 
-/// Returns when a wait is over: one for the operator may be endless.
+/// Returns when a wait ends; `None` for a question without a timeout.
 fn wait_deadline(state: &State, wait: Wait) -> Option<Timestamp> {
     match state.question() {
         Some(question) => question.until,
@@ -47,7 +43,7 @@ fn wait_deadline(state: &State, wait: Wait) -> Option<Timestamp> {
     }
 }
 
-/// Returns the moment at which something about the iteration is due.
+/// Returns the next deadline of an iteration.
 fn work_deadline(policy: &Policy, work: &Work) -> Option<Timestamp> {
     if let Some(escalation) = work.escalation {
         return Some(escalation.until);
@@ -118,7 +114,7 @@ fn silence_timeout(
     }
 }
 
-/// Returns since when nothing is heard of an agent, at the latest.
+/// Returns the latest time at which the agent may have printed output.
 fn heard(policy: &Policy, work: &Work, launched: Timestamp) -> Timestamp {
     if work.spoke {
         work.active.after(output_step(policy))
@@ -137,7 +133,7 @@ pub fn may_be_busy(policy: &Policy, work: &Work, now: Timestamp) -> bool {
     work.silence_check_until.is_none() && work.ending.is_none() && !spent
 }
 
-/// Returns when the stage that a reboot is in is given up.
+/// Returns the deadline of the current stage of a reboot.
 #[must_use]
 pub fn reboot(policy: &Policy, reboot: &Reboot) -> Option<Timestamp> {
     match &reboot.stage {

@@ -3,19 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::autocommit::Autocommit;
-use crate::completion::CheckStage;
-use crate::event::LoopEvent;
-use crate::hooking::HooksStart;
 use crate::number_format::Span;
-use crate::outcome::{Outcome, Timeout};
-use crate::phase::Cause;
 use crate::reasons;
-use crate::reboots::RebootReason;
-use crate::record::Record;
-use crate::state::State;
-use crate::time::Timestamp;
-use crate::wait::WaitReason;
+use crate::{
+    Autocommit, Cause, CheckStage, HooksStart, LoopEvent, Outcome, RebootReason, Record, State,
+    Timeout, Timestamp, WaitReason,
+};
 
 /// A decision. Two decisions are the same if they lead to the same action; their figures may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,18 +2,15 @@
 
 use super::Stepper;
 use super::reading::TOO_LONG;
-use crate::denials::{DENIALS_MAX, Denial, remedies};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::{Exit, Leftover};
-use crate::input::{AgentInput, TurnEnd};
-use crate::outcome::{Failure, Problem, Spent};
-use crate::phase::{Phase, Work};
+use crate::denials::remedies;
 use crate::policy::timeout;
+use crate::{
+    AgentInput, DENIALS_MAX, Denial, Effect, Exit, Failure, Leftover, LoopEvent, Phase, Problem,
+    Spent, TurnEnd, Work,
+};
 
-/// Tool calls in flight that are kept in mind; an agent that never ends its calls must not fill the memory.
+/// Maximum number of running tool calls that are remembered.
 const TOOLS_MAX: usize = 256;
-use crate::turn_report::TurnReport;
 
 impl Stepper<'_> {
     pub(super) fn event(&mut self, event: AgentInput) {
@@ -50,7 +47,7 @@ impl Stepper<'_> {
                 let failure = Failure::NotLaunched { reason };
                 self.process_ended(work, Exit::Unknown, false, Some(failure));
             }
-            // Only a reboot opens a session without a prompt, or listens to words.
+            // Only a reboot opens a session without a prompt or reads a hand-off.
             AgentInput::Opened | AgentInput::HandOffText { .. } => {}
             AgentInput::SessionNamed { agent_id } => self.named(agent_id),
             AgentInput::Output => self.output(work),
@@ -96,7 +93,7 @@ impl Stepper<'_> {
                 problem,
             } => {
                 if work.reused && !work.spoke && work.result.is_none() && work.ending.is_none() {
-                    // It was gone before it heard the prompt.
+                    // The process ended before it read the prompt.
                     self.agent_exited(exit, leftovers);
                     return self.launch_again();
                 }
@@ -142,7 +139,7 @@ impl Stepper<'_> {
         self.record(LoopEvent::ToolDenied(denial));
     }
 
-    /// An agent between two turns has nothing to do, unless it gave itself something to do.
+    /// Handles events between two turns. An agent may start work by itself there.
     fn agent_input_between_turns(&mut self, event: AgentInput) {
         match event {
             AgentInput::SessionNamed { agent_id } => self.named(agent_id),
@@ -171,7 +168,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The agent calls a tool although it was given no prompt. The first call says enough.
+    /// The agent calls a tool without a prompt. Only the first call is recorded.
     fn worked_outside(&mut self, mut tool: String, summary: &str) {
         if self.state.kept.outside {
             return;
@@ -188,9 +185,9 @@ impl Stepper<'_> {
         self.emit(Effect::AttributeChanges);
     }
 
-    /// A turn that was given no prompt has ended, or one that the loop had given up before.
+    /// A turn without a prompt ended, or a turn whose hand-off was canceled.
     pub(super) fn resulted_outside(&mut self, end: &TurnEnd) {
-        // The result that follows has the sums of this one, too.
+        // The next result includes the totals of this one.
         if !end.more && (end.cost_microusd > 0 || end.tokens > 0) {
             self.record(LoopEvent::WorkedOutside {
                 tool: String::new(),
@@ -213,7 +210,7 @@ impl Stepper<'_> {
     }
 
     fn output(&mut self, work: &Work) {
-        // Only the timeouts of an event stream need it, and only in steps. After the first signal none of them runs.
+        // Output only matters for the silence timeouts, which need one record per step. After the first signal no timeout runs.
         let due = work.escalation.is_none()
             && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
         if self.policy.agent.event_stream && due {
@@ -228,7 +225,7 @@ impl Stepper<'_> {
         if work.result.is_some() {
             return;
         }
-        self.record(LoopEvent::TurnResulted(TurnReport::from(&end)));
+        self.record(LoopEvent::TurnResulted(end.as_recorded()));
         self.pattern_matched(end.stop_pattern);
         if end.spent == Some(Spent::Full) && self.state.session.unproven {
             let futile = "the agent takes not even its first prompt, which is too long";

@@ -4,25 +4,16 @@ use std::time::Duration;
 
 use super::Stepper;
 use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
-use crate::autocommit::{
-    Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, LoopChanges,
-};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::{Exit, Leftover};
-use crate::input::Urgency;
-use crate::outcome::{Outcome, Stop};
 use crate::policy::AutocommitRules;
-use crate::stop_signal::{Escalation, StopSignal};
-use crate::time::Timestamp;
-use crate::wait::Wait;
+use crate::{
+    Autocommit, AutocommitPurpose, AutocommitResult, CommitOrder, CommitStatus, Effect, Escalation,
+    Exit, Leftover, LoopChanges, LoopEvent, Outcome, Stop, StopSignal, Timestamp, Urgency, Wait,
+};
 
-/// For a survey of the work tree, and for a commit to end after its own timeout: a large tree on a slow disk takes
-/// seconds.
+/// Timeout of a survey of the work tree, and extra time for a commit to end after its own timeout.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For a survey during an urgent stop. The changes of the agent must still be distinguished from what a
-/// person does next, and that takes milliseconds as a rule.
+/// Timeout of a survey during an urgent stop. The survey separates the agent's changes from later ones of the user.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
@@ -50,7 +41,7 @@ impl Stepper<'_> {
         HELD
     }
 
-    /// Ends the loop, after a commit of what is left to be committed. An agent that is up ends first, and may change files until it has.
+    /// Commits the remaining changes, then ends the loop. A running agent ends first, because it may still change files.
     pub(super) fn finish(&mut self, outcome: Outcome) {
         let failed = matches!(outcome, Outcome::Error { .. });
         let rules = self.policy.autocommit;
@@ -190,7 +181,7 @@ impl Stepper<'_> {
 
     /// An autocommit ended.
     pub(super) fn kept(&mut self, number: u64, kept: Result<AutocommitResult, String>) {
-        // The one place where an answer is dropped that is no longer awaited.
+        // An answer that is no longer awaited is dropped here.
         let awaited = self
             .state
             .autocommit()
@@ -236,7 +227,7 @@ impl Stepper<'_> {
     fn after_autocommit(&mut self, autocommit: Autocommit) {
         match (autocommit.purpose, autocommit.outcome) {
             (AutocommitPurpose::Checkpoint, _) => match self.state.stop.clone() {
-                // Asked for meanwhile: nothing else of the reboot is worth its while.
+                // A stop was requested during the commit, so the reboot is not continued.
                 Some(stop) => self.close(stop.into()),
                 None => self.advance_reboot(RebootStep::OpenNew),
             },
@@ -254,7 +245,7 @@ impl Stepper<'_> {
         stop: Stop,
         urgency: Urgency,
     ) {
-        self.want_stop(stop, urgency);
+        self.request_stop(stop, urgency);
         if urgency == Urgency::Kill && autocommit.called_off {
             return self.give_up_autocommit(autocommit, "it was told to end, and did not at once");
         }

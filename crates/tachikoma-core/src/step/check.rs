@@ -4,22 +4,15 @@ use std::time::Duration;
 
 use super::Stepper;
 use super::order::{HELD, PASSED, Stage, StageResult};
-use crate::completion::{
-    Answers, Check, CheckStage, Claim, GateResult, ObjectivesSeen, Owed, Refusal, ScriptVerdict,
-};
-use crate::effect::{Answer, Effect};
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::id::Ticket;
-use crate::outcome::Stop;
-use crate::phase::Phase;
 use crate::policy::completion::{Next, baseline, next};
 use crate::policy::stop;
-use crate::session::NOTE_BYTES_MAX;
-use crate::tests_report::TestsReport;
-use crate::wait::Wait;
+use crate::{
+    Answer, Answers, Check, CheckStage, Claim, Effect, GateResult, HookPoint, LoopEvent,
+    NOTE_BYTES_MAX, ObjectivesSeen, Owed, Phase, Refusal, ScriptVerdict, Stop, TestsReport, Ticket,
+    Urgency, Wait,
+};
 
-/// For the first survey of the work tree, which the gates before the first iteration wait for.
+/// Timeout of the first survey of the work tree, for which the gates before the first iteration wait.
 const FIRST_SURVEY_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl Stepper<'_> {
@@ -41,7 +34,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Records that a claim is not believed, if there is one and something speaks against it.
+    /// Refuses a claim if there are doubts about it.
     fn refuse_claim(&mut self) {
         if let Next::Refuse { reasons, confirmed } = next(self.policy, self.state) {
             self.record(LoopEvent::ClaimRefused(Refusal {
@@ -64,7 +57,8 @@ impl Stepper<'_> {
         }
     }
 
-    /// The same when a runner starts or resumes the loop. The objectives are read before the first iteration, to see later what was ticked.
+    /// Starts the checks when a runner starts or resumes the loop. The objectives are read before the first iteration, to notice later
+    /// which were ticked.
     pub(super) fn check_first(&mut self, then: Option<Wait>) {
         let known = &self.state.completion;
         let unread = known.owed == Owed::Nothing && known.ticked_before.is_none();
@@ -82,7 +76,7 @@ impl Stepper<'_> {
             CheckStage::Asking => rules.asking,
             CheckStage::Gates { names, .. } => rules.limit(names),
         };
-        // Before the first iteration the gates wait for the opening look at the work tree, which the shell bounds.
+        // Before the first iteration the gates wait for the first survey of the work tree.
         let opening = match (&stage, self.state.iteration) {
             (CheckStage::Gates { .. }, 0) => FIRST_SURVEY_TIMEOUT,
             _ => Duration::ZERO,
@@ -132,10 +126,8 @@ impl Stepper<'_> {
         for warning in odd.into_iter().chain(unclear) {
             self.record(LoopEvent::Warned { warning });
         }
-        if let Some(reason) = stop
-            && self.state.stop.is_none()
-        {
-            self.stop_by_itself(Stop::Script { reason });
+        if let Some(reason) = stop {
+            self.request_stop(Stop::Script { reason }, Urgency::Graceful);
         }
         self.advance(Stage::Check, check.then);
     }
@@ -199,7 +191,7 @@ impl Stepper<'_> {
         self.advance(Stage::Check, check.then);
     }
 
-    /// The one place where an answer is dropped that is no longer awaited.
+    /// Returns the check that an answer belongs to. An answer that is no longer awaited is dropped here.
     fn awaited(&self, number: u64, stage: impl Fn(&CheckStage) -> bool) -> Option<Check> {
         let check = self.state.check().filter(|check| stage(&check.stage));
         check
@@ -215,14 +207,14 @@ impl Stepper<'_> {
         self.give_up_check(&format!("{what} did not end in time"), check.then);
     }
 
-    /// Goes on without a result. The runner ends the check.
+    /// Continues without the result of the check. The runner ends it.
     pub(super) fn give_up_check(&mut self, reason: &str, then: Option<Wait>) {
         let reason = reason.to_owned();
         self.record(LoopEvent::CheckGivenUp { reason });
         self.advance(Stage::Check, then);
     }
 
-    /// Gives up the checks of an iteration, so that its claim is refused: the claim was about other work.
+    /// Cancels the checks that are due, so that the claim is refused: it was about other work.
     pub(super) fn forgo_check(&mut self, reason: &str) {
         let known = &self.state.completion;
         let owes = match known.owed {
@@ -236,7 +228,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The work tree was rolled back outside of the loop. A claim is refused at once in phases that no check follows.
+    /// The work tree was rolled back by a command. If no check follows the current phase, the claim is refused now.
     pub(super) fn rolled_back_outside(&mut self) {
         self.forgo_check("the work tree was rolled back since");
         match &self.state.phase {

@@ -2,27 +2,45 @@
 
 use super::Stepper;
 use super::order::Stage;
-use crate::effect::{Answer, Effect};
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::id::Ticket;
-use crate::input::{LoopCommand, Urgency};
-use crate::operator::{AnsweredBy, Choice, Question};
-use crate::outcome::Stop;
-use crate::phase::{Cause, Phase, RebootStage};
-use crate::reboots::RebootReason;
-use crate::session::NOTE_BYTES_MAX;
 use crate::state::ITERATION_NOTES_MAX;
-use crate::wait::{Wait, WaitReason};
+use crate::{
+    Answer, AnsweredBy, Cause, Choice, Effect, HookPoint, LoopCommand, LoopEvent, NOTE_BYTES_MAX,
+    Phase, Question, RebootReason, RebootStage, Stop, Ticket, Urgency, Wait, WaitReason,
+};
 
-/// To promise a pause or a reboot that never comes would be worse than to refuse it.
+/// Refuses a pause or a reboot that would never come.
 const STOPPING: &str = "the loop is stopping";
 
-/// Reason for checks that the operator skipped.
-const CALLED_OFF: &str = "the operator called the gates and the stop scripts off";
+pub(super) const NOT_RUNNING: &str = "the loop is not running";
 
-/// Reason for hooks that the operator skipped.
-const HOOKS_CALLED_OFF: &str = "the operator called them off";
+/// Recorded for checks that the operator skipped.
+const CHECKS_SKIPPED: &str = "the operator skipped the gates and the stop scripts";
+
+/// Recorded for hooks that the operator skipped.
+const HOOKS_SKIPPED: &str = "the operator skipped the hooks";
+
+/// What the loop is doing, as far as the answer to a command depends on it.
+enum Doing {
+    /// The loop was not started, or has ended.
+    Nothing,
+    /// The loop is paused. `then` is the wait that continues after the pause.
+    Paused { then: Option<Wait> },
+    /// The loop waits. `then` is the wait that is due if something else comes first.
+    Waiting { then: Option<Wait> },
+    /// The loop is in the middle of a task.
+    Busy(Task),
+}
+
+/// A task that a pause, a reboot or a stop waits for.
+#[derive(Clone, Copy)]
+enum Task {
+    Turn,
+    Commit,
+    Checks,
+    Hooks,
+    Reboot,
+    Rollback,
+}
 
 impl Stepper<'_> {
     pub(super) fn command(&mut self, ticket: Ticket, command: LoopCommand) {
@@ -36,6 +54,35 @@ impl Stepper<'_> {
         self.emit(Effect::Reply { ticket, answer });
     }
 
+    fn doing(&self) -> Doing {
+        match &self.state.phase {
+            Phase::Idle | Phase::Ended { .. } => Doing::Nothing,
+            Phase::Paused { then } => Doing::Paused { then: *then },
+            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
+                Doing::Busy(Task::Rollback)
+            }
+            Phase::Waiting { wait } => Doing::Waiting {
+                then: self.wait_due(*wait),
+            },
+            Phase::Working { .. } => Doing::Busy(Task::Turn),
+            Phase::Autocommitting { .. } => Doing::Busy(Task::Commit),
+            Phase::Checking { .. } => Doing::Busy(Task::Checks),
+            Phase::Hooking { .. } => Doing::Busy(Task::Hooks),
+            Phase::Rebooting { .. } => Doing::Busy(Task::Reboot),
+        }
+    }
+
+    fn task_name(&self, task: Task) -> String {
+        match task {
+            Task::Turn => format!("iteration {}", self.state.iteration),
+            Task::Commit => "the commit".to_owned(),
+            Task::Checks => "the checks".to_owned(),
+            Task::Hooks => "the hooks".to_owned(),
+            Task::Reboot => "the reboot".to_owned(),
+            Task::Rollback => "the rollback".to_owned(),
+        }
+    }
+
     pub(super) fn shutdown(&mut self, signal: i32, urgency: Urgency) {
         let stop = Stop::Signal { signal };
         if self.work().is_some() {
@@ -45,18 +92,18 @@ impl Stepper<'_> {
         }
     }
 
-    /// Ends a loop that has no iteration under way.
+    /// Stops a loop while the agent does not work on an iteration.
     pub(super) fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
         if self.state.hooking().is_some() {
             return self.stop_hooking(stop, urgency);
         }
         if self.state.rolling_back().is_some() && urgency < Urgency::Kill {
-            return self.want_stop(stop, urgency);
+            return self.request_stop(stop, urgency);
         }
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.autocommit().cloned() {
             Some(autocommit) => self.stop_during_autocommit(autocommit, stop, urgency),
-            // Changes that are being made at this moment are not committed.
+            // The agent may be changing files now, so nothing is committed.
             None if urgency == Urgency::Kill => self.end(stop.into()),
             None if agent_may_work || urgency >= Urgency::Now => self.close_soon(stop, urgency),
             None => self.finish(stop.into()),
@@ -67,72 +114,50 @@ impl Stepper<'_> {
     pub(super) fn close_soon(&mut self, stop: Stop, urgency: Urgency) {
         let taken_up = self.state.runner.is_some();
         if taken_up && self.policy.hooks.contains_key(&HookPoint::LoopEnd) {
-            self.want_stop(stop.clone(), urgency);
+            self.request_stop(stop.clone(), urgency);
         }
         self.close(stop.into());
     }
 
     fn pause(&mut self, urgency: Urgency) -> Answer {
-        match &self.state.phase {
-            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
-                if self.is_ending() {
-                    return self.refused(STOPPING);
-                }
-                self.request_pause();
-                accepted("pauses when the work tree is brought back")
-            }
-            Phase::Waiting { wait } => {
-                let then = self.behind(*wait);
+        match self.doing() {
+            Doing::Nothing => self.refused(NOT_RUNNING),
+            Doing::Paused { .. } => accepted("already paused"),
+            Doing::Waiting { then } => {
                 self.record(LoopEvent::Paused { then });
                 accepted("paused")
             }
-            Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-                if self.is_ending() =>
-            {
-                self.refused(STOPPING)
-            }
-            Phase::Hooking { .. } => {
+            Doing::Busy(_) if self.is_ending() => self.refused(STOPPING),
+            Doing::Busy(task) => {
                 self.request_pause();
+                let name = self.task_name(task);
                 if urgency >= Urgency::Now {
-                    self.give_up_hooks(HOOKS_CALLED_OFF);
+                    self.cut_short(task, urgency);
                 }
-                accepted("pauses when the hooks have run")
-            }
-            Phase::Checking { check } => {
-                let then = check.then;
-                self.request_pause();
-                if urgency >= Urgency::Now {
-                    self.give_up_check(CALLED_OFF, then);
+                match (task, urgency) {
+                    (Task::Turn, Urgency::Now | Urgency::Kill) => {
+                        accepted(format!("pauses; {name} is interrupted"))
+                    }
+                    (_, _) => accepted(format!("pauses after {name}")),
                 }
-                accepted("pauses when the work is checked")
             }
-            Phase::Working { .. } => {
-                self.request_pause();
-                let iteration = self.state.iteration;
-                if urgency == Urgency::Graceful {
-                    return accepted(format!("pauses after iteration {iteration}"));
-                }
-                self.request_ending(Cause::Interrupt, urgency);
-                accepted(format!("pauses; iteration {iteration} is interrupted"))
+        }
+    }
+
+    /// Ends a task early for a pause. A reboot and a rollback are always finished.
+    fn cut_short(&mut self, task: Task, urgency: Urgency) {
+        match task {
+            Task::Turn => self.request_ending(Cause::Interrupt, urgency),
+            Task::Commit => {
+                let then = self.state.autocommit().and_then(|commit| commit.then);
+                self.cancel_autocommit(then);
             }
-            Phase::Autocommitting { autocommit } => {
-                let then = autocommit.then;
-                self.request_pause();
-                if urgency >= Urgency::Now {
-                    self.cancel_autocommit(then);
-                }
-                accepted("pauses when the work is kept")
+            Task::Checks => {
+                let then = self.state.check().and_then(|check| check.then);
+                self.give_up_check(CHECKS_SKIPPED, then);
             }
-            Phase::Rebooting { .. } => {
-                self.request_pause();
-                accepted("pauses after the reboot")
-            }
-            Phase::Paused { .. } => accepted("already paused"),
-            Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be paused"),
+            Task::Hooks => self.give_up_hooks(HOOKS_SKIPPED),
+            Task::Reboot | Task::Rollback => {}
         }
     }
 
@@ -143,77 +168,53 @@ impl Stepper<'_> {
     }
 
     fn resume(&mut self) -> Answer {
-        match &self.state.phase {
-            Phase::Paused { then } => {
-                let then = *then;
+        match self.doing() {
+            Doing::Nothing => self.refused("the loop is not running; `tachikoma run` continues it"),
+            Doing::Paused { then } => {
                 self.record(LoopEvent::Resumed);
                 self.advance(Stage::IterationEndHooks, then);
-                accepted("goes on")
+                accepted("the loop continues")
             }
-            Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-                if self.state.pause_requested =>
-            {
+            Doing::Waiting { .. } | Doing::Busy(_) if self.state.pause_requested => {
                 self.record(LoopEvent::PauseWithdrawn);
-                accepted("goes on; the pause that was asked for is withdrawn")
+                accepted("the loop continues; the requested pause is canceled")
             }
-            Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. } => match self.state.question() {
+            Doing::Waiting { .. } | Doing::Busy(_) => match self.state.question() {
                 Some(_) => self.refused(
-                    "the loop is not paused: it is asked, and waits for `tachikoma answer`",
+                    "the loop is not paused; it waits for an answer: use `tachikoma answer`",
                 ),
                 None => self.refused("the loop is not paused"),
             },
-            Phase::Idle | Phase::Ended { .. } => {
-                self.refused("the loop is not live; `tachikoma run` goes on with it")
-            }
         }
     }
 
     fn stop(&mut self, urgency: Urgency) -> Answer {
-        match self.state.phase {
-            Phase::Working { .. } => {
+        match self.doing() {
+            Doing::Nothing => self.refused(NOT_RUNNING),
+            Doing::Busy(Task::Turn) => {
                 self.stop_working(Stop::Operator, urgency);
                 accepted(format!(
                     "stops; iteration {} is interrupted",
                     self.state.iteration
                 ))
             }
-            Phase::Waiting { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => {
+            Doing::Busy(_) | Doing::Waiting { .. } | Doing::Paused { .. } => {
                 self.stop_between(Stop::Operator, urgency);
-                accepted(match self.state.phase {
-                    Phase::Ended { .. } => "stopped",
-                    Phase::Hooking { .. } => "stops when the hooks at the end have run",
-                    Phase::Waiting { .. } => {
-                        "stops when the work tree is brought back, or as it was before"
+                match self.doing() {
+                    Doing::Busy(_) if self.state.autocommit().is_some() => {
+                        accepted("stops after the commit")
                     }
-                    Phase::Idle
-                    | Phase::Working { .. }
-                    | Phase::Autocommitting { .. }
-                    | Phase::Checking { .. }
-                    | Phase::Rebooting { .. }
-                    | Phase::Paused { .. } => "stops when the work is kept",
-                })
+                    Doing::Busy(task) => accepted(format!("stops after {}", self.task_name(task))),
+                    Doing::Nothing | Doing::Waiting { .. } | Doing::Paused { .. } => {
+                        accepted("stopped")
+                    }
+                }
             }
-            Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be stopped"),
         }
     }
 
-    /// Stops the loop for a hook that it waits for. Without one it is a stop like any other.
-    pub(super) fn stop_behind_hooks(&mut self) -> Answer {
+    /// Stops the loop for a hook, after the hooks that the loop waits for. Without such hooks it stops at once.
+    pub(super) fn stop_after_hooks(&mut self) -> Answer {
         let rebooting = self
             .state
             .rebooting()
@@ -222,20 +223,30 @@ impl Stepper<'_> {
             return self.stop(Urgency::Graceful);
         }
         if !self.is_ending() {
-            self.want_stop(Stop::Operator, Urgency::Graceful);
+            self.request_stop(Stop::Operator, Urgency::Graceful);
         }
-        accepted("stops when the hooks have run")
+        accepted("stops after the hooks")
+    }
+
+    /// Stops the loop gracefully. A task other than a turn is finished first.
+    pub(super) fn stop_after_task(&mut self, stop: Stop) {
+        match self.doing() {
+            Doing::Nothing => {}
+            Doing::Paused { .. } | Doing::Waiting { .. } => self.finish(stop.into()),
+            Doing::Busy(Task::Turn) => self.stop_working(stop, Urgency::Graceful),
+            Doing::Busy(_) => self.request_stop(stop, Urgency::Graceful),
+        }
     }
 
     fn stop_working(&mut self, stop: Stop, urgency: Urgency) {
-        self.want_stop(stop, urgency);
+        self.request_stop(stop, urgency);
         self.request_ending(Cause::Interrupt, urgency);
     }
 
     /// Records the request to stop. The first one decides the outcome, later ones only add urgency.
-    pub(super) fn want_stop(&mut self, stop: Stop, urgency: Urgency) {
+    pub(super) fn request_stop(&mut self, stop: Stop, urgency: Urgency) {
         let urgent = urgency >= Urgency::Now;
-        // Only work that is kept and hooks are waited for.
+        // A stop only waits for commits and hooks.
         let waits = self.policy.autocommit.is_some() || !self.policy.hooks.is_empty();
         match self.state.stop.clone() {
             None => self.record(LoopEvent::StopRequested { stop, urgent }),
@@ -246,74 +257,50 @@ impl Stepper<'_> {
         }
     }
 
-    /// Returns whether the loop is on its way to its end.
+    /// Returns whether the loop is about to end.
     pub(super) fn is_ending(&self) -> bool {
         self.state.pending_end().is_some()
     }
 
     fn force_reboot(&mut self) -> Answer {
-        match &self.state.phase {
-            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
-                if self.is_ending() {
-                    return self.refused(STOPPING);
-                }
-                self.want_reboot_by_hand();
-                accepted("reboots when the work tree is brought back")
+        match self.doing() {
+            Doing::Nothing => self.refused(NOT_RUNNING),
+            Doing::Paused { then } => {
+                // The loop pauses again after the reboot.
+                self.record(LoopEvent::PauseRequested);
+                self.begin_reboot(RebootReason::Manual, after_reboot(then));
+                accepted("reboots and stays paused")
             }
-            Phase::Waiting { wait } => {
-                let then = after_reboot(self.behind(*wait));
-                self.begin_reboot(RebootReason::Manual, then);
+            Doing::Waiting { then } => {
+                self.begin_reboot(RebootReason::Manual, after_reboot(then));
                 accepted("reboots")
             }
-            Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. }
-                if self.is_ending() =>
-            {
-                self.refused(STOPPING)
-            }
-            Phase::Hooking { hooking } => {
-                // A reboot that a runner found under way goes on when the hooks at the start have run.
-                let over = hooking.over.as_deref();
-                if !over.is_some_and(|over| matches!(over, Phase::Rebooting { .. })) {
-                    self.want_reboot_by_hand();
-                }
-                accepted("reboots when the hooks have run")
-            }
-            Phase::Working { .. } => {
-                self.want_reboot_by_hand();
+            Doing::Busy(_) if self.is_ending() => self.refused(STOPPING),
+            Doing::Busy(Task::Reboot) => accepted("already rebooting"),
+            Doing::Busy(Task::Turn) => {
+                self.request_manual_reboot();
                 self.end_for_reboot();
                 accepted(format!(
-                    "reboots; iteration {} is handed over",
+                    "reboots; the new session continues iteration {}",
                     self.state.iteration
                 ))
             }
-            Phase::Autocommitting { .. } => {
-                self.want_reboot_by_hand();
-                accepted("reboots when the work is kept")
-            }
-            Phase::Checking { .. } => {
-                self.want_reboot_by_hand();
-                accepted("reboots when the work is checked")
-            }
-            Phase::Paused { then } => {
-                let then = after_reboot(*then);
-                // So that it is paused again afterwards.
-                self.record(LoopEvent::PauseRequested);
-                self.begin_reboot(RebootReason::Manual, then);
-                accepted("reboots and stays paused")
-            }
-            Phase::Rebooting { .. } => accepted("already rebooting"),
-            Phase::Idle | Phase::Ended { .. } => {
-                self.refused("nothing runs that could be rebooted")
+            Doing::Busy(task) => {
+                // A reboot that an earlier runner began continues after the start hooks.
+                let over = self
+                    .state
+                    .hooking()
+                    .and_then(|hooking| hooking.over.as_deref());
+                if !over.is_some_and(|over| matches!(over, Phase::Rebooting { .. })) {
+                    self.request_manual_reboot();
+                }
+                accepted(format!("reboots after {}", self.task_name(task)))
             }
         }
     }
 
-    /// The operator passes every rate limit.
-    fn want_reboot_by_hand(&mut self) {
+    /// Requests a reboot that ignores the rate limits.
+    fn request_manual_reboot(&mut self) {
         let confirms = self.policy.reboot.confirm.is_some();
         if self.state.reboot_pending.is_none() || self.reboot_is_held() || confirms {
             self.request_reboot(RebootReason::Manual, None);
@@ -321,83 +308,75 @@ impl Stepper<'_> {
     }
 
     fn skip(&mut self) -> Answer {
-        match self.state.phase {
-            Phase::Working { .. } if self.state.stop.is_some() => self.refused(STOPPING),
-            Phase::Working { .. } => {
-                self.request_ending(Cause::Skip, Urgency::Now);
-                accepted(format!("skips iteration {}", self.state.iteration))
+        match self.doing() {
+            Doing::Nothing => self.refused(NOT_RUNNING),
+            Doing::Paused { .. } => {
+                self.refused("the loop is paused; `tachikoma resume` continues it")
             }
-            Phase::Waiting { wait } if wait.reason == WaitReason::RebootWindow => self.refused(
-                "the context is full, and its session may not be rebooted yet; `tachikoma reboot` does it all the same",
-            ),
-            Phase::Waiting { .. } => match self.state.question().cloned() {
+            Doing::Waiting { then } => match self.state.question().cloned() {
                 Some(question) => self.skip_question(&question),
-                None if self.state.rolling_back().is_some() => {
-                    self.refused("the work tree is being brought back")
+                None if then.is_some_and(|wait| wait.reason == WaitReason::RebootWindow) => {
+                    self.refused(
+                        "the context is full, and the rate limits do not allow a reboot yet; `tachikoma reboot` reboots now",
+                    )
                 }
                 None => {
                     self.advance(Stage::IterationEndHooks, None);
                     accepted("skips the wait")
                 }
             },
-            Phase::Paused { .. } => {
-                self.refused("the loop is paused, no iteration runs; `tachikoma resume` goes on")
+            Doing::Busy(Task::Turn) if self.state.stop.is_some() => self.refused(STOPPING),
+            Doing::Busy(Task::Turn) => {
+                self.request_ending(Cause::Skip, Urgency::Now);
+                accepted(format!("skips iteration {}", self.state.iteration))
             }
-            Phase::Autocommitting { .. } => self.skip_keep(),
-            Phase::Checking { .. } => {
-                self.give_up_check(CALLED_OFF, None);
-                accepted("goes on without the gates and the stop scripts")
+            Doing::Busy(Task::Commit | Task::Reboot) if self.state.autocommit().is_some() => {
+                self.cancel_autocommit(None);
+                accepted("skips the commit; the changes stay in the work tree")
             }
-            Phase::Hooking { .. } => {
-                self.give_up_hooks(HOOKS_CALLED_OFF);
-                accepted("goes on without the hooks")
+            Doing::Busy(Task::Commit | Task::Reboot) => {
+                self.refused("the loop is rebooting; no iteration runs")
             }
-            Phase::Rebooting { .. } if self.state.autocommit().is_some() => self.skip_keep(),
-            Phase::Rebooting { .. } => self.refused("the loop is rebooting, no iteration runs"),
-            Phase::Idle | Phase::Ended { .. } => self.refused("nothing runs that could be skipped"),
+            Doing::Busy(Task::Checks) => {
+                self.give_up_check(CHECKS_SKIPPED, None);
+                accepted("skips the gates and the stop scripts")
+            }
+            Doing::Busy(Task::Hooks) => {
+                self.give_up_hooks(HOOKS_SKIPPED);
+                accepted("skips the hooks")
+            }
+            Doing::Busy(Task::Rollback) => self.refused("the work tree is being rolled back"),
         }
     }
 
-    /// Skipping a question goes on with the next iteration, or without the reboot.
+    /// Skips a question: the next iteration begins, or the reboot that was asked about does not happen.
     fn skip_question(&mut self, question: &Question) -> Answer {
         let choices = [Choice::Skip, Choice::Continue, Choice::No];
         let mut choices = choices.into_iter();
         match choices.find(|choice| question.choices.contains(choice)) {
             Some(choice) => {
                 self.choose(question, choice, AnsweredBy::Operator, None);
-                accepted(match choice {
-                    Choice::No => "goes on without the reboot, as `no` does",
-                    Choice::Continue
-                    | Choice::Skip
-                    | Choice::Reboot
-                    | Choice::Rollback
-                    | Choice::Edit
-                    | Choice::Yes
-                    | Choice::Pause
-                    | Choice::Stop => "goes on without an answer",
-                })
+                match choice == Choice::No {
+                    true => accepted("continues without the reboot, as with the answer `no`"),
+                    false => accepted("skips the question"),
+                }
             }
             None => self.refused(
-                "the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`",
+                "the context is full, so the reboot cannot be skipped; use `tachikoma answer yes` or `tachikoma stop`",
             ),
         }
-    }
-
-    fn skip_keep(&mut self) -> Answer {
-        self.cancel_autocommit(None);
-        accepted("goes on without a commit; the work stays in the work tree")
     }
 
     pub(super) fn note(&mut self, ticket: Ticket, text: &str, tell: bool, operator: bool) {
         if !operator && !self.state.takes_agents_note() {
             let answer = self.refused(&format!(
-                "the agent has left {ITERATION_NOTES_MAX} notes in this iteration, and more are not kept; write them into a file of the work tree"
+                "the agent may leave {ITERATION_NOTES_MAX} notes per iteration; write more notes into a file of the work tree"
             ));
             return self.emit(Effect::Reply { ticket, answer });
         }
-        // A loop that has ended may be run again, and then needs the note.
+        // A loop that has ended may be run again. The next session then gets the note.
         let answer = if self.state.phase == Phase::Idle {
-            self.refused("no loop runs that could take a note")
+            self.refused("the loop was never started")
         } else {
             let kept = text.floor_char_boundary(NOTE_BYTES_MAX);
             let text = text.get(..kept).unwrap_or_default().to_owned();
@@ -422,7 +401,7 @@ impl Stepper<'_> {
     }
 }
 
-/// Returns what is left of a wait when a reboot is over: who waited for the reboot waits for nothing.
+/// Returns the wait that is due after a reboot. A wait for the reboot itself is over.
 fn after_reboot(wait: Option<Wait>) -> Option<Wait> {
     wait.filter(|wait| wait.reason != WaitReason::RebootWindow)
 }

@@ -3,21 +3,18 @@
 use std::time::Duration;
 
 use super::Stepper;
-use crate::activity::Activity;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::Urgency;
-use crate::outcome::{Failure, Outcome, Timeout};
-use crate::phase::{Cause, Ending, Work};
 use crate::policy::{busy, timeout};
 use crate::reasons;
-use crate::stop_signal::StopSignal;
+use crate::{
+    Activity, Cause, Effect, Ending, Failure, LoopEvent, Outcome, StopSignal, Timeout, Urgency,
+    Work,
+};
 
 /// A sample takes two seconds. If the machine is so slow that it takes longer than this, the sample says nothing.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Stepper<'_> {
-    /// Asks for the end of the iteration under way. Asking again can only make it more urgent.
+    /// Requests the early end of the iteration. A later request can only be more urgent.
     pub(super) fn request_ending(&mut self, cause: Cause, urgency: Urgency) {
         let Some(work) = self.work().cloned() else {
             return;
@@ -68,7 +65,7 @@ impl Stepper<'_> {
             return;
         };
         let Some(ending) = work.ending else { return };
-        // A launch in flight is waited for: there is nothing to interrupt yet, and the wish is kept.
+        // A process that is being launched cannot be interrupted yet. The interrupt follows the launch.
         let over = self.policy.agent.persistent && work.result.is_some();
         let up = work.launched.is_some() && work.escalation.is_none() && !over;
         if up && (!work.is_busy() || ending.boundary_until <= self.now) {
@@ -112,7 +109,7 @@ impl Stepper<'_> {
 
     /// Decides about a silent agent after its processes were sampled: a busy agent gets more time, an idle one is ended.
     pub(super) fn processes_sampled(&mut self, work: &Work, activity: Option<Activity>) {
-        // It may have spoken meanwhile, be done, or be on its way out.
+        // The agent may have printed output meanwhile, finished its turn, or be ending.
         let over = work.result.is_some() || work.stream_ended.is_some() || work.ending.is_some();
         if work.silence_check_until.is_none() || over {
             return;
@@ -135,7 +132,7 @@ impl Stepper<'_> {
         self.unkillable(work.pid);
     }
 
-    /// Ends the loop over an agent that outlives SIGKILL: another one must not share the work tree with it.
+    /// Ends the loop because the agent survived SIGKILL. Another agent must not share the work tree with it.
     pub(super) fn unkillable(&mut self, pid: Option<u32>) {
         let failure = Failure::Unkillable { pid };
         let reason = format!(
@@ -148,7 +145,7 @@ impl Stepper<'_> {
         let graces = &self.policy.stop_timeouts;
         let cause = work.ending.map(|ending| ending.cause);
         let grace = match signal {
-            // For a reboot only late output is waited for: the conversation is given up anyway.
+            // For a reboot the loop only waits for late output: the conversation ends anyway.
             StopSignal::Interrupt
                 if cause == Some(Cause::HandOver) && self.policy.agent.persistent =>
             {

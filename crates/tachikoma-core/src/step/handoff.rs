@@ -1,22 +1,16 @@
-//! The hand-off of a session that is replaced: when it is asked for, and what is made of what the session says.
+//! The hand-off of the old session: when it is requested, and how its text is stored.
 
 use super::Stepper;
 use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::TurnEnd;
-use crate::outcome::Problem;
-use crate::phase::{Reboot, RebootStage};
 use crate::policy::rate;
-use crate::reboots::RebootReason;
-use crate::session::HandOff;
-use crate::stop_signal::StopSignal;
-use crate::turn_report::TurnReport;
+use crate::{
+    Effect, HandOff, LoopEvent, Problem, Reboot, RebootReason, RebootStage, StopSignal, TurnEnd,
+};
 
-/// What is kept of a session's own words; with notes, files and failures they have to fit into the hand-off.
+/// Maximum size of the session's own text. Notes, files and failures also have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;
 
-/// How often a session is asked for its hand-off when its process dies over it.
+/// Maximum number of requests for a hand-off if the process of the session dies.
 const HAND_OFF_ATTEMPTS_MAX: u32 = 2;
 
 impl Stepper<'_> {
@@ -31,7 +25,7 @@ impl Stepper<'_> {
                 self.request_hand_off();
                 HELD
             }
-            // Its process is gone, its conversation is not.
+            // The process has ended, but its conversation can be resumed.
             (None, Some(agent_id)) if can_answer && self.policy.agent.persistent => {
                 let generation = self.state.generation.next();
                 let session = self.state.session.number;
@@ -66,7 +60,7 @@ impl Stepper<'_> {
         let (rules, session) = (&self.policy.reboot, &self.state.session);
         let wanted = rules.ask_hand_off && !rules.immediate;
         let broken = matches!(reason, RebootReason::ErrorRecovery { .. });
-        // The operator does not wait for the model's service.
+        // A reboot of the operator does not wait for the model's service.
         let unheard = *reason == RebootReason::Manual && self.state.limit_streak > 0;
         let refusal = self.policy.agent.refuses_before.unwrap_or_default();
         let room = session.spent.is_none()
@@ -78,8 +72,8 @@ impl Stepper<'_> {
         wanted && room && knows_something && !written && !broken && !unheard
     }
 
-    /// Returns whether the session is asked for its hand-off before its reboot may happen: it is at the redline, where it would
-    /// otherwise work on until nothing more goes in.
+    /// Returns whether the session writes its hand-off before the rate limits allow its reboot. Otherwise it would fill its context until
+    /// a prompt no longer fits.
     pub(super) fn hands_off_early(&self, reason: &RebootReason) -> bool {
         let by_context = matches!(reason, RebootReason::Redline { .. } | RebootReason::Refused);
         let held_by_rate = self.state.reboots.failures == 0
@@ -108,14 +102,14 @@ impl Stepper<'_> {
         }
     }
 
-    /// The turn for the hand-off is over. What the session said is used, even where it was not its last word.
+    /// Stores the hand-off after its turn. If the turn failed, the text so far is used.
     pub(super) fn hand_off_over(&mut self, answer: Option<&str>, why: &str) {
         let said = match self.reboot().map(|reboot| reboot.stage) {
             Some(RebootStage::HandOff { said, .. }) => said,
             Some(_) | None => Vec::new(),
         };
         let text = match answer {
-            // A hook of the agent may have made it say more behind its hand-off.
+            // A hook of the agent may have caused more text after the hand-off, so the longest text is used.
             Some(answer) => {
                 let all = said.iter().map(String::as_str).chain([answer]);
                 all.max_by_key(|text| text.len())
@@ -138,7 +132,7 @@ impl Stepper<'_> {
         self.advance_reboot(RebootStep::RateLimits);
     }
 
-    /// The model's service refused the question for the hand-off: it is asked again when it answers.
+    /// The model's service refused the request for the hand-off. It is repeated after a wait.
     fn hand_off_limited(&mut self, reboot: Reboot, problem: &Problem, words: &str) {
         if self.state.stop.is_some() {
             return self.advance_reboot(RebootStep::HooksBefore);
@@ -148,7 +142,7 @@ impl Stepper<'_> {
         self.advance(Stage::IterationEndHooks, then);
     }
 
-    /// It said something before its turn is over.
+    /// Stores a part of the hand-off before the turn has ended.
     pub(super) fn hand_off_said(&mut self, reboot: &Reboot, text: &str) {
         if let RebootStage::HandOff { said, .. } = &reboot.stage
             && said.iter().map(String::len).sum::<usize>() < WORDS_BYTES_MAX
@@ -161,11 +155,11 @@ impl Stepper<'_> {
 
     /// The turn for the hand-off ended by itself.
     pub(super) fn hand_off_resulted(&mut self, reboot: Reboot, end: &TurnEnd) {
-        // Its cost counts, also if there is no hand-off.
-        self.record(LoopEvent::TurnResulted(TurnReport {
+        // The cost of the turn counts, even without a hand-off.
+        self.record(LoopEvent::TurnResulted(TurnEnd {
             claimed: false,
             pattern: None,
-            ..TurnReport::from(end)
+            ..end.as_recorded()
         }));
         let why = end.reason.as_deref().unwrap_or("it said nothing");
         match &end.problem {
@@ -185,7 +179,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Goes on without the hand-off that is being written.
+    /// Cancels the hand-off, and continues the reboot.
     pub(super) fn give_up_hand_off(&mut self, why: &str) {
         if let Some(agent) = self.state.agent {
             self.emit(Effect::Signal {

@@ -4,19 +4,14 @@ use std::time::Duration;
 
 use super::Stepper;
 use super::order::{Stage, StageResult, held_if};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::hooking::{HookKind, HookPoint, HookResult, HooksEnd, HooksStart};
-use crate::input::Urgency;
-use crate::outcome::{Outcome, Stop};
-use crate::phase::{Cause, Hooking, Phase};
 use crate::policy::completion::{Next, next};
 use crate::policy::custom;
-use crate::stop_signal::StopSignal;
-use crate::tests_report::TestsReport;
-use crate::wait::Wait;
+use crate::{
+    Effect, HookKind, HookPoint, HookResult, Hooking, HooksEnd, HooksStart, LoopEvent, Outcome,
+    Phase, Stop, StopSignal, TestsReport, Urgency, Wait,
+};
 
-/// For the hooks at the end of a loop that is to end at once: long enough for a message, short enough for a shutdown.
+/// Timeout of the end hooks during an urgent stop. It allows a message, and does not delay a shutdown.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
@@ -101,9 +96,8 @@ impl Stepper<'_> {
         };
         let stop = self.take_results(point, results);
         self.warn_of_failures(point);
-        if let Some(stop) = stop.filter(|_| hooking.outcome.is_none() && self.state.stop.is_none())
-        {
-            self.stop_by_itself(stop);
+        if let Some(stop) = stop.filter(|_| hooking.outcome.is_none()) {
+            self.request_stop(stop, Urgency::Graceful);
         }
         self.after_hooks(hooking);
     }
@@ -115,31 +109,11 @@ impl Stepper<'_> {
         let stop = self.take_results(point, results);
         self.warn_of_failures(point);
         if let Some(stop) = stop.filter(|_| !self.is_ending()) {
-            self.stop_soon(stop);
+            self.stop_after_task(stop);
         }
     }
 
-    /// A background hook stops the loop, gracefully in every phase.
-    fn stop_soon(&mut self, stop: Stop) {
-        match &self.state.phase {
-            Phase::Working { .. } => {
-                self.stop_by_itself(stop);
-                self.request_ending(Cause::Interrupt, Urgency::Graceful);
-            }
-            Phase::Waiting { .. } if self.state.rolling_back().is_some() => {
-                self.stop_by_itself(stop);
-            }
-            Phase::Waiting { .. } | Phase::Paused { .. } => self.finish(stop.into()),
-            // The phase is finished first.
-            Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Hooking { .. }
-            | Phase::Rebooting { .. } => self.stop_by_itself(stop),
-            Phase::Idle | Phase::Ended { .. } => {}
-        }
-    }
-
-    /// Records how hooks went and what they want to be kept; returns the stop that one of them wants.
+    /// Records the results of hooks and their custom data. Returns the stop that a hook requested.
     pub(super) fn take_results(
         &mut self,
         point: HookPoint,
@@ -190,7 +164,7 @@ impl Stepper<'_> {
         stops
     }
 
-    /// Says which of the hooks that have just run failed. The loop goes on all the same.
+    /// Warns about hooks that failed. The loop continues.
     fn warn_of_failures(&mut self, point: HookPoint) {
         let ran = self.step.records.iter().rev().find_map(|record| {
             if let LoopEvent::HooksRan(end) = &record.event {
@@ -231,7 +205,7 @@ impl Stepper<'_> {
         *outcome != Outcome::Done || next(self.policy, self.state) == Next::Believe
     }
 
-    /// Goes on without knowing how the hooks went. The shell ends what is no longer awaited.
+    /// Continues without the results of the hooks. The runner ends them.
     pub(super) fn give_up_hooks(&mut self, reason: &str) {
         if let Some(hooking) = self.forget_hooks(reason) {
             self.after_hooks(hooking);
@@ -256,7 +230,7 @@ impl Stepper<'_> {
         }
         match hooking.outcome {
             Some(_) => self.advance(Stage::Check, None),
-            // A wish to stop may have died with that runner, and with it what else would have been asked.
+            // The earlier runner may have lost a stop request, so the stages from `Settle` on are repeated.
             None => self.advance(Stage::Settle, hooking.then),
         }
     }
@@ -272,7 +246,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Ends the loop as a runner found it, or between two iterations: nothing is under way that could be called off.
+    /// Stops the loop between two iterations, or in the phase that an earlier runner left.
     fn stop_found(&mut self, stop: Stop, urgency: Urgency) {
         self.give_up_rollback();
         let rebooting = matches!(self.state.phase, Phase::Rebooting { .. });

@@ -4,28 +4,19 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use super::Stepper;
+use super::command::NOT_RUNNING;
 use super::order::{HELD, PASSED, Stage, StageResult};
-use crate::effect::{Answer, Effect};
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::id::Ticket;
-use crate::input::Urgency;
-use crate::launch::Launch;
-use crate::limits::Limits;
-use crate::operator::{
-    AnsweredBy, Choice, EditedPrompt, MESSAGES_MAX, OperatorEvent, OperatorRequest,
-    PUT_OFF_ITERATIONS, Question, QuestionKind, ROLLBACK_TIMEOUT,
-};
-use crate::outcome::{Outcome, Stop};
-use crate::phase::Phase;
+use crate::operator::ROLLBACK_TIMEOUT;
 use crate::policy::reboot;
 use crate::policy::stop::{self};
-use crate::reboots::RebootReason;
-use crate::session::NOTE_BYTES_MAX;
-use crate::wait::Wait;
+use crate::{
+    Answer, AnsweredBy, Choice, EditedPrompt, Effect, HookPoint, Launch, Limits, LoopEvent,
+    MESSAGES_MAX, NOTE_BYTES_MAX, OperatorEvent, OperatorRequest, Outcome, PUT_OFF_ITERATIONS,
+    Phase, Question, QuestionKind, RebootReason, Stop, Ticket, Urgency, Wait,
+};
 
 /// Error of a rollback that was interrupted by the end of the loop.
-const ROLLBACK_CUT: &str = "the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)";
+const ROLLBACK_CUT: &str = "the loop ended during the rollback; the work tree may be rolled back in part; its earlier content is saved (`git for-each-ref refs/tachikoma`)";
 
 impl Stepper<'_> {
     pub(super) fn operator(&mut self, ticket: Ticket, request: OperatorRequest) {
@@ -39,7 +30,7 @@ impl Stepper<'_> {
                 later,
                 limits,
             } => self.reload(*launch, later, limits),
-            OperatorRequest::StopAfterHooks => self.stop_behind_hooks(),
+            OperatorRequest::StopAfterHooks => self.stop_after_hooks(),
         };
         self.emit(Effect::Reply { ticket, answer });
     }
@@ -53,7 +44,7 @@ impl Stepper<'_> {
         self.policy.reboot.confirm.is_some() && *reason != RebootReason::Manual
     }
 
-    /// Returns whether the operator has said no to the reboot that is wanted, and not long ago.
+    /// Returns whether the operator answered `no` to the pending reboot within the last iterations.
     pub(super) fn reboot_is_put_off(&self) -> bool {
         let next = self.state.next_iteration();
         let put_off = self.state.operator.put_off.is_some_and(|last| next <= last);
@@ -71,11 +62,14 @@ impl Stepper<'_> {
         self.must_ask() && self.state.operator.behind && self.state.stop.is_none()
     }
 
-    /// Asks after an iteration with which the loop ends: there is nothing to go on with but the end.
+    /// Asks about the last iteration before the loop ends.
     pub(super) fn ask_about_the_end(&mut self, outcome: &Outcome, then: Option<Wait>) {
         let kind = QuestionKind::AfterIteration;
         let iteration = self.state.iteration;
-        let about = format!("{}; `continue` ends the loop: {outcome}", self.what_came());
+        let about = format!(
+            "{}; `continue` ends the loop: {outcome}",
+            self.iteration_result()
+        );
         let mut choices = vec![Choice::Continue];
         choices.extend(self.rollback_of(kind, iteration));
         choices.extend([Choice::Pause, Choice::Stop]);
@@ -83,7 +77,7 @@ impl Stepper<'_> {
         self.ask_question(kind, iteration, timeout, choices, about, then);
     }
 
-    /// Returns the choice to bring an iteration back, where that can be done.
+    /// Returns the choice to roll an iteration back, if that is possible.
     fn rollback_of(&self, kind: QuestionKind, iteration: u32) -> Option<Choice> {
         let known = self.state.kept.snapshot.is_some();
         let done = self.state.operator.rolled_back == Some(iteration);
@@ -99,10 +93,14 @@ impl Stepper<'_> {
         let state = &self.state;
         let (kind, iteration, about) = if state.operator.behind {
             let iteration = state.iteration;
-            (QuestionKind::AfterIteration, iteration, self.what_came())
+            (
+                QuestionKind::AfterIteration,
+                iteration,
+                self.iteration_result(),
+            )
         } else {
             let iteration = state.next_iteration();
-            let about = format!("iteration {iteration} is about to begin");
+            let about = format!("iteration {iteration} is next");
             (QuestionKind::BeforeIteration, iteration, about)
         };
         let mut choices = vec![Choice::Continue];
@@ -117,7 +115,7 @@ impl Stepper<'_> {
         HELD
     }
 
-    /// Asks whether the session is to be replaced. With no room for another prompt there is nothing to go on with.
+    /// Asks whether to reboot. If the context is full, `no` is not offered.
     pub(super) fn ask_to_reboot(&mut self, wanted: &RebootReason, then: Option<Wait>) {
         let reason = self.reason_as_it_is_now(wanted);
         let mut choices = vec![Choice::Yes];
@@ -125,7 +123,7 @@ impl Stepper<'_> {
             choices.push(Choice::No);
         }
         choices.extend([Choice::Pause, Choice::Stop]);
-        let about = format!("a fresh session is due: {reason}");
+        let about = format!("a reboot is due: {reason}");
         let timeout = self.policy.reboot.confirm.unwrap_or_default();
         let iteration = self.state.iteration;
         let kind = QuestionKind::ConfirmReboot;
@@ -169,7 +167,8 @@ impl Stepper<'_> {
         self.run_background_hooks(HookPoint::Question);
     }
 
-    fn what_came(&self) -> String {
+    /// Says how the last iteration ended.
+    fn iteration_result(&self) -> String {
         let state = &self.state;
         let iteration = state.iteration;
         if state.operator.rolled_back == Some(iteration) {
@@ -210,15 +209,15 @@ impl Stepper<'_> {
         }
     }
 
-    /// An operator who writes an answer is there: the question has no deadline meanwhile, and its whole time again afterwards.
+    /// While the operator writes an answer, the question has no deadline. Afterwards its timeout starts again.
     fn hold(&mut self, id: u32, writing: bool) -> Answer {
         let open = self.state.question().cloned();
         let Some(question) = open.filter(|question| question.id == id) else {
-            return self.refused(&format!("question {id} is not open any more"));
+            return self.refused(&format!("question {id} is no longer open"));
         };
         self.limit_question(&question, writing);
         Answer::Accepted {
-            note: "the question waits".to_owned(),
+            note: "the timeout of the question is stopped".to_owned(),
         }
     }
 
@@ -247,16 +246,16 @@ impl Stepper<'_> {
             Err(why) => return self.refused(&why),
         };
         let note = match choice {
-            Choice::Continue | Choice::Skip => "goes on".to_owned(),
-            Choice::Reboot => "goes on with a fresh session".to_owned(),
+            Choice::Continue | Choice::Skip => "the loop continues".to_owned(),
+            Choice::Reboot => "the loop continues with a new session".to_owned(),
             Choice::Rollback => format!(
-                "brings the work tree back to what it was before iteration {}, and asks again",
+                "rolls the work tree back to before iteration {}, then asks again",
                 question.iteration
             ),
-            Choice::Edit => "goes on with that prompt, for one iteration".to_owned(),
+            Choice::Edit => "the loop continues; the next iteration uses this prompt".to_owned(),
             Choice::Yes => "reboots".to_owned(),
             Choice::No => format!(
-                "goes on; it is asked again after {PUT_OFF_ITERATIONS} iterations, or when the context takes no prompt any more"
+                "the loop continues; you are asked again after {PUT_OFF_ITERATIONS} iterations, or when the context is full"
             ),
             Choice::Pause => "paused".to_owned(),
             Choice::Stop => "stops".to_owned(),
@@ -265,7 +264,7 @@ impl Stepper<'_> {
         Answer::Accepted { note }
     }
 
-    /// Does what was answered.
+    /// Carries out an answer.
     pub(super) fn choose(
         &mut self,
         question: &Question,
@@ -319,11 +318,11 @@ impl Stepper<'_> {
             });
             self.forgo_check("the work tree was rolled back since");
         }
-        // A claim of what was brought back is refused.
+        // A claim about the changes that were rolled back is refused.
         self.advance(Stage::Check, awaited.then);
     }
 
-    /// The loop ends over a work tree that is being brought back: that is said.
+    /// Records that the end of the loop interrupted a rollback.
     pub(super) fn give_up_rollback(&mut self) {
         if let Some(rolling) = self.state.operator.rolling_back {
             self.record_operator(OperatorEvent::RolledBack {
@@ -333,22 +332,22 @@ impl Stepper<'_> {
         }
     }
 
-    /// Wakes from a wait for the operator.
+    /// The deadline of a question or a rollback has passed.
     pub(super) fn operator_overdue(&mut self) {
         if let Some(question) = self.state.question().cloned() {
             return self.question_overdue(&question);
         }
         if self.state.rolling_back().is_some() {
             let reason = format!(
-                "the rollback has not ended within {} minutes; look at the work tree before you go on",
+                "the rollback did not finish within {} minutes; check the work tree, then run the loop again",
                 ROLLBACK_TIMEOUT.as_secs() / 60
             );
             self.end(Outcome::Error { reason });
         }
     }
 
-    /// Returns the wait behind one for the operator, which a pause or a reboot leaves.
-    pub(super) fn behind(&self, wait: Wait) -> Option<Wait> {
+    /// Returns the wait that is due if a pause or a reboot ends `wait`: a wait for the operator is replaced by the one that follows it.
+    pub(super) fn wait_due(&self, wait: Wait) -> Option<Wait> {
         match (self.state.question(), self.state.rolling_back()) {
             (Some(question), _) => question.then,
             (None, Some(rolling)) => rolling.then,
@@ -358,7 +357,7 @@ impl Stepper<'_> {
 
     fn attend(&mut self, on: bool) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
-            return self.refused("nothing runs that could be attended");
+            return self.refused(NOT_RUNNING);
         }
         if self.policy.is_attended(&self.state.operator) != on {
             self.record_operator(OperatorEvent::Attended { on });
@@ -366,11 +365,11 @@ impl Stepper<'_> {
         let open = self.state.question().cloned();
         let open = open.filter(|question| question.kind != QuestionKind::ConfirmReboot);
         let note = match (on, open) {
-            (true, _) => "attended: it is asked before the next iteration begins",
-            (false, None) => "unattended: nothing is asked between iterations",
+            (true, _) => "attended mode is on: you are asked before the next iteration",
+            (false, None) => "attended mode is off",
             (false, Some(question)) => {
                 self.advance(Stage::IterationEndHooks, question.then);
-                "unattended: goes on, and nothing is asked between iterations"
+                "attended mode is off; the loop continues"
             }
         };
         Answer::Accepted {
@@ -380,16 +379,16 @@ impl Stepper<'_> {
 
     fn tell(&mut self, text: &str) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
-            return self.refused("no loop runs whose agent could be told");
+            return self.refused(NOT_RUNNING);
         }
         if text.trim().is_empty() || text.len() > NOTE_BYTES_MAX {
             return self.refused(&format!(
-                "words to the agent have from 1 to {NOTE_BYTES_MAX} bytes; put more into the prompt"
+                "a message to the agent has 1 to {NOTE_BYTES_MAX} bytes; put more text into the prompt"
             ));
         }
         if self.state.operator.messages.len() >= MESSAGES_MAX {
             return self.refused(&format!(
-                "{MESSAGES_MAX} words wait for the agent already; put more into the prompt"
+                "{MESSAGES_MAX} messages to the agent are waiting already; put more text into the prompt"
             ));
         }
         let number = self.state.operator.last_message.saturating_add(1);
@@ -398,11 +397,12 @@ impl Stepper<'_> {
         let told_now = self.state.stop.is_none() && self.deliver_messages();
         let steerable = self.policy.agent.steerable;
         let note = match (told_now, self.work()) {
-            (true, _) => "the agent is told while its tool runs".to_owned(),
+            (true, _) => "the message is sent to the agent now, while its tool runs".to_owned(),
             (false, Some(_)) if steerable => {
-                "the agent is told with its next tool call, or with the next prompt".to_owned()
+                "the agent gets the message with its next tool call, or with the next prompt"
+                    .to_owned()
             }
-            (false, Some(_) | None) => "the agent is told with the next prompt".to_owned(),
+            (false, Some(_) | None) => "the agent gets the message with the next prompt".to_owned(),
         };
         Answer::Accepted { note }
     }
@@ -433,7 +433,7 @@ impl Stepper<'_> {
 
     fn reload(&mut self, mut launch: Launch, later: Vec<String>, limits: Limits) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
-            return self.refused("nothing runs that could take other settings");
+            return self.refused(NOT_RUNNING);
         }
         let before = &self.state.launch;
         launch.start_commit.clone_from(&before.start_commit);
@@ -443,16 +443,16 @@ impl Stepper<'_> {
         let keys: Vec<&str> = changes.iter().map(|change| change.key.as_str()).collect();
         let mut note = match keys.as_slice() {
             [] if hidden.is_empty() => "nothing changed".to_owned(),
-            [] => "nothing else holds".to_owned(),
-            keys => format!("from here on: {}", keys.join(", ")),
+            [] => "no effective setting changed".to_owned(),
+            keys => format!("changed now: {}", keys.join(", ")),
         };
         if !later.is_empty() {
-            note.push_str(&format!("; with the next run only: {}", later.join(", ")));
+            note.push_str(&format!("; changed for the next run: {}", later.join(", ")));
         }
         if !hidden.is_empty() {
             let hidden = hidden.join(", ");
             note.push_str(&format!(
-                "; changed, but a flag of this run holds: {hidden}"
+                "; changed, but overridden by a flag of this run: {hidden}"
             ));
         }
         if !changes.is_empty() || !later.is_empty() {

@@ -6,11 +6,10 @@
 use std::ops::ControlFlow;
 
 use super::Stepper;
-use crate::autocommit::CommitStatus;
-use crate::wait::Wait;
+use crate::{CommitStatus, Wait};
 
-/// Whether a stage was passed. `Break` means that the loop waits for an answer, a process, a person or a time, or has ended; the
-/// input that ends the wait enters the order again.
+/// Whether a stage was passed. `Break` means that the loop waits, or has ended. The input that ends the wait continues with the next
+/// stage.
 pub(super) type StageResult = ControlFlow<()>;
 
 /// The stage was passed.
@@ -19,7 +18,7 @@ pub(super) const PASSED: StageResult = ControlFlow::Continue(());
 /// The loop waits, or has ended.
 pub(super) const HELD: StageResult = ControlFlow::Break(());
 
-/// Returns [`HELD`] if something was begun that the loop waits for.
+/// Returns [`HELD`] if the loop has to wait.
 pub(super) fn held_if(waits: bool) -> StageResult {
     if waits { HELD } else { PASSED }
 }
@@ -31,7 +30,7 @@ pub(super) enum Stage {
     Commit(Option<CommitStatus>),
     /// Read the objectives, ask the stop scripts, run the gates, and judge a claim of completion.
     Check,
-    /// Decide whether the session may go on or needs a reboot.
+    /// Decide whether the session continues or needs a reboot.
     Settle,
     /// Run the hooks of the iteration that ended.
     IterationEndHooks,
@@ -45,7 +44,7 @@ pub(super) enum Stage {
     Question,
     /// Wait, after failures or between iterations.
     Wait,
-    /// Begin a session if there is none, or if the last one cannot go on.
+    /// Begin a session if there is none, or if the last one cannot continue.
     Session,
     /// Run the hooks of the sessions and of the iteration that begins.
     StartHooks,
@@ -72,12 +71,12 @@ pub(super) enum RebootStep {
     Replace,
     /// Run the hooks after the reboot.
     HooksAfter,
-    /// Record the end of the reboot and go on with the loop.
+    /// Record the end of the reboot, and continue the loop.
     Complete,
 }
 
 impl Stepper<'_> {
-    /// Runs the stages from `stage` on until one of them holds the loop. `wait` is the wait that is due before the next prompt.
+    /// Runs the stages from `stage` on until the loop has to wait. `wait` is the wait that is due before the next prompt.
     pub(super) fn advance(&mut self, stage: Stage, wait: Option<Wait>) {
         let (mut stage, mut wait) = (stage, wait);
         loop {
@@ -102,7 +101,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Runs the steps of a reboot from `step` on until one of them holds the loop.
+    /// Runs the steps of a reboot from `step` on until the loop has to wait.
     pub(super) fn advance_reboot(&mut self, step: RebootStep) {
         let mut step = step;
         loop {

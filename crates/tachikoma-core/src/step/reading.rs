@@ -1,27 +1,20 @@
 //! Reacts to a reading of the context: a warning to the agent, a reboot, or the check whether a reboot helped.
 
 use super::Stepper;
-use crate::context::Context;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::Urgency;
-use crate::outcome::Stop;
-use crate::phase::Cause;
 use crate::policy::context::{
     Level, begins_near_token_redline, hard_limit_percent, level, redline_percent,
 };
 use crate::policy::{rate, reboot};
 use crate::reasons;
-use crate::reboots::RebootReason;
-use crate::time::Timestamp;
+use crate::{Cause, Context, Effect, LoopEvent, RebootReason, Stop, Timestamp, Urgency};
 
-/// So many reboots in a row that were for nothing end the loop: a third would be for nothing too.
+/// This many futile reboots in a row end the loop: another one would not help either.
 const FUTILE_MAX: u32 = 2;
 
-/// A session that begins, after a reboot, above this share of its redline is said to begin near it.
+/// A new session gets a warning if it begins above this share of its redline.
 const NEAR_REDLINE: f64 = 0.75;
 
-/// What to do about a context that is full from the start.
+/// Advice if the prompt and the hand-off alone fill the context.
 pub(super) const TOO_LONG: &str = "the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes";
 
 impl Stepper<'_> {
@@ -43,7 +36,7 @@ impl Stepper<'_> {
         self.interrupt_at_boundary();
     }
 
-    /// Records a reading that says something new.
+    /// Records a reading that differs from the last one.
     pub(super) fn note_reading(&mut self, context: Context, answering: bool) {
         let before = self.state.session.context;
         let known = before == Some(context);
@@ -78,7 +71,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Says that a session begins with so much context that replacing it would change little.
+    /// Warns if a session begins so near its redline that a reboot would help little.
     fn warn_of_a_full_start(&mut self, context: &Context, redline: f64) {
         let begins = format!(
             "session {} begins with {} tokens of context",
@@ -106,8 +99,8 @@ impl Stepper<'_> {
         self.record(LoopEvent::Warned { warning });
     }
 
-    /// Tells the agent once per session that its context fills up. Only while a tool runs: it then hears of it in this
-    /// turn, and at any other moment perhaps in a turn of its own.
+    /// Asks the agent once per session to finish, because its context fills up. Only while a tool runs, so that the agent reads the
+    /// message in this turn.
     pub(super) fn advise(&mut self) {
         let Some(context) = self.state.session.context else {
             return;
@@ -133,19 +126,19 @@ impl Stepper<'_> {
         }
     }
 
-    /// Ends the iteration for a reboot. One that has to wait ends it only if the session can hand off now, or the context leaves
-    /// no room.
+    /// Requests a reboot, and ends the iteration for it. If the rate limits do not allow the reboot yet, the iteration ends only if the
+    /// session can write its hand-off now, or the context is full.
     fn redline(&mut self, reason: &RebootReason, context: &Context) {
         self.want_reboot(reason.clone());
         let held = self.reboot_is_held() && !self.hands_off_early(reason);
-        // A turn is not cut for what may be refused.
+        // The operator may refuse the reboot, so the turn is not ended for it.
         let asks = self.policy.reboot.confirm.is_some();
         if !(held || asks) || level(self.policy, &self.state.session, context) == Level::Hard {
             self.end_for_reboot();
         }
     }
 
-    /// Notes that the session has to be replaced, as soon as the rate limits allow it.
+    /// Requests a reboot for as soon as the rate limits allow it.
     pub(super) fn want_reboot(&mut self, reason: RebootReason) {
         if self.state.reboot_pending.is_none() {
             let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
@@ -153,7 +146,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Records that a reboot is due, and from when on the rate limits allow it.
+    /// Records that a reboot is due, and when the rate limits allow it.
     pub(super) fn request_reboot(&mut self, reason: RebootReason, not_before: Option<Timestamp>) {
         let (policy, state, now) = (self.policy, &*self.state, self.now);
         let why = reasons::reboot_wanted(policy, state, &reason, not_before, now);
@@ -161,7 +154,7 @@ impl Stepper<'_> {
         self.record(LoopEvent::RebootRequested { reason, not_before });
     }
 
-    /// Asks the rate limits of a pending reboot again, because the rules may have changed.
+    /// Applies the rate limits to a pending reboot again, because the settings may have changed.
     pub(super) fn ask_rate_limits_again(&mut self) {
         let Some(reason) = self.state.reboot_pending.clone() else {
             return;
@@ -175,7 +168,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Returns whether the reboot that is wanted may not happen yet.
+    /// Returns whether the pending reboot may not happen yet.
     pub(super) fn reboot_is_held(&self) -> bool {
         let wanted = self.state.reboot_pending.is_some();
         let early = self.state.reboot_not_before;
@@ -228,7 +221,7 @@ impl Stepper<'_> {
         self.verified(context.percent_rounded_down(), futile, TOO_LONG);
     }
 
-    /// Records what a reboot was worth. With too many that were for nothing the loop ends, with the advice.
+    /// Records whether a reboot helped. Too many futile reboots in a row end the loop with the advice.
     pub(super) fn verified(&mut self, percent: u8, futile: Option<String>, advice: &str) {
         self.record(LoopEvent::RebootVerified { percent, futile });
         let futile = self.state.reboots.futile;
@@ -244,7 +237,7 @@ impl Stepper<'_> {
     }
 
     fn stop_unable(&mut self, stop: Stop) {
-        self.stop_by_itself(stop);
+        self.request_stop(stop, Urgency::Graceful);
         self.request_ending(Cause::Interrupt, Urgency::Graceful);
     }
 }

@@ -1,24 +1,18 @@
-//! Replacing a session by a fresh one, as planned: hand-off, hooks, the old process out, the new one in, hooks.
+//! Reboots: the old session writes its hand-off, hooks run, the old process ends, a new session opens, and hooks run.
 //!
-//! One process at a time: the conversation of the old session can be taken up again by its name, so that nothing is
-//! given up before the fresh session answers, and no two agents ever share a work tree.
+//! Only one process of the agent lives at a time, so that two agents never share a work tree. If the new session does not open, the
+//! conversation of the old one can be resumed by its id.
 
 use std::time::Duration;
 
+use super::Stepper;
 use super::order::{HELD, PASSED, RebootStep, Stage, StageResult};
-use super::{Stepper, millis};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::Exit;
-use crate::hooking::{HookPoint, HookResult, HooksStart};
-use crate::id::SessionNo;
-use crate::input::AgentInput;
-use crate::outcome::Stop;
-use crate::phase::{Reboot, RebootStage};
 use crate::reasons;
-use crate::reboots::RebootReason;
-use crate::stop_signal::StopSignal;
-use crate::wait::Wait;
+use crate::time::millis;
+use crate::{
+    AgentInput, Effect, Exit, HookPoint, HookResult, HooksStart, LoopEvent, Reboot, RebootReason,
+    RebootStage, SessionNo, Stop, StopSignal, Urgency, Wait,
+};
 
 impl Stepper<'_> {
     pub(super) fn begin_reboot(&mut self, reason: RebootReason, then: Option<Wait>) {
@@ -83,8 +77,8 @@ impl Stepper<'_> {
         });
         let failed: Vec<String> = failed.collect();
         let stop = self.take_results(point, results);
-        if let Some(stop) = stop.filter(|_| self.state.stop.is_none()) {
-            self.stop_by_itself(stop);
+        if let Some(stop) = stop {
+            self.request_stop(stop, Urgency::Graceful);
         }
         match point == HookPoint::BeforeReboot {
             true => match (failed.into_iter().next(), &self.state.stop) {
@@ -173,7 +167,7 @@ impl Stepper<'_> {
             AgentInput::TurnEnded(end) => match reboot.stage {
                 RebootStage::HandOff { .. } if end.more => {}
                 RebootStage::HandOff { .. } => self.hand_off_resulted(reboot, &end),
-                // A hand-off that was given up has its cost.
+                // The turn of a canceled hand-off still costs money.
                 RebootStage::Begun
                 | RebootStage::Hooks { .. }
                 | RebootStage::Autocommitting { .. }
@@ -182,7 +176,7 @@ impl Stepper<'_> {
             },
             AgentInput::ContextMeasured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
-                    // Crossing the hard limit does not take a hand-off away that is being written: the timeout bounds it.
+                    // The hand-off continues above the hard limit. Its timeout ends it.
                     self.note_reading(context, answering);
                 }
             }
@@ -211,10 +205,10 @@ impl Stepper<'_> {
         }
     }
 
-    /// The one process there is, old or new, is gone.
+    /// The agent's process ended during the reboot.
     fn process_gone(&mut self, reboot: &Reboot, how: &str) {
         match &reboot.stage {
-            // What follows finds no process to close.
+            // The next step finds no process to close.
             RebootStage::Begun | RebootStage::Hooks { .. } | RebootStage::Autocommitting { .. } => {
             }
             RebootStage::HandOff { said, .. } => self.hand_off_lost(reboot, said, how),
@@ -263,7 +257,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Signals an agent that is in no turn.
+    /// Sends a signal to an agent between two turns.
     pub(super) fn signal_closing(&mut self, signal: StopSignal) {
         let Some(agent) = self.state.agent else {
             return;
@@ -319,7 +313,7 @@ impl Stepper<'_> {
         self.advance(Stage::IterationEndHooks, then);
     }
 
-    /// The old session goes on: a reboot that fails costs nothing but the time it took.
+    /// Records that the reboot failed. The old session continues.
     fn reboot_failed(&mut self, error: &str, aborted: bool) {
         let Some(Reboot { reason, then, .. }) = self.reboot() else {
             return;
@@ -333,14 +327,13 @@ impl Stepper<'_> {
         });
         let failures = self.state.reboots.failures;
         let max = self.policy.reboot.max_failures;
-        if max > 0 && failures >= max && self.state.stop.is_none() {
-            self.stop_by_itself(Stop::Unable {
-                reason: format!(
-                    "{failures} reboots failed in a row ([reboot] max_consecutive_failures = {max}); the last one: {error}"
-                ),
-            });
+        if max > 0 && failures >= max {
+            let reason = format!(
+                "{failures} reboots failed in a row ([reboot] max_consecutive_failures = {max}); the last one: {error}"
+            );
+            self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
         }
-        // Its cause may still hold; then the next one is pending until the failure has cooled down.
+        // If the reason for the reboot still applies, the next reboot waits for the cooldown.
         self.advance(Stage::Settle, then);
     }
 

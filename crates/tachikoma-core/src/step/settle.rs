@@ -1,37 +1,27 @@
-//! Between iterations: bookkeeping, and what comes next.
+//! The end of an iteration, and the decisions before the next one: stop, reboot, pause, wait, new session, prompt.
 
 use std::time::Duration;
 
 use super::Stepper;
 use super::order::{HELD, PASSED, Stage, StageResult, held_if};
 use super::reading::exhausted;
-use crate::autocommit::CommitStatus;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::exit::Exit;
-use crate::hooking::HookPoint;
-use crate::loop_state::LoopState;
-use crate::outcome::{
-    ErrorClass, Failure, IterationOutcome, IterationReport, Outcome, Problem, Spent, Stop,
-};
-use crate::phase::Work;
 use crate::policy::context::{Level, level};
 use crate::policy::{backoff, reboot, stop};
 use crate::reasons;
-use crate::reboots::RebootReason;
-use crate::session::HandOff;
-use crate::time::Timestamp;
-use crate::turn_report::LimitedAttempt;
-use crate::wait::{Wait, WaitReason};
+use crate::time::millis;
+use crate::{
+    CommitStatus, Effect, Exit, Failure, HandOff, HookPoint, IterationOutcome, IterationReport,
+    LimitedAttempt, LoopEvent, LoopState, Outcome, Problem, RebootReason, Spent, Stop, Timestamp,
+    Urgency, Wait, WaitReason, Work,
+};
 
-/// So many iterations in a row that fail at once are not the model's fault, nor the prompt's: the conversation is broken.
+/// After this many iterations in a row that fail at once, the conversation itself is broken.
 const FAST_FAILURES_MAX: u32 = 3;
 
-/// The supervisor of the agent's server waits between restarts, and gives up. Without a supervisor, this many
-/// attempts at one iteration are enough.
+/// Maximum number of attempts at one iteration that a lost server cut. A supervisor gives up earlier.
 const CUT_ATTEMPTS_MAX: u32 = 32;
 
-/// A service that no request ever reached is more likely a wrong address than an outage.
+/// Limit of an outage if no request ever succeeded: the address of the service is probably wrong.
 const UNREACHED_MAX: Duration = Duration::from_secs(600);
 
 impl Stepper<'_> {
@@ -61,7 +51,7 @@ impl Stepper<'_> {
                 reason: WaitReason::Delay,
                 until: self.now.after(delay),
             }),
-            // The operator or a reboot ended it: what follows is what they want, at once.
+            // The operator or a reboot ended the iteration, so there is no delay.
             IterationOutcome::Succeeded
             | IterationOutcome::Failed
             | IterationOutcome::HandedOver
@@ -75,42 +65,23 @@ impl Stepper<'_> {
 
     pub(super) fn iteration_failed(&mut self, work: &Work, failure: Failure, agent_lives: bool) {
         let words = failure.to_string();
-        let class = failure.class();
-        let advice = match &failure {
-            Failure::Reported {
-                problem: Some(Problem::Permanent { advice }),
-                ..
-            }
-            | Failure::NoResult {
-                problem: Some(Problem::Permanent { advice }),
-                ..
-            } => format!("{words}; {advice}"),
-            Failure::Reported { .. }
-            | Failure::NoResult { .. }
-            | Failure::Exited { .. }
-            | Failure::NotLaunched { .. }
-            | Failure::TimedOut { .. }
-            | Failure::GuardLost
-            | Failure::Unkillable { .. } => words.clone(),
-        };
+        let problem = failure.problem().cloned();
         self.record_failure(work, failure, agent_lives);
-        match class {
-            ErrorClass::Permanent => {
-                if self.state.stop.is_none() {
-                    let stop = Stop::Unable { reason: advice };
-                    self.stop_by_itself(stop);
-                }
+        match problem {
+            Some(Problem::Permanent { advice }) => {
+                let reason = format!("{words}; {advice}");
+                self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
             }
-            ErrorClass::Poisoned => self.recover(words),
-            // One that is cut again and again is a failure like any other.
-            ErrorClass::Transient | ErrorClass::Stalled | ErrorClass::Cut => {
+            Some(Problem::Poisoned) => self.recover(words),
+            // An iteration that is cut too often counts as failed.
+            Some(Problem::Cut) | None => {
                 let fast = self.state.session.fast_failures;
                 if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
                     self.recover(format!("{fast} iterations failed at once: {words}"));
                 }
             }
-            // None of them is a failure.
-            ErrorClass::Planned | ErrorClass::Limited | ErrorClass::Operator => {}
+            // The iteration is limited instead.
+            Some(Problem::Limited { .. } | Problem::Unreachable) => {}
         }
         let delay = backoff::delay(self.policy.backoff, self.state.failure_streak);
         let then = Wait {
@@ -120,7 +91,7 @@ impl Stepper<'_> {
         self.advance(Stage::Commit(Some(CommitStatus::Failed)), Some(then));
     }
 
-    /// Asks for a fresh session because the conversation itself is what fails. No rate limit: there is nothing to go on with.
+    /// Requests a new session because the conversation is broken. The rate limits do not apply.
     fn recover(&mut self, error: String) {
         if stop::verdict(self.policy, self.state, self.now).is_some() {
             return;
@@ -130,29 +101,32 @@ impl Stepper<'_> {
             reboot::Verdict::GoOn => {}
             reboot::Verdict::Reboot(reason) => self.request_reboot(reason, None),
             reboot::Verdict::Exhausted { reason, max } => {
-                let stop = exhausted(&reason, max);
-                self.stop_by_itself(stop);
+                self.request_stop(exhausted(&reason, max), Urgency::Graceful);
             }
         }
     }
 
-    /// Returns whether an attempt was cut through no fault of its own, and not too often.
+    /// Returns whether the agent's server or conversation was lost, and not too often.
     pub(super) fn is_cut(&self, failure: &Failure) -> bool {
-        failure.class() == ErrorClass::Cut && self.state.cuts < CUT_ATTEMPTS_MAX - 1
+        failure.problem() == Some(&Problem::Cut) && self.state.cuts < CUT_ATTEMPTS_MAX - 1
     }
 
-    /// What the agent works in was lost: the iteration is owed, and goes on at once.
+    /// Records that the attempt was cut. The iteration is repeated at once.
     pub(super) fn iteration_cut(&mut self, failure: &Failure, agent_lives: bool) {
         self.record(LoopEvent::AttemptCut {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
-            reason: Some(failure.cause()),
+            reason: Some(
+                failure
+                    .words()
+                    .map_or_else(|| failure.to_string(), str::to_owned),
+            ),
             agent_lives,
         });
         self.advance(Stage::Commit(None), None);
     }
 
-    /// The model's service is limited or cannot be reached: the iteration is owed, and waits until it answers.
+    /// Records that the model's service refused the attempt or could not be reached. The iteration is repeated after a wait.
     pub(super) fn iteration_limited(&mut self, reason: &str, problem: &Problem, agent_lives: bool) {
         let outage = *problem == Problem::Unreachable;
         let until = match problem {
@@ -175,7 +149,7 @@ impl Stepper<'_> {
         self.advance(Stage::Commit(None), then);
     }
 
-    /// Returns the wait for a service that refuses or cannot be reached; none where that ends the loop.
+    /// Returns the wait for the model's service; `None` if the outage ends the loop.
     pub(super) fn service_wait(&mut self, problem: &Problem, words: &str) -> Option<Wait> {
         match problem {
             Problem::Limited { until } => Some(self.limit_wait(*until)),
@@ -184,8 +158,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Returns the wait for a service that refuses. Services lift limits late: a stated reset gets a margin, and one that has
-    /// passed means: ask again soon.
+    /// Returns the wait for a usage limit. Services lift limits late, so a margin is added to the reported reset time.
     fn limit_wait(&self, reset: Option<Timestamp>) -> Wait {
         let streak = self.state.limit_streak;
         let (from, rule) = match reset {
@@ -215,26 +188,24 @@ impl Stepper<'_> {
         };
         let end = self.state.outage_since.unwrap_or(self.now).after(limit);
         if end > self.now {
-            // The last attempt comes when the time is up.
+            // The last attempt is made at the end of the allowed outage.
             return Some(Wait {
                 until: wait.until.min(end),
                 ..wait
             });
         }
-        if self.state.stop.is_none() {
-            let seconds = limit.as_secs();
-            let reason = match reached {
-                true => format!(
-                    "the model's service could not be reached for {seconds} s (stop_conditions.max_outage): {words}; \
-                     `tachikoma run` continues the loop when the network is back"
-                ),
-                false => format!(
-                    "the model's service could not be reached for {seconds} s, and no request of this loop ever succeeded: \
-                     {words}; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop"
-                ),
-            };
-            self.stop_by_itself(Stop::Unable { reason });
-        }
+        let seconds = limit.as_secs();
+        let reason = match reached {
+            true => format!(
+                "the model's service could not be reached for {seconds} s (stop_conditions.max_outage): {words}; \
+                 `tachikoma run` continues the loop when the network is back"
+            ),
+            false => format!(
+                "the model's service could not be reached for {seconds} s, and no request of this loop ever succeeded: \
+                 {words}; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop"
+            ),
+        };
+        self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
         None
     }
 
@@ -249,7 +220,7 @@ impl Stepper<'_> {
         self.run_background_hooks(HookPoint::Error);
     }
 
-    /// Decides whether the session may go on, or a reboot is due.
+    /// Decides whether the session continues or a reboot is due.
     pub(super) fn settle(&mut self) -> StageResult {
         let (policy, now) = (self.policy, self.now);
         if stop::verdict(policy, self.state, now).is_some() {
@@ -271,7 +242,7 @@ impl Stepper<'_> {
             reboot::Verdict::GoOn => {}
             reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
             reboot::Verdict::Exhausted { reason, max } => {
-                self.stop_by_itself(exhausted(&reason, max));
+                self.request_stop(exhausted(&reason, max), Urgency::Graceful);
             }
         }
         PASSED
@@ -299,7 +270,7 @@ impl Stepper<'_> {
                 let met = stop::met(self.policy, self.state, self.now);
                 self.because(reasons::conditions(met.as_slice()));
             }
-            // Their texts say why.
+            // The text of the outcome has the reason.
             Outcome::Condition { .. }
             | Outcome::Budget { .. }
             | Outcome::Operator
@@ -348,7 +319,7 @@ impl Stepper<'_> {
         HELD
     }
 
-    /// Returns the wait for a reboot that may not happen yet, where the context leaves no room for another prompt.
+    /// Returns the wait until the rate limits allow the pending reboot, if the context has no room for another prompt.
     fn until_reboot_window(&self) -> Option<Wait> {
         let until = self.state.reboot_not_before?;
         let reason = WaitReason::RebootWindow;
@@ -357,7 +328,7 @@ impl Stepper<'_> {
         (idle || self.takes_no_prompt()).then_some(Wait { reason, until })
     }
 
-    /// Returns whether the context is at the hard limit, or the agent says so.
+    /// Returns whether the context has no room for another prompt.
     pub(super) fn takes_no_prompt(&self) -> bool {
         let session = &self.state.session;
         let context = session.context;
@@ -365,7 +336,7 @@ impl Stepper<'_> {
             || context.is_some_and(|context| level(self.policy, session, &context) == Level::Hard)
     }
 
-    /// Begins a session that nothing has to be closed for.
+    /// Records the end of the current session and the start of the next one.
     pub(super) fn begin_session(&mut self, reason: &str) {
         let number = self.state.session.number;
         if number.0 > 0 {
@@ -403,7 +374,7 @@ impl Stepper<'_> {
         self.launch_or_prompt(self.state.next_iteration(), attempt);
     }
 
-    /// Gives the prompt of the iteration under way to a process that hears it.
+    /// Starts the agent again for the same iteration, because its process ended before it read the prompt.
     pub(super) fn launch_again(&mut self) {
         self.launch_or_prompt(self.state.iteration, self.state.attempt.saturating_add(1));
     }
@@ -419,7 +390,7 @@ impl Stepper<'_> {
             session,
             generation,
         });
-        // Before the prompt where it can be, so that the answer is what the turn begins with.
+        // A running agent is asked for its cost before the prompt, so that the answer is the start value of the turn.
         if up.is_some() {
             self.ask_cost();
         }
@@ -464,13 +435,7 @@ impl Stepper<'_> {
         self.emit(Effect::Finish);
     }
 
-    /// The loop itself wants its end.
-    pub(super) fn stop_by_itself(&mut self, stop: Stop) {
-        let urgent = false;
-        self.record(LoopEvent::StopRequested { stop, urgent });
-    }
-
     fn duration_ms(&self, work: &Work) -> u64 {
-        u64::try_from(self.now.since(work.started).as_millis()).unwrap_or(u64::MAX)
+        millis(self.now.since(work.started))
     }
 }

@@ -1,18 +1,15 @@
 //! Counts cost, tokens and the use of a subscription, and ends the loop when a budget is used up.
 
 use super::Stepper;
-use crate::accounting::{ConversationUse, QuotaWindow, TurnSpending};
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::input::Urgency;
-use crate::outcome::{Outcome, Stop};
-use crate::phase::{Cause, Phase, RebootStage};
 use crate::policy::budget::{self, Budget, Spending};
 use crate::policy::stop;
-use crate::stop_signal::StopSignal;
+use crate::{
+    Cause, ConversationUse, Effect, LoopEvent, Outcome, Phase, QuotaWindow, RebootStage, Stop,
+    StopSignal, TurnSpending, Urgency,
+};
 
 impl Stepper<'_> {
-    /// A call of the model is over: its tokens count, and its cost is asked for.
+    /// Counts the tokens of a call of the model, and asks for its cost.
     pub(super) fn call_ended(&mut self, tokens: u64) {
         let budgets = &self.policy.budgets;
         if budgets.tokens == 0 && budgets.cost_microusd == 0 {
@@ -23,7 +20,7 @@ impl Stepper<'_> {
         self.check_budgets();
     }
 
-    /// Asks what the conversation has cost, where that is worth knowing and can be said.
+    /// Asks the agent for the cost of its conversation, if the loop has a cost budget and the agent can answer.
     pub(super) fn ask_cost(&mut self) {
         let worth = self.policy.budgets.cost_microusd > 0 && self.policy.agent.tells_cost;
         if let Some(agent) = self.state.agent.filter(|_| worth) {
@@ -44,7 +41,7 @@ impl Stepper<'_> {
         self.check_budgets();
     }
 
-    /// Counts what attempts used that were cut, before the first call of the next one.
+    /// Counts the usage of attempts that were cut, before the first call of the next attempt.
     pub(super) fn conversation_resumed(&mut self, told: ConversationUse) {
         let accounting = &self.state.accounting;
         let known = ConversationUse {
@@ -58,7 +55,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Records the use of a subscription's window, in any phase: the window belongs to the user, not to the turn.
+    /// Records the usage of a subscription's window, in any phase.
     pub(super) fn quota_reported(&mut self, quota: QuotaWindow) {
         let accounting = &self.state.accounting;
         let known = accounting.window(&quota.window) == Some(&quota);
@@ -69,14 +66,14 @@ impl Stepper<'_> {
         self.check_budgets();
     }
 
-    /// The agent's final words match a pattern that ends the loop, after this iteration.
+    /// Records that the agent's final text matches a stop pattern. The loop ends after this iteration.
     pub(super) fn pattern_matched(&mut self, pattern: Option<String>) {
         if let Some(pattern) = pattern {
             self.record(LoopEvent::StopPatternMatched { pattern });
         }
     }
 
-    /// Ends the turn under way if a budget is used up. Between turns it is looked at before anything is begun.
+    /// Ends the turn if a budget is used up. Between turns the stop conditions are checked instead.
     pub(super) fn check_budgets(&mut self) {
         let spending = Spending::of(self.state, self.now);
         let gone = budget::verdict(&self.policy.budgets, &spending);
@@ -85,10 +82,10 @@ impl Stepper<'_> {
         };
         match &self.state.phase {
             Phase::Working { work } => {
-                // One that is over is judged as it ended.
+                // A turn that has its result is not interrupted.
                 let over = work.result.is_some();
-                // A tool costs nothing, an answer does, and so do the agents below this one: these are not waited for, unless it is
-                // time that is over.
+                // A tool call costs nothing and may finish. Answers of the model and sub-agents cost money, so they are interrupted,
+                // unless only the time is used up.
                 let free = !work.tools.is_empty()
                     && !work.tools.values().any(|tool| budget::spends(&tool.name));
                 let urgency = match gone.budget {
@@ -108,15 +105,14 @@ impl Stepper<'_> {
                 | RebootStage::Opening { .. } => self.end_reboot_for_budget(false),
                 RebootStage::Autocommitting { .. } => {}
             },
-            // A claim that is being checked stays owed, and the next run judges it.
-            // Neither is left in the middle.
+            // A rollback is finished first. A check is repeated by the next run.
             Phase::Waiting { .. } if self.state.rolling_back().is_some() => {}
             Phase::Waiting { .. } | Phase::Checking { .. } => {
                 if let Some(reason) = self.trigger() {
                     self.finish(Outcome::Budget { reason });
                 }
             }
-            // The same holds for what hooks frame.
+            // Hooks are ended, unless the loop is ending already.
             Phase::Hooking { hooking } => {
                 if hooking.outcome.is_none()
                     && let Some(reason) = self.trigger()
@@ -124,7 +120,7 @@ impl Stepper<'_> {
                     self.stop_hooking(Stop::Budget { reason }, Urgency::Graceful);
                 }
             }
-            // Work that is being kept is seen through.
+            // A commit is finished first.
             Phase::Autocommitting { .. }
             | Phase::Idle
             | Phase::Paused { .. }
@@ -132,13 +128,12 @@ impl Stepper<'_> {
         }
     }
 
-    /// Wants the end of the loop because a budget is used up, if one is. However urgent the end of the turn is, what was done is
-    /// kept.
+    /// Requests a stop if a budget is used up, and returns whether one is. The stop is graceful, so that the changes are committed.
     fn stop_for_budget(&mut self) -> bool {
         let reason = self.trigger();
         let is_gone = reason.is_some();
         if let Some(reason) = reason {
-            self.want_stop(Stop::Budget { reason }, Urgency::Graceful);
+            self.request_stop(Stop::Budget { reason }, Urgency::Graceful);
         }
         is_gone
     }
@@ -155,7 +150,7 @@ impl Stepper<'_> {
         self.close(Outcome::Budget { reason });
     }
 
-    /// Records which budget is used up, and returns how.
+    /// Records which budget is used up, and returns the reason.
     fn trigger(&mut self) -> Option<String> {
         let conditions = stop::conditions(self.policy, self.state, self.now);
         let gone = conditions.into_iter().find_map(|condition| {
@@ -179,7 +174,7 @@ impl Stepper<'_> {
         Some(reason)
     }
 
-    /// Records the condition that ends the loop between two turns, if one does and it is not known yet.
+    /// Records the stop condition that ends the loop, unless a stop was requested.
     pub(super) fn name_condition(&mut self, outcome: &Outcome) {
         let reason = match outcome {
             Outcome::Condition { reason } | Outcome::Budget { reason } => reason.clone(),

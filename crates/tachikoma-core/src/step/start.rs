@@ -2,16 +2,11 @@
 
 use super::Stepper;
 use super::order::Stage;
-use crate::effect::Effect;
-use crate::event::LoopEvent;
-use crate::hooking::HookPoint;
-use crate::launch::{Launch, Resumption, Runner};
-use crate::outcome::Outcome;
-use crate::phase::Phase;
 use crate::policy::stop::{self};
+use crate::{Effect, HookPoint, Launch, LoopEvent, Outcome, Phase, Resumption, Runner};
 
 impl Stepper<'_> {
-    /// Ends the loop at once: nothing is started, and the attempt under way is cut.
+    /// Ends the loop at once, and cuts the current attempt.
     pub(super) fn write_off(&mut self, outcome: Outcome) {
         if self.state.outcome().is_some() {
             return;
@@ -68,7 +63,7 @@ impl Stepper<'_> {
         if !self.policy.persist_sessions && self.state.session.agent_id.is_some() {
             self.begin_session("persist_sessions is off, and the runner is a new one");
         }
-        // What an earlier runner left of the agent is ended before the shell starts a new one.
+        // The runner has ended all processes of the earlier attempt.
         if self.work().is_some() {
             self.cut_attempt();
         }
@@ -90,10 +85,10 @@ impl Stepper<'_> {
                 self.check_first(then);
             }
             Phase::Waiting { wait } => {
-                let then = self.behind(*wait);
+                let then = self.wait_due(*wait);
                 match (self.state.question().cloned(), self.state.rolling_back()) {
                     (Some(question), _) => self.resume_question(&question),
-                    // The loop cannot go on with a half restored work tree.
+                    // The rollback is repeated, because the work tree may be restored in part.
                     (None, Some(rolling)) => self.emit(Effect::RollBack {
                         iteration: rolling.iteration,
                         again: true,
@@ -112,7 +107,7 @@ impl Stepper<'_> {
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
                 match stop::verdict(self.policy, self.state, self.now) {
-                    // Not even a hand-off is asked for.
+                    // The budget is used up, so no hand-off is requested.
                     Some(outcome @ Outcome::Budget { .. }) => {
                         self.name_condition(&outcome);
                         self.close(outcome);

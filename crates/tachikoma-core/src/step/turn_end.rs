@@ -1,11 +1,8 @@
-//! What becomes of an iteration when its turn, or its process, is over.
+//! The end of a turn or of the agent's process: success, failure, limit, or early end.
 
 use super::Stepper;
-use crate::exit::Exit;
-use crate::outcome::{Failure, IterationOutcome, Problem, Spent};
-use crate::phase::{Cause, Work};
 use crate::policy::budget::{self, Spending};
-use crate::time::Timestamp;
+use crate::{Cause, Exit, Failure, IterationOutcome, Problem, Spent, Timestamp, Work};
 
 impl Stepper<'_> {
     /// The agent reported the end of its turn, and its process waits for the next one.
@@ -34,7 +31,7 @@ impl Stepper<'_> {
         self.judge(work, Some(exit), claimed, failure);
     }
 
-    /// A turn that ended by itself is judged by how it did; one that we ended, by why we did.
+    /// Decides how the iteration ended. If the loop ended the turn, its reason decides.
     fn judge(&mut self, work: &Work, exit: Option<Exit>, claimed: bool, failure: Option<Failure>) {
         let by_itself = work
             .result
@@ -43,12 +40,12 @@ impl Stepper<'_> {
         let ours = work
             .ending
             .filter(|_| work.escalation.is_some() && !by_itself);
-        // What was done so far is good, and a fresh session goes on with it.
+        // The agent's context is full. A new session continues the iteration.
         let refused = self.state.session.spent == Some(Spent::Full);
         if refused && ours.is_none() && self.policy.reboot.manages_context() {
             return self.iteration_completed(work, IterationOutcome::HandedOver, exit, false);
         }
-        // An agent that minds the budget itself ends its turn as we would have.
+        // The agent enforces the budget itself, and ended its turn.
         if ours.is_none() && self.failed_for_budget(failure.as_ref()) {
             return self.iteration_completed(work, IterationOutcome::Interrupted, exit, false);
         }
@@ -67,19 +64,18 @@ impl Stepper<'_> {
             Some(failure) if ours.is_none() && self.is_cut(&failure) => {
                 self.iteration_cut(&failure, exit.is_none());
             }
-            Some(failure) if ours.is_none() => match limited(&failure) {
-                Some((reason, problem)) => {
-                    self.iteration_limited(&reason, &problem, exit.is_none());
+            Some(failure) if ours.is_none() => match failure.problem() {
+                Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)) => {
+                    let reason = failure.words().unwrap_or_default();
+                    self.iteration_limited(reason, problem, exit.is_none());
                 }
-                None => self.iteration_failed(work, failure, exit.is_none()),
+                Some(_) | None => self.iteration_failed(work, failure, exit.is_none()),
             },
             Some(_) | None => self.iteration_completed(work, outcome, exit, claimed),
         }
     }
-}
 
-impl Stepper<'_> {
-    /// Returns whether a turn failed by its own report with a budget used up.
+    /// Returns whether the agent reported a failure and a budget is used up.
     fn failed_for_budget(&self, failure: Option<&Failure>) -> bool {
         let reported = matches!(failure, Some(Failure::Reported { problem: None, .. }));
         let spending = Spending::of(self.state, self.now);
@@ -87,30 +83,7 @@ impl Stepper<'_> {
     }
 }
 
-/// Returns what the agent said about a service that is limited or cannot be reached, and which of the two it is.
-fn limited(failure: &Failure) -> Option<(String, Problem)> {
-    match failure {
-        Failure::Reported {
-            reason,
-            problem: Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)),
-            ..
-        }
-        | Failure::NoResult {
-            last_words: reason,
-            problem: Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)),
-            ..
-        } => Some((reason.clone().unwrap_or_default(), problem.clone())),
-        Failure::Reported { .. }
-        | Failure::NoResult { .. }
-        | Failure::Exited { .. }
-        | Failure::NotLaunched { .. }
-        | Failure::TimedOut { .. }
-        | Failure::GuardLost
-        | Failure::Unkillable { .. } => None,
-    }
-}
-
-/// Says what an agent was last seen doing, if it was seen at all.
+/// Describes the last activity of the agent; `None` if there was none.
 fn last_seen(work: &Work, now: Timestamp) -> Option<String> {
     let busy = work.busy.map(|busy| {
         let ago = now.since(busy.time).as_secs();

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use super::end::ServerEnd;
-use super::event::{ServerEvent, ServerRecord};
-use super::policy::{CRASH_WINDOW, HEALTHY_UPTIME};
-use super::state::{ServerPhase, ServerState};
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::{
+    CRASH_WINDOW, HEALTHY_UPTIME, ServerEnd, ServerEvent, ServerPhase, ServerRecord, ServerState,
+};
+use crate::Timestamp;
 
 /// Number of crash times that are kept. Without a delay and a limit a server can crash a thousand times in a minute.
 const CRASHES_KEPT_MAX: usize = 64;
@@ -32,7 +30,13 @@ pub fn apply(state: &mut ServerState, record: &ServerRecord) {
                 pid: None,
             };
         }
-        ServerEvent::Spawned { pid, .. } => spawned(state, *pid),
+        ServerEvent::Spawned { pid: new, .. } => {
+            if let ServerPhase::Starting { pid, .. } | ServerPhase::Ending { pid, .. } =
+                &mut state.phase
+            {
+                *pid = Some(*new);
+            }
+        }
         ServerEvent::Ready { url, version, .. } => {
             state.phase = ServerPhase::Ready {
                 since: record.time,
@@ -61,7 +65,15 @@ pub fn apply(state: &mut ServerState, record: &ServerRecord) {
                 ready_since: state.phase.ready_since(),
             };
         }
-        ServerEvent::Hurried { rung, until, .. } => hurried(state, *rung, *until),
+        ServerEvent::Hurried {
+            rung: next,
+            until: later,
+            ..
+        } => {
+            if let ServerPhase::Ending { rung, until, .. } = &mut state.phase {
+                (*rung, *until) = (*next, *later);
+            }
+        }
         ServerEvent::Stopped { end, uptime_ms, .. } => {
             stopped(state, end, Duration::from_millis(*uptime_ms), record.time);
         }
@@ -83,27 +95,13 @@ pub fn apply(state: &mut ServerState, record: &ServerRecord) {
             state.crashes.clear();
         }
         ServerEvent::Suspended { duration_ms } => {
-            suspended(state, Duration::from_millis(*duration_ms));
+            if let ServerPhase::Starting { until, .. } | ServerPhase::Ending { until, .. } =
+                &mut state.phase
+            {
+                *until = until.after(Duration::from_millis(*duration_ms));
+            }
         }
         ServerEvent::Closed => state.phase = ServerPhase::Idle,
-    }
-}
-
-fn spawned(state: &mut ServerState, new: i32) {
-    match &mut state.phase {
-        ServerPhase::Starting { pid, .. } | ServerPhase::Ending { pid, .. } => *pid = Some(new),
-        ServerPhase::Idle
-        | ServerPhase::Ready { .. }
-        | ServerPhase::Gone
-        | ServerPhase::Waiting { .. }
-        | ServerPhase::Down { .. }
-        | ServerPhase::GaveUp { .. } => {}
-    }
-}
-
-fn hurried(state: &mut ServerState, next: StopSignal, later: Timestamp) {
-    if let ServerPhase::Ending { rung, until, .. } = &mut state.phase {
-        (*rung, *until) = (next, later);
     }
 }
 
@@ -127,19 +125,4 @@ fn stopped(state: &mut ServerState, end: &ServerEnd, uptime: Duration, now: Time
     }
     state.last_end = Some(end.clone());
     state.phase = ServerPhase::Gone;
-}
-
-fn suspended(state: &mut ServerState, duration: Duration) {
-    match &mut state.phase {
-        ServerPhase::Starting { until, .. } | ServerPhase::Ending { until, .. } => {
-            *until = until.after(duration);
-        }
-        // A wait ends when it was said to end, and the others have no deadline.
-        ServerPhase::Idle
-        | ServerPhase::Ready { .. }
-        | ServerPhase::Gone
-        | ServerPhase::Waiting { .. }
-        | ServerPhase::Down { .. }
-        | ServerPhase::GaveUp { .. } => {}
-    }
 }

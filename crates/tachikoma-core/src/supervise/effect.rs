@@ -1,8 +1,7 @@
 //! Effects of the supervisor.
 
-use super::event::ServerRecord;
-use crate::id::{Generation, Ticket};
-use crate::stop_signal::StopSignal;
+use super::ServerRecord;
+use crate::{Generation, StopSignal, Ticket};
 
 /// Result of one input: records to write, then effects to perform, in this order.
 #[must_use = "records must be written before effects are performed"]
@@ -25,34 +24,34 @@ pub enum ServerEffect {
     /// Check its health once, on a new connection, and answer with [`super::ServerInput::Answered`]. An earlier question
     /// that is not answered yet is given up.
     Probe {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
     },
-    /// Measure its memory.
+    /// Measure the memory of the server.
     Measure {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
     },
     /// Ask whether a session is busy; if none is, answer with [`super::ServerInput::Boundary`].
     AskIdle {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
     },
-    /// Ask it to end its tools, and answer with [`super::ServerInput::Released`].
+    /// Ask the server to end its tools, and answer with [`super::ServerInput::Released`].
     Release {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
     },
-    /// Signal everything of it.
+    /// Signal all processes of the server.
     Signal {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// How hard.
+        /// The signal to send.
         rung: StopSignal,
     },
-    /// Answer a command.
+    /// Answer a command of the operator.
     Reply {
-        /// Which one.
+        /// The command that is answered.
         ticket: Ticket,
         /// What happens next, or why the command is refused.
         answer: Result<String, String>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Exit;
+use crate::Exit;
 
 /// SIGINT and SIGTERM, and what shells and wrappers report for them: the user ended the server.
 const USER_SIGNALS: [i32; 2] = [2, 15];
@@ -14,21 +14,21 @@ const USER_CODES: [i32; 2] = [130, 143];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Purpose {
-    /// The operator stops it.
+    /// The operator stops the server.
     Stop,
-    /// The operator restarts it.
+    /// The operator restarts the server.
     Restart,
-    /// It is restarted because it uses too much memory.
+    /// The server is restarted because it uses too much memory.
     Memory {
-        /// Its memory in bytes.
+        /// Memory of the server in bytes.
         rss_bytes: u64,
     },
-    /// It did not become ready.
+    /// The server did not become ready in time.
     NotReady {
         /// Result of the last health check.
         why: String,
     },
-    /// It no longer answers.
+    /// The server no longer answers health checks.
     Hung {
         /// Result of the last health check.
         why: String,
@@ -50,33 +50,33 @@ impl Purpose {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ServerEnd {
-    /// Its supervisor ended it.
+    /// The supervisor ended the server.
     Ended {
-        /// What for.
+        /// Why the supervisor ended it.
         purpose: Purpose,
     },
     /// The user ended it, not through its supervisor.
     ByUser {
-        /// How it ended.
+        /// Exit code or signal of the server.
         exit: Exit,
     },
-    /// It crashed.
+    /// The server crashed.
     Crashed {
-        /// How it ended.
+        /// Exit code or signal of the server.
         exit: Exit,
     },
-    /// It exited with code 0 by itself.
+    /// The server exited with code 0 by itself.
     Unexpected,
-    /// How it ended is unknown.
+    /// It is unknown how the server ended.
     Unknown,
-    /// It could not be started.
+    /// The server could not be started.
     NotStarted {
-        /// The error.
+        /// The error of the start.
         why: String,
     },
-    /// The guard that held it died, and it died with it.
+    /// The guard of the server died, and the server with it.
     LostWithGuard,
-    /// Its supervisor died, and it died with it.
+    /// The supervisor died, and the server with it.
     LostWithSupervisor,
 }
 

@@ -2,22 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::end::{Purpose, ServerEnd};
-use super::state::ServerState;
-use super::verdict::StayReason;
-use crate::exit::Leftover;
-use crate::id::{Generation, Seq};
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::{Purpose, ServerEnd, ServerState, StayReason};
+use crate::{Generation, Leftover, Seq, StopSignal, Timestamp};
 
 /// One event in the supervisor's journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerRecord {
-    /// Its place, from 1, without gaps.
+    /// Number of the record, from 1, without gaps.
     pub seq: Seq,
-    /// When it was decided.
+    /// When the event was recorded.
     pub time: Timestamp,
-    /// What happened.
+    /// The event.
     pub event: ServerEvent,
 }
 
@@ -27,73 +22,73 @@ pub struct ServerRecord {
 pub enum ServerEvent {
     /// A new journal file begins.
     JournalOpened {
-        /// The state so far.
+        /// State of the server before this record.
         state: Box<ServerState>,
     },
     /// A supervisor took over.
     Supervising {
-        /// Its process.
+        /// Process id of the supervisor.
         pid: u32,
     },
     /// A server is being started.
     Started {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
         /// When it has to be ready.
         until: Timestamp,
     },
-    /// Its process runs.
+    /// The process of the server runs.
     Spawned {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// The process.
+        /// Process id of the server.
         pid: i32,
     },
-    /// It answers.
+    /// The server answers health checks.
     Ready {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// Where.
+        /// Address of the server.
         url: String,
         /// Version that the server reported; `None` if it reported none.
         version: Option<String>,
     },
     /// It uses too much memory, and is replaced as soon as no session is busy.
     TooLarge {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// Its memory.
+        /// Memory of the server in bytes.
         rss_bytes: u64,
-        /// What is allowed.
+        /// Value of `opencode.max_rss_bytes`.
         max_rss_bytes: u64,
     },
     /// It is being ended; recorded before anything is done about it.
     Ending {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// What for.
+        /// Why the server is ended.
         purpose: Purpose,
-        /// How.
+        /// The first step: end its tools, SIGTERM, or SIGKILL.
         rung: StopSignal,
-        /// How long that is waited for.
+        /// When the next signal is sent.
         until: Timestamp,
     },
     /// It did not end in time, or has ended its tools. The next signal step follows.
     Hurried {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// How.
+        /// The signal that is sent now.
         rung: StopSignal,
-        /// How long that is waited for.
+        /// When the next signal is sent.
         until: Timestamp,
     },
     /// It is gone, with all that it had started.
     Stopped {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// How it ended.
+        /// How the server ended.
         end: ServerEnd,
-        /// How long it was ready.
+        /// How long the server was ready, in milliseconds.
         uptime_ms: u64,
         /// What it left running, and was ended.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,26 +105,26 @@ pub enum ServerEvent {
         attempt: u32,
         /// How long it waits, jitter included.
         delay_ms: u64,
-        /// Until when.
+        /// When the server is started.
         until: Timestamp,
-        /// What the server before died of.
+        /// How the server before ended.
         end: ServerEnd,
     },
     /// The wait for a restart was shortened, because other settings were read.
     Rescheduled {
-        /// When it is started.
+        /// When the server is started.
         until: Timestamp,
     },
-    /// It is left down.
+    /// The server is not restarted.
     Stayed {
-        /// Why.
+        /// Why the server is not restarted.
         reason: StayReason,
     },
     /// Restarts do not help. It is left down until the operator starts it.
     GaveUp {
-        /// How many were tried.
+        /// Number of restarts that were tried.
         attempts: u32,
-        /// What it died of last.
+        /// How the server ended the last time.
         why: String,
     },
     /// The operator restarted it. Earlier failures no longer count.
@@ -137,14 +132,14 @@ pub enum ServerEvent {
     /// The machine was suspended.
     #[serde(rename = "stood_still")]
     Suspended {
-        /// For how long.
+        /// Length of the suspension, in milliseconds.
         duration_ms: u64,
     },
     /// An agent or a tool of the server, or another user, asked for what only the operator may ask for, and was refused.
     AccessRefused {
-        /// What.
+        /// The request that was refused.
         request: String,
-        /// The process.
+        /// Process id of the caller; `None` if it is unknown.
         pid: Option<i32>,
     },
     /// The supervisor ended in order.

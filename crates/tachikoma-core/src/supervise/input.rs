@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::exit::{Exit, Leftover};
-use crate::id::{Generation, Ticket};
+use crate::{Exit, Generation, Leftover, Ticket};
 
 /// Result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +16,12 @@ pub enum Answered {
     },
     /// The server does not answer now.
     Silent {
-        /// The error.
+        /// Error of the health check.
         what: String,
     },
     /// Another program answers, or the server refuses the password. Waiting does not help.
     Wrong {
-        /// The error.
+        /// Error of the health check.
         what: String,
     },
 }
@@ -41,63 +40,63 @@ pub enum StartedBy {
 pub enum ServerInput {
     /// A supervisor takes over.
     Supervise {
-        /// Its process.
+        /// Process id of the supervisor.
         pid: u32,
-        /// How it was started.
+        /// How the supervisor was started.
         by: StartedBy,
     },
     /// The settings were read again, and the policy is a new one.
     Reloaded,
-    /// A deadline has come.
+    /// A deadline has passed.
     Wake,
-    /// The process runs.
+    /// The process of the server runs.
     Spawned {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// The process.
+        /// Process id of the server.
         pid: i32,
     },
-    /// The process could not be started.
+    /// The process of the server could not be started.
     NotStarted {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// What stood in the way.
+        /// The error of the start.
         why: String,
     },
     /// The server printed that it listens, so that it can be asked.
     Listening {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
     },
     /// A health check was answered.
     Answered {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// The result.
+        /// Result of the health check.
         answered: Answered,
     },
-    /// Its memory was measured.
+    /// The memory of the server was measured.
     Measured {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// How large it is.
+        /// Memory of the server in bytes.
         rss_bytes: u64,
     },
     /// No session is busy, so that the server can be replaced.
     Boundary {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
     },
     /// The server has ended its tools, or cannot be asked to.
     Released {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
     },
-    /// It is gone, with all that it had started.
+    /// The server and all its processes have ended.
     Exited {
-        /// Which.
+        /// Number of the server's start.
         generation: Generation,
-        /// How.
+        /// Exit code or signal of the server.
         exit: Exit,
         /// What it left running, and was ended.
         leftovers: Vec<Leftover>,
@@ -116,14 +115,14 @@ pub enum ServerInput {
     },
     /// A request that only the operator may make was refused.
     Refused {
-        /// What.
+        /// The request that was refused.
         request: String,
-        /// The process.
+        /// Process id of the caller; `None` if it is unknown.
         pid: Option<i32>,
     },
     /// The machine was suspended.
     Suspended {
-        /// For how long.
+        /// Length of the suspension.
         duration: Duration,
     },
 }

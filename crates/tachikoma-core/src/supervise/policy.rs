@@ -25,11 +25,11 @@ const JITTER_PART: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartPolicy {
-    /// After every end that the operator did not request.
+    /// The server is restarted after every end that the operator did not request.
     Always,
-    /// After a crash, and not after an exit with code 0.
+    /// The server is restarted after a crash, and not after an exit with code 0.
     OnCrash,
-    /// After none.
+    /// The server is never restarted.
     Never,
 }
 
@@ -61,7 +61,7 @@ pub struct Jitter(pub u8);
 /// How long to wait before a restart: the base, doubled with each in a row, and never more than a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartBackoff {
-    /// The first delay.
+    /// Delay of the first restart.
     pub base: Duration,
 }
 

@@ -5,19 +5,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::end::{Purpose, ServerEnd};
-use super::policy::CRASH_WINDOW;
-use super::verdict::{History, StayReason};
-use crate::id::{Generation, Seq};
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::{CRASH_WINDOW, History, Purpose, ServerEnd, StayReason};
+use crate::{Generation, Seq, StopSignal, Timestamp};
 
 /// State of a supervised server. Only [`apply`](super::apply()) changes it, except for the time of the last health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerState {
-    /// The number of the last record.
+    /// Number of the last record.
     pub seq: Seq,
-    /// The time of it.
+    /// Time of the last record.
     pub time: Timestamp,
     /// Current phase.
     pub phase: ServerPhase,
@@ -36,7 +32,7 @@ pub struct ServerState {
     pub crashes_total: u64,
     /// All restarts, wanted ones included.
     pub restarts_total: u64,
-    /// How the last one ended.
+    /// How the last server ended; `None` before the first end.
     pub last_end: Option<ServerEnd>,
     /// State of the health checks, which is not recorded.
     #[serde(skip)]
@@ -47,57 +43,57 @@ pub struct ServerState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ServerPhase {
-    /// No supervisor has been here, or it ended in order.
+    /// No supervisor runs the server.
     #[default]
     Idle,
-    /// It is being started.
+    /// The server is being started.
     Starting {
-        /// When it has to be ready.
+        /// When the server has to be ready.
         until: Timestamp,
-        /// Its process, once it runs.
+        /// Process id of the server; `None` until its process runs.
         pid: Option<i32>,
     },
-    /// It answers.
+    /// The server answers health checks.
     Ready {
-        /// Since when.
+        /// When the server became ready.
         since: Timestamp,
-        /// Its process.
+        /// Process id of the server.
         pid: Option<i32>,
-        /// Where.
+        /// Address of the server.
         url: String,
         /// Version that the server reported; `None` if it reported none.
         version: Option<String>,
         /// Its memory, when it had grown too large.
         too_large: Option<u64>,
     },
-    /// It is being ended.
+    /// The server is being ended.
     Ending {
-        /// What for.
+        /// Why the server is ended.
         purpose: Purpose,
-        /// The last signal step.
+        /// The last signal that was sent.
         rung: StopSignal,
-        /// How long that is waited for.
+        /// When the next signal is sent.
         until: Timestamp,
-        /// Its process.
+        /// Process id of the server.
         pid: Option<i32>,
-        /// Since when it was ready, if it was.
+        /// When the server became ready; `None` if it was not.
         ready_since: Option<Timestamp>,
     },
-    /// It is gone, and what to do about it is not decided.
+    /// The server has ended, and what follows is not decided yet.
     Gone,
-    /// It will be started again.
+    /// The server is restarted after a delay.
     Waiting {
-        /// When.
+        /// When the server is started.
         until: Timestamp,
     },
-    /// It is left down.
+    /// The server is not restarted.
     Down {
-        /// Why.
+        /// Why the server is not restarted.
         reason: StayReason,
     },
-    /// It is left down, because restarts do not help.
+    /// The server is not restarted, because restarts did not help.
     GaveUp {
-        /// What it died of last.
+        /// How the server ended the last time.
         why: String,
     },
 }

@@ -6,17 +6,14 @@ mod health;
 use std::time::Duration;
 
 use super::apply::apply;
-use super::effect::{ServerEffect, ServerStep};
-use super::end::{Purpose, ServerEnd};
-use super::event::{ServerEvent, ServerRecord};
-use super::input::{ServerInput, StartedBy};
-use super::policy::{CRASH_LOOP, Jitter, ServerPolicy};
-use super::state::{Pulse, ServerPhase, ServerState};
-use super::verdict::{History, StayReason, Verdict, verdict};
-use crate::exit::{Exit, Leftover};
-use crate::id::Generation;
-use crate::stop_signal::StopSignal;
-use crate::time::Timestamp;
+use super::verdict::verdict;
+use super::{
+    CRASH_LOOP, History, Jitter, Pulse, Purpose, ServerEffect, ServerEnd, ServerEvent, ServerInput,
+    ServerPhase, ServerPolicy, ServerRecord, ServerState, ServerStep, StartedBy, StayReason,
+    Verdict,
+};
+use crate::time::millis;
+use crate::{Exit, Leftover, StopSignal, Timestamp};
 
 /// Handles one input. Inputs that do not fit the state are ignored. `jitter` is used at most once, and its delay is recorded.
 pub fn step(
@@ -34,66 +31,47 @@ pub fn step(
         jitter,
         step: ServerStep::default(),
     };
+    // The one place where events of an earlier server are dropped.
+    if let ServerInput::Spawned { generation, .. }
+    | ServerInput::NotStarted { generation, .. }
+    | ServerInput::Listening { generation }
+    | ServerInput::Answered { generation, .. }
+    | ServerInput::Measured { generation, .. }
+    | ServerInput::Boundary { generation }
+    | ServerInput::Released { generation }
+    | ServerInput::Exited { generation, .. } = input
+        && !(turn.state.generation == generation && turn.state.phase.is_live())
+    {
+        return turn.step;
+    }
     match input {
         ServerInput::Supervise { pid, by } => turn.supervise(pid, by),
         ServerInput::Reloaded => turn.reloaded(),
         ServerInput::Wake => turn.wake(),
-        ServerInput::Spawned { generation, pid } => {
-            if turn.is_current(generation) {
-                turn.spawned(generation, pid);
-            }
-        }
-        ServerInput::NotStarted { generation, why } => {
-            if turn.is_current(generation) {
-                let end = match turn.state.phase.purpose() {
-                    Some(purpose) => ServerEnd::of(Exit::Unknown, Some(purpose)),
-                    None => ServerEnd::NotStarted { why },
-                };
-                turn.stopped(end, Vec::new());
-            }
-        }
-        ServerInput::Listening { generation } => {
-            if turn.is_current(generation) {
-                turn.listening(generation);
-            }
-        }
+        ServerInput::Spawned { generation, pid } => turn.spawned(generation, pid),
+        ServerInput::NotStarted { why, .. } => turn.lost(ServerEnd::NotStarted { why }),
+        ServerInput::Listening { generation } => turn.listening(generation),
         ServerInput::Answered {
             generation,
             answered,
-        } => {
-            if turn.is_current(generation) {
-                turn.answered(generation, answered);
-            }
-        }
+        } => turn.answered(generation, answered),
         ServerInput::Measured {
             generation,
             rss_bytes,
-        } => {
-            if turn.is_current(generation) {
-                turn.measured(generation, rss_bytes);
-            }
-        }
-        ServerInput::Boundary { generation } => {
-            if turn.is_current(generation) {
-                turn.boundary();
-            }
-        }
-        ServerInput::Released { generation } => {
-            if turn.is_current(generation) {
-                turn.released();
-            }
-        }
+        } => turn.measured(generation, rss_bytes),
+        ServerInput::Boundary { .. } => turn.boundary(),
+        ServerInput::Released { .. } => turn.released(),
         ServerInput::Exited {
-            generation,
-            exit,
-            leftovers,
+            exit, leftovers, ..
         } => {
-            if turn.is_current(generation) {
-                let end = ServerEnd::of(exit, turn.state.phase.purpose());
-                turn.stopped(end, leftovers);
+            let end = ServerEnd::of(exit, turn.state.phase.purpose());
+            turn.stopped(end, leftovers);
+        }
+        ServerInput::GuardLost => {
+            if turn.state.phase.is_live() {
+                turn.lost(ServerEnd::LostWithGuard);
             }
         }
-        ServerInput::GuardLost => turn.guard_lost(),
         ServerInput::Stop { ticket } => turn.stop(ticket),
         ServerInput::Restart { ticket } => turn.restart(ticket),
         ServerInput::Refused { request, pid } => {
@@ -127,11 +105,6 @@ impl Stepper<'_> {
 
     fn emit(&mut self, effect: ServerEffect) {
         self.step.effects.push(effect);
-    }
-
-    /// The one place where stale events are dropped.
-    fn is_current(&self, generation: Generation) -> bool {
-        self.state.generation == generation && self.state.phase.is_live()
     }
 
     /// A command starts the server, also if the supervisor before left it down. A supervisor that a service manager restarted keeps the
@@ -211,28 +184,20 @@ impl Stepper<'_> {
         self.emit(ServerEffect::Start { generation });
     }
 
-    fn guard_lost(&mut self) {
-        if !self.state.phase.is_live() {
-            return;
-        }
+    /// The server is gone, and its exit is unknown. `end` applies unless the supervisor was ending it.
+    fn lost(&mut self, end: ServerEnd) {
         let end = match self.state.phase.purpose() {
             Some(purpose) => ServerEnd::of(Exit::Unknown, Some(purpose)),
-            None => ServerEnd::LostWithGuard,
+            None => end,
         };
         self.stopped(end, Vec::new());
     }
 
     fn stopped(&mut self, end: ServerEnd, leftovers: Vec<Leftover>) {
-        let uptime_ms = match end {
-            // How long it was ready is unknown.
-            ServerEnd::LostWithSupervisor => 0,
-            ServerEnd::Ended { .. }
-            | ServerEnd::ByUser { .. }
-            | ServerEnd::Crashed { .. }
-            | ServerEnd::Unexpected
-            | ServerEnd::Unknown
-            | ServerEnd::NotStarted { .. }
-            | ServerEnd::LostWithGuard => millis(self.state.uptime(self.now)),
+        let uptime_ms = match end == ServerEnd::LostWithSupervisor {
+            // The time of its end is unknown.
+            true => 0,
+            false => millis(self.state.uptime(self.now)),
         };
         self.record(ServerEvent::Stopped {
             generation: self.state.generation,
@@ -246,27 +211,22 @@ impl Stepper<'_> {
 
     fn decide(&mut self, end: ServerEnd) {
         match verdict(self.policy, &end, self.state.history()) {
-            Verdict::Restart { attempt } => self.again(attempt, end),
+            Verdict::Restart { attempt } => {
+                self.note_crash_loop(&end);
+                let delay = self.policy.backoff.delay(attempt, self.jitter);
+                self.restarting(attempt, delay, end);
+            }
             Verdict::Replace => self.restarting(0, Duration::ZERO, end),
-            Verdict::Stay { reason } => match reason {
-                StayReason::Stopped => self.close(),
-                StayReason::ByUser
-                | StayReason::NoRestarts
-                | StayReason::NormalExit
-                | StayReason::Unknown => self.record(ServerEvent::Stayed { reason }),
-            },
+            Verdict::Stay {
+                reason: StayReason::Stopped,
+            } => self.close(),
+            Verdict::Stay { reason } => self.record(ServerEvent::Stayed { reason }),
             Verdict::GiveUp { attempts } => {
                 self.note_crash_loop(&end);
                 let why = end.to_string();
                 self.record(ServerEvent::GaveUp { attempts, why });
             }
         }
-    }
-
-    fn again(&mut self, attempt: u32, end: ServerEnd) {
-        self.note_crash_loop(&end);
-        let delay = self.policy.backoff.delay(attempt, self.jitter);
-        self.restarting(attempt, delay, end);
     }
 
     fn note_crash_loop(&mut self, end: &ServerEnd) {
@@ -383,22 +343,10 @@ impl Stepper<'_> {
     }
 
     fn suspended(&mut self, duration: Duration) {
-        match self.state.phase {
-            ServerPhase::Starting { .. } | ServerPhase::Ending { .. } => {
-                self.record(ServerEvent::Suspended {
-                    duration_ms: millis(duration),
-                });
-            }
-            ServerPhase::Idle
-            | ServerPhase::Ready { .. }
-            | ServerPhase::Gone
-            | ServerPhase::Waiting { .. }
-            | ServerPhase::Down { .. }
-            | ServerPhase::GaveUp { .. } => {}
+        // A wait for a restart is not extended, and the other phases have no deadline.
+        if let ServerPhase::Starting { .. } | ServerPhase::Ending { .. } = self.state.phase {
+            let duration_ms = millis(duration);
+            self.record(ServerEvent::Suspended { duration_ms });
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

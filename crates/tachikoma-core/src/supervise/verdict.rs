@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::end::{Purpose, ServerEnd};
-use super::policy::{RestartPolicy, ServerPolicy, StopSignals};
+use super::{Purpose, RestartPolicy, ServerEnd, ServerPolicy, StopSignals};
 
 /// Earlier ends of the server, without the one that is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,14 +25,14 @@ pub enum Verdict {
     },
     /// Start it again at once. The operator wanted it, so that it does not count as a restart.
     Replace,
-    /// Leave it down.
+    /// Do not restart the server.
     Stay {
-        /// Why.
+        /// Why the server is not restarted.
         reason: StayReason,
     },
     /// Leave it down until the operator starts it, because restarts do not help.
     GiveUp {
-        /// How many were tried.
+        /// Number of restarts that were tried.
         attempts: u32,
     },
 }
@@ -42,11 +41,11 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StayReason {
-    /// It was stopped through its supervisor.
+    /// The operator stopped the server.
     Stopped,
-    /// The user ended it.
+    /// The user ended the server with a signal.
     ByUser,
-    /// Restarts are switched off.
+    /// `opencode.auto_restart` is false.
     NoRestarts,
     /// It ended in order, and only crashes are followed by a restart.
     NormalExit,

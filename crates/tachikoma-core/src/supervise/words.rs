@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::end::ServerEnd;
-use super::event::ServerEvent;
-use super::verdict::StayReason;
+use super::{ServerEnd, ServerEvent, StayReason};
 
 /// Severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

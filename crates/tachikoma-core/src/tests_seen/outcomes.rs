@@ -42,7 +42,7 @@ pub struct Outcomes {
     failed: u32,
     /// A bit for each run that flipped although nothing had changed.
     unexplained: u32,
-    /// How many are known.
+    /// Number of runs that are remembered.
     runs: u32,
     /// Whether it was skipped since.
     skipped: bool,

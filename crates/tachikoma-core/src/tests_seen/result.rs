@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It was not run, or its failure was expected.
+    /// The test was not run, or its failure was expected.
     Skipped,
-    /// It passed.
+    /// The test passed.
     Passed,
     /// It failed and passed in the same run; its runner lets it pass.
     Flaky,
-    /// It failed.
+    /// The test failed.
     Failed,
     /// It could not be run: its set-up broke, its file does not load, its process died.
     Errored,
@@ -43,13 +43,7 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Skipped => "skipped",
-            Self::Passed => "passed",
-            Self::Flaky => "flaky",
-            Self::Failed => "failed",
-            Self::Errored => "errored",
-        })
+        self.serialize(f)
     }
 }
 
@@ -82,16 +76,9 @@ impl From<TestId> for String {
 }
 
 /// A text that is not a [`TestId`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the id of a test has 16 hexadecimal digits")]
 pub struct ParseTestIdError;
-
-impl fmt::Display for ParseTestIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a test is known by 16 hexadecimal digits")
-    }
-}
-
-impl std::error::Error for ParseTestIdError {}
 
 impl FromStr for TestId {
     type Err = ParseTestIdError;

@@ -3,7 +3,7 @@
 use tachikoma_core::{
     Answer, Autocommit, AutocommitPurpose, Cause, CheckStage, Denial, Effect, HookPoint,
     LimitedAttempt, LoopEvent, ObjectivesSeen, OperatorEvent, Outcome, Phase, RebootStage, Record,
-    Resumption, StopSignal, Timestamp, TurnReport, Wait, WaitReason, Work,
+    Resumption, StopSignal, Timestamp, TurnEnd, Wait, WaitReason, Work,
 };
 
 pub fn phase(phase: &Phase) -> &'static str {
@@ -345,10 +345,10 @@ pub fn fact(record: &Record) -> String {
             Some(error) => format!("{id}: {error}"),
             None => id.clone(),
         },
-        LoopEvent::TurnResulted(TurnReport {
+        LoopEvent::TurnResulted(TurnEnd {
             spent: Some(spent), ..
         }) => format!("{spent:?}").to_lowercase(),
-        LoopEvent::TurnResulted(TurnReport { success, .. }) => success.to_string(),
+        LoopEvent::TurnResulted(TurnEnd { success, .. }) => success.to_string(),
         LoopEvent::EndingRequested {
             cause,
             boundary_until,

@@ -369,7 +369,7 @@ fn a_stop_ends_a_hook_that_was_registered_and_one_that_is_a_command() {
                 let paused = handle.command(LoopCommand::Pause(Urgency::Graceful)).await;
                 assert_eq!(accepted(paused.unwrap()), "pauses after the reboot");
                 let resumed = handle.command(LoopCommand::Resume).await.unwrap();
-                assert!(accepted(resumed).starts_with("goes on"));
+                assert!(accepted(resumed).starts_with("the loop continues"));
                 assert_eq!(accepted(handle.command(STOP).await.unwrap()), "stopped");
             };
             let (ended, ()) = tokio::join!(runner.run(), operator);

@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use super::Stepper;
-use crate::id::Ticket;
-use crate::stop_signal::StopSignal;
-use crate::supervise::effect::ServerEffect;
-use crate::supervise::end::{Purpose, ServerEnd};
-use crate::supervise::event::ServerEvent;
-use crate::supervise::state::ServerPhase;
+use crate::supervise::{Purpose, ServerEffect, ServerEnd, ServerEvent, ServerPhase};
+use crate::{StopSignal, Ticket};
 
 impl Stepper<'_> {
     fn reply(&mut self, ticket: Option<Ticket>, answer: Result<&str, &str>) {
@@ -41,21 +37,12 @@ impl Stepper<'_> {
 
     pub(super) fn restart(&mut self, ticket: Option<Ticket>) {
         let answer = match &self.state.phase {
-            ServerPhase::Starting { .. } => {
-                self.end(Purpose::Restart, StopSignal::Terminate);
-                Ok("it is being replaced")
-            }
-            ServerPhase::Ready { .. } => {
-                self.end(Purpose::Restart, StopSignal::Interrupt);
-                Ok("it is being replaced")
-            }
+            ServerPhase::Starting { .. } => self.replace(StopSignal::Terminate),
+            ServerPhase::Ready { .. } => self.replace(StopSignal::Interrupt),
             ServerPhase::Ending { purpose, .. } => match purpose {
                 Purpose::Stop => Err("the server and its supervisor are being stopped"),
                 Purpose::Restart | Purpose::Memory { .. } => Ok("it is being replaced already"),
-                Purpose::NotReady { .. } | Purpose::Hung { .. } => {
-                    self.end(Purpose::Restart, StopSignal::Kill);
-                    Ok("it is being replaced")
-                }
+                Purpose::NotReady { .. } | Purpose::Hung { .. } => self.replace(StopSignal::Kill),
             },
             ServerPhase::Gone
             | ServerPhase::Waiting { .. }
@@ -69,5 +56,10 @@ impl Stepper<'_> {
             ServerPhase::Idle => Err("its supervisor is ending"),
         };
         self.reply(ticket, answer);
+    }
+
+    fn replace(&mut self, signal: StopSignal) -> Result<&'static str, &'static str> {
+        self.end(Purpose::Restart, signal);
+        Ok("it is being replaced")
     }
 }

@@ -3,13 +3,8 @@
 use std::time::Duration;
 
 use super::Stepper;
-use crate::id::Generation;
-use crate::stop_signal::StopSignal;
-use crate::supervise::effect::ServerEffect;
-use crate::supervise::end::Purpose;
-use crate::supervise::event::ServerEvent;
-use crate::supervise::input::Answered;
-use crate::supervise::state::{Pulse, ServerPhase};
+use crate::supervise::{Answered, Pulse, Purpose, ServerEffect, ServerEvent, ServerPhase};
+use crate::{Generation, StopSignal};
 
 /// Time between two checks of a server that starts.
 const READY_TICK: Duration = Duration::from_millis(50);
@@ -44,18 +39,13 @@ impl Stepper<'_> {
 
     pub(super) fn answered(&mut self, generation: Generation, answered: Answered) {
         self.state.pulse.asking = false;
-        match &self.state.phase {
-            ServerPhase::Starting { .. } => self.answered_at_start(generation, answered),
-            ServerPhase::Ready { .. } => match answered {
+        if let ServerPhase::Starting { .. } = self.state.phase {
+            self.answered_at_start(generation, answered);
+        } else if let ServerPhase::Ready { .. } = self.state.phase {
+            match answered {
                 Answered::Healthy { .. } => self.state.pulse.misses = 0,
                 Answered::Silent { what } | Answered::Wrong { what } => self.missed(&what),
-            },
-            ServerPhase::Ending { .. }
-            | ServerPhase::Idle
-            | ServerPhase::Gone
-            | ServerPhase::Waiting { .. }
-            | ServerPhase::Down { .. }
-            | ServerPhase::GaveUp { .. } => {}
+            }
         }
     }
 

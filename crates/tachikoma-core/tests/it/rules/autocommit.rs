@@ -125,7 +125,7 @@ fn a_commit_that_fails_costs_nothing_and_is_tried_again_at_the_end() {
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 kept: AutocommitFinished(2 changed, 2 left: the hook said no), ProgressMeasured(1: 1), WaitStarted(delay 5s)
-    0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
+    0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops after the commit
     0.0 kept: AutocommitFinished(0 changed, 2 as 0000002, 0 left), Stopped(stopped by the operator) ! finish
     ");
 }
@@ -206,7 +206,7 @@ fn a_graceful_stop_sees_the_commit_through() {
     play.exited(0).stop(Urgency::Graceful).kept(2, 2);
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work is kept
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops after the commit
     0.0 kept: AutocommitFinished(2 changed, 2 as 0000001, 0 left), ProgressMeasured(1: 11), Stopped(stopped by the operator) ! finish
     ");
 }
@@ -218,7 +218,7 @@ fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
     play.not_committed(2, ": called off");
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 stop: StopRequested(stopped by the operator), AutocommitCanceled(within 5s) ! call off ! ok: stops when the work is kept
+    0.0 stop: StopRequested(stopped by the operator), AutocommitCanceled(within 5s) ! call off ! ok: stops after the commit
     0.0 kept: AutocommitFinished(2 changed, 2 left: called off), ProgressMeasured(1: 1), Stopped(stopped by the operator) ! finish
     ");
     let mut play = up();
@@ -250,7 +250,7 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     play.exited(0).pause(Urgency::Graceful).kept(1, 1);
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 pause: PauseRequested ! ok: pauses when the work is kept
+    0.0 pause: PauseRequested ! ok: pauses after the commit
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), Paused(delay 5s)
     ");
     let mut play = up();
@@ -258,7 +258,7 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     play.not_committed(1, ": called off");
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 pause: PauseRequested, AutocommitCanceled(within 5s) ! call off ! ok: pauses when the work is kept
+    0.0 pause: PauseRequested, AutocommitCanceled(within 5s) ! call off ! ok: pauses after the commit
     0.0 kept: AutocommitFinished(1 changed, 1 left: called off), ProgressMeasured(1: 1), Paused(delay 5s)
     ");
     let mut play = up();
@@ -343,7 +343,7 @@ fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
     }));
     insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), AttemptCut(1 attempt 1), Paused(-)
-    0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops when the work is kept
+    0.0 stop: AutocommitStarted(end within 360s) ! commit iteration 1, end, session 1, context unknown ! ok: stops after the commit
     0.0 kept: AutocommitFinished(0 changed, 2 as 0000001, 0 left), Stopped(stopped by the operator) ! finish
     ");
 }

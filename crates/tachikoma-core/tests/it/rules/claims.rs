@@ -274,6 +274,6 @@ fn a_claim_is_refused_at_once_when_its_work_is_rolled_back_in_a_question() {
     insta::assert_snapshot!(play.log(), @"
     0.0 rollback: Noted(it is back), CheckGivenUp(the work tree was rolled back since), ClaimRefused(the agent's promise: the work tree was rolled back since) ! ok: noted
     0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
-    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: goes on
+    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: the loop continues
     ");
 }

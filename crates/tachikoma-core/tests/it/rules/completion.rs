@@ -371,12 +371,12 @@ fn pause_skip_and_reboot_act_on_gates_under_way() {
     let mut reboot = Play::up(gated(&["tests"]));
     reboot.claimed().hush().reboot().gates(FAIL);
     insta::assert_snapshot!(play.log() + &now.log() + &skip.log() + &reboot.log(), @"
-    0.0 pause: PauseRequested ! ok: pauses when the work is checked
+    0.0 pause: PauseRequested ! ok: pauses after the checks
     0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), Paused(delay 5s)
-    0.0 pause: PauseRequested, CheckGivenUp(the operator called the gates and the stop scripts off), ClaimRefused(the agent's promise: the operator called the gates and the stop scripts off), Paused(delay 5s) ! ok: pauses when the work is checked
+    0.0 pause: PauseRequested, CheckGivenUp(the operator skipped the gates and the stop scripts), ClaimRefused(the agent's promise: the operator skipped the gates and the stop scripts), Paused(delay 5s) ! ok: pauses after the checks
     0.0 gates: -
-    0.0 skip: CheckGivenUp(the operator called the gates and the stop scripts off), ClaimRefused(the agent's promise: the operator called the gates and the stop scripts off), IterationStarted(2 attempt 1) ! launch ! ok: goes on without the gates and the stop scripts
-    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is checked
+    0.0 skip: CheckGivenUp(the operator skipped the gates and the stop scripts), ClaimRefused(the agent's promise: the operator skipped the gates and the stop scripts), IterationStarted(2 attempt 1) ! launch ! ok: skips the gates and the stop scripts
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots after the checks
     0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     ");
 }

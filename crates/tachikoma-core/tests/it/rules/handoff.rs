@@ -60,7 +60,7 @@ fn a_context_refilled_within_min_reboot_interval_hands_off_first_and_then_waits(
     100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     100.0 said: TurnResulted(true), HandOffWritten(of the second session), RebootRequested(context at 86%, not before 200s), WaitStarted(reboot_window 200s)
-    100.0 skip: - ! refused in running: the context is full, and its session may not be rebooted yet; `tachikoma reboot` does it all the same
+    100.0 skip: - ! refused in running: the context is full, and the rate limits do not allow a reboot yet; `tachikoma reboot` reboots now
     300.0 wake: RebootStarted(context at 86%), ClosingStarted(within 10s) ! close
     300.0 exited 0: AgentExited(exit 0), SessionOpening(3) ! open 3
     300.0 launched: AgentLaunched(77)

@@ -92,7 +92,7 @@ fn a_stop_does_not_wait_for_hooks_but_has_those_at_the_end() {
     let mut play = Play::up(policy(&points));
     play.exited(0).hush();
     play.stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(iteration_end, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
+    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(iteration_end, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
     // After a second request it does not wait for these either.
     play.stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(loop_end, the loop is to stop), Stopped(stopped by the operator) ! finish ! ok: stopped");
@@ -110,7 +110,7 @@ fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
     let mut heard = begin();
     heard.hooks(HookPoint::IterationStart, None);
     insta::assert_snapshot!(heard.log(), @"
-    0.0 stop by a hook: StopRequested(stopped by the operator) ! ok: stops when the hooks have run
+    0.0 stop by a hook: StopRequested(stopped by the operator) ! ok: stops after the hooks
     0.0 hooks: HooksRan(iteration_start, 1), HooksStarted(loop_end) ! run loop_end
     ");
     let mut late = begin();
@@ -119,7 +119,7 @@ fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
     // The operator does not wait for it.
     let mut operator = begin();
     operator.hush().stop(Urgency::Graceful);
-    insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops when the hooks at the end have run");
+    insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn a_pause_follows_the_hooks_and_a_skip_goes_on_without_them() {
     play.pause(Urgency::Graceful);
     play.hooks(HookPoint::IterationEnd, None);
     insta::assert_snapshot!(play.log(), @"
-    0.0 pause: PauseRequested ! ok: pauses when the hooks have run
+    0.0 pause: PauseRequested ! ok: pauses after the hooks
     0.0 hooks: HooksRan(iteration_end, 1), Paused(delay 5s)
     ");
     play.resume().sleep().launched().exited(0).hush();
     play.skip();
-    insta::assert_snapshot!(play.log(), @"5.0 skip: HooksRan(iteration_end, the operator called them off), WaitStarted(delay 5s) ! ok: goes on without the hooks");
+    insta::assert_snapshot!(play.log(), @"5.0 skip: HooksRan(iteration_end, the operator skipped the hooks), WaitStarted(delay 5s) ! ok: skips the hooks");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_reboot_that_a_new_runner_takes_up_is_not_requested_twice() {
     play.hooks(HookPoint::LoopStart, None);
     insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), SessionEnded(1), SessionStarted(2), HooksStarted(loop_start) ! run loop_start
-    0.0 reboot: - ! ok: reboots when the hooks have run
+    0.0 reboot: - ! ok: reboots after the hooks
     0.0 hooks: HooksRan(loop_start, 1), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     ");
 }

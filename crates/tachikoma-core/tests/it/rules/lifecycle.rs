@@ -271,7 +271,7 @@ fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() 
         .exited(0);
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 handed over, needs reboot), RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(-)
-    0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: the loop continues
     5.0 launched: AgentLaunched(77)
     5.0 pause: PauseRequested ! ok: pauses after iteration 2
     5.0 exited 0: IterationCompleted(2 succeeded), Completed(the limit of 2 iterations is reached) ! finish

@@ -38,11 +38,11 @@ fn it_is_asked_before_the_first_iteration_and_after_each() {
     play.start().answer(Choice::Continue).launched().exited(0);
     play.seconds(1).answer(Choice::Continue).sleep();
     insta::assert_snapshot!(play.log(), @"
-    0.0 start: Started(new), Asked(1: iteration 1 is about to begin? continue, reboot, edit, pause, stop within 600s)
-    0.0 answer continue: Answered(1 continue by Operator), SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on
+    0.0 start: Started(new), Asked(1: iteration 1 is next? continue, reboot, edit, pause, stop within 600s)
+    0.0 answer continue: Answered(1 continue by Operator), SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: the loop continues
     0.0 launched: AgentLaunched(77)
     0.0 exited 0: IterationCompleted(1 succeeded), Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s)
-    1.0 answer continue: Answered(2 continue by Operator), WaitStarted(delay 4s) ! ok: goes on
+    1.0 answer continue: Answered(2 continue by Operator), WaitStarted(delay 4s) ! ok: the loop continues
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     ");
 }
@@ -52,13 +52,13 @@ fn nobody_there_is_a_pause_and_never_a_yes() {
     let mut play = Play::new(attended());
     play.start().sleep();
     insta::assert_snapshot!(play.log(), @"
-    0.0 start: Started(new), Asked(1: iteration 1 is about to begin? continue, reboot, edit, pause, stop within 600s)
+    0.0 start: Started(new), Asked(1: iteration 1 is next? continue, reboot, edit, pause, stop within 600s)
     600.0 wake: Answered(1 pause by Default), Paused(-)
     ");
     assert_eq!(play.state.public(), LoopState::Paused);
     play.hush()
         .command("resume", tachikoma_core::LoopCommand::Resume);
-    insta::assert_snapshot!(play.log(), @"600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: goes on");
+    insta::assert_snapshot!(play.log(), @"600.0 resume: Resumed, SessionStarted(1), IterationStarted(1 attempt 1) ! launch ! ok: the loop continues");
     let mut endless = Play::new(Policy {
         question_timeout: Duration::ZERO,
         ..attended()
@@ -81,9 +81,9 @@ fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
     insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested ! ok: pauses after iteration 1
     0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
-    0.0 resume: Resumed, Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: goes on
+    0.0 resume: Resumed, Asked(2: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: the loop continues
     0.0 pause: Paused(delay 5s) ! ok: paused
-    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: goes on
+    0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: the loop continues
     ");
 }
 
@@ -103,9 +103,9 @@ fn it_is_asked_about_the_last_iteration_too_unless_the_operator_stopped_it() {
     insta::assert_snapshot!(all, @"
     0.0 exited 0: IterationCompleted(1 succeeded), Asked(2: iteration 1 is over; `continue` ends the loop: the limit of 1 iteration is reached? continue, pause, stop within 600s)
     0.0 start: Started(after crash)
-    0.0 answer edit: - ! refused in running: `edit` is no answer to question 2; these are: continue, pause, stop
+    0.0 answer edit: - ! refused in running: `edit` is not an answer to question 2; use one of: continue, pause, stop
     0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
-    0.0 resume: Resumed, Completed(the limit of 1 iteration is reached) ! finish ! ok: goes on
+    0.0 resume: Resumed, Completed(the limit of 1 iteration is reached) ! finish ! ok: the loop continues
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted
     0.0 exited 0: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
     ");
@@ -129,10 +129,10 @@ fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
         },
     );
     insta::assert_snapshot!(play.log(), @"
-    0.0 answer continue: - ! refused in running: question 7 is not open any more; question 1 is
-    0.0 answer yes: - ! refused in running: `yes` is no answer to question 1; these are: continue, reboot, edit, pause, stop
-    0.0 answer rollback: - ! refused in running: `rollback` is no answer to question 1; these are: continue, reboot, edit, pause, stop
-    0.0 answer edit: - ! refused in running: `edit` goes with a prompt, and nothing else does
+    0.0 answer continue: - ! refused in running: question 7 is no longer open; question 1 is
+    0.0 answer yes: - ! refused in running: `yes` is not an answer to question 1; use one of: continue, reboot, edit, pause, stop
+    0.0 answer rollback: - ! refused in running: `rollback` is not an answer to question 1; use one of: continue, reboot, edit, pause, stop
+    0.0 answer edit: - ! refused in running: only `edit` takes a prompt, and it needs one
     ");
     assert!(play.state.question().is_some());
     play.answer_to(Some(1), Choice::Continue);
@@ -176,11 +176,11 @@ fn a_question_that_was_held_has_the_time_of_its_kind_again() {
     endless.request("let go", hold(1, false)).crash();
     all += &endless.log();
     insta::assert_snapshot!(all, @"
-    60.0 hold: Held(1 until it is written) ! ok: the question waits
-    120.0 let go: Held(1 for its whole time) ! ok: the question waits
+    60.0 hold: Held(1 until it is written) ! ok: the timeout of the question is stopped
+    120.0 let go: Held(1 for its whole time) ! ok: the timeout of the question is stopped
     720.0 wake: Answered(1 pause by Default), Paused(-)
-    0.0 hold: - ! ok: the question waits
-    0.0 let go: - ! ok: the question waits
+    0.0 hold: - ! ok: the timeout of the question is stopped
+    0.0 let go: - ! ok: the timeout of the question is stopped
     0.0 start: Started(after crash)
     ");
 }
@@ -200,11 +200,11 @@ fn a_question_whose_answer_is_being_written_waits_for_it() {
     play.seconds(590).request("hold", hold(1, true)).crash();
     play.sleep();
     insta::assert_snapshot!(play.log(), @"
-    0.0 hold: - ! refused in running: question 7 is not open any more
-    0.0 hold: Held(1 until it is written) ! ok: the question waits
-    0.0 hold: - ! ok: the question waits
-    3600.0 let go: Held(1 for its whole time) ! ok: the question waits
-    4190.0 hold: Held(1 until it is written) ! ok: the question waits
+    0.0 hold: - ! refused in running: question 7 is no longer open
+    0.0 hold: Held(1 until it is written) ! ok: the timeout of the question is stopped
+    0.0 hold: - ! ok: the timeout of the question is stopped
+    3600.0 let go: Held(1 for its whole time) ! ok: the timeout of the question is stopped
+    4190.0 hold: Held(1 until it is written) ! ok: the timeout of the question is stopped
     4190.0 start: Started(after crash), Held(1 for its whole time)
     4790.0 wake: Answered(1 pause by Default), Paused(-)
     ");
@@ -231,9 +231,9 @@ fn commands_act_while_a_question_is_open() {
     insta::assert_snapshot!(all, @"
     0.0 pause: Paused(delay 5s) ! ok: paused
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
-    0.0 skip: Answered(2 skip by Operator), IterationStarted(2 attempt 1) ! launch ! ok: goes on without an answer
+    0.0 skip: Answered(2 skip by Operator), IterationStarted(2 attempt 1) ! launch ! ok: skips the question
     0.0 reboot: RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Asked(3: iteration 1 is over? continue, skip, reboot, edit, pause, stop within 600s) ! ok: reboots
-    0.0 attend off: Attended(false), WaitStarted(delay 5s) ! ok: unattended: goes on, and nothing is asked between iterations
+    0.0 attend off: Attended(false), WaitStarted(delay 5s) ! ok: attended mode is off; the loop continues
     ");
 }
 
@@ -278,18 +278,18 @@ fn a_work_tree_that_is_being_brought_back_is_waited_for() {
         )
         .log();
     insta::assert_snapshot!(all, @"
-    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
-    0.0 stop: StopRequested(stopped by the operator) ! ok: stops when the work tree is brought back, or as it was before
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops after the rollback
+    0.0 stop: StopRequested(stopped by the operator) ! ok: stops after the rollback
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Stopped(stopped by the operator) ! finish
-    0.0 pause: PauseRequested ! ok: pauses when the work tree is brought back
+    0.0 pause: PauseRequested ! ok: pauses after the rollback
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Paused(delay 5s)
-    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work tree is brought back
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots after the rollback
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 60s) ! survey
     0.0 start: Started(after crash) ! roll back to 1 again
     0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Asked(3: iteration 1 is over, and was rolled back? continue, skip, reboot, edit, pause, stop within 600s)
     10000.0 start: Started(after crash) ! roll back to 1 again
-    1500.0 wake: RolledBack(1 the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)), Error(the rollback has not ended within 25 minutes; look at the work tree before you go on) ! finish
-    0.0 kill: RolledBack(1 the loop ended in the middle of it; the work tree may be half of what it was and half of what it was to be, and what it was is kept (`git for-each-ref refs/tachikoma`)), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
+    1500.0 wake: RolledBack(1 the loop ended during the rollback; the work tree may be rolled back in part; its earlier content is saved (`git for-each-ref refs/tachikoma`)), Error(the rollback did not finish within 25 minutes; check the work tree, then run the loop again) ! finish
+    0.0 kill: RolledBack(1 the loop ended during the rollback; the work tree may be rolled back in part; its earlier content is saved (`git for-each-ref refs/tachikoma`)), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
     ");
 }
 
@@ -305,7 +305,7 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     0.0 launched: AgentLaunched(77)
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%)
     0.0 resulted true: TurnResulted(true)
-    0.0 exited 0: IterationCompleted(1 succeeded, needs reboot), Asked(1: a fresh session is due: context at 90%? yes, no, pause, stop within 600s)
+    0.0 exited 0: IterationCompleted(1 succeeded, needs reboot), Asked(1: a reboot is due: context at 90%? yes, no, pause, stop within 600s)
     0.0 answer yes: Answered(1 yes by Operator), RebootStarted(context at 90%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch ! ok: reboots
     ");
 
@@ -355,7 +355,7 @@ fn the_question_about_a_reboot_has_the_figures_of_now() {
     0.0 launched: AgentLaunched(77)
     0.0 measured 930: ContextMeasured(93%)
     0.0 resulted true: TurnResulted(true)
-    0.0 exited 0: IterationCompleted(6 succeeded, needs reboot), RebootRequested(context at 93%), Asked(2: a fresh session is due: context at 93%? yes, no, pause, stop within 600s)
+    0.0 exited 0: IterationCompleted(6 succeeded, needs reboot), RebootRequested(context at 93%), Asked(2: a reboot is due: context at 93%? yes, no, pause, stop within 600s)
     0.0 answer yes: Answered(2 yes by Operator), RebootStarted(context at 93%), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(7 attempt 1) ! launch ! ok: reboots
     ");
 }
@@ -369,9 +369,9 @@ fn with_a_full_context_there_is_no_no() {
     play.reboot();
     insta::assert_snapshot!(play.log(), @"
     0.0 measured 990: ContextMeasured(99%), RebootRequested(context at 99%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 10s) ! signal interrupt
-    0.0 exited 0: IterationCompleted(1 handed over, needs reboot), Asked(1: a fresh session is due: context at 99%? yes, pause, stop within 600s)
-    0.0 answer no: - ! refused in running: `no` is no answer to question 1; these are: yes, pause, stop
-    0.0 skip: - ! refused in running: the context is full, and it is asked whether its session is rebooted; `tachikoma answer yes`, or `tachikoma stop`
+    0.0 exited 0: IterationCompleted(1 handed over, needs reboot), Asked(1: a reboot is due: context at 99%? yes, pause, stop within 600s)
+    0.0 answer no: - ! refused in running: `no` is not an answer to question 1; use one of: yes, pause, stop
+    0.0 skip: - ! refused in running: the context is full, so the reboot cannot be skipped; use `tachikoma answer yes` or `tachikoma stop`
     0.0 reboot: RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! launch ! ok: reboots
     ");
 }
@@ -400,11 +400,11 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
     );
     play.sleep();
     insta::assert_snapshot!(play.log(), @"
-    0.0 tell: Told(1: look at b) ! ok: the agent is told with its next tool call, or with the next prompt
+    0.0 tell: Told(1: look at b) ! ok: the agent gets the message with its next tool call, or with the next prompt
     0.0 tool: ToolStarted(t), PassedOn(1) ! tell look at b
-    0.0 tell: Told(2: and at c), PassedOn(2) ! tell and at c ! ok: the agent is told while its tool runs
+    0.0 tell: Told(2: and at c), PassedOn(2) ! tell and at c ! ok: the message is sent to the agent now, while its tool runs
     0.0 tool ended: ToolEnded(t)
-    0.0 tell: Told(3: then at d) ! ok: the agent is told with its next tool call, or with the next prompt
+    0.0 tell: Told(3: then at d) ! ok: the agent gets the message with its next tool call, or with the next prompt
     0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! prompt
     ");

@@ -13,7 +13,7 @@ fn a_pause_lets_the_iteration_end_and_a_resumption_waits_out_the_delay() {
     0.0 pause: PauseRequested ! ok: pauses after iteration 1
     0.0 exited 0: IterationCompleted(1 succeeded), Paused(delay 5s)
     2.0 pause: - ! ok: already paused
-    2.0 resume: Resumed, WaitStarted(delay 3s) ! ok: goes on
+    2.0 resume: Resumed, WaitStarted(delay 3s) ! ok: the loop continues
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     ");
 }
@@ -26,7 +26,7 @@ fn a_resumption_after_the_delay_goes_on_at_once() {
     insta::assert_snapshot!(play.log(), @"
     0.0 pause: Paused(delay 5s) ! ok: paused
     60.0 wake: -
-    60.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    60.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: the loop continues
     ");
 }
 
@@ -37,7 +37,7 @@ fn an_immediate_pause_interrupts_the_iteration() {
     insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested, EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: pauses; iteration 1 is interrupted
     0.0 killed 2: IterationCompleted(1 interrupted), Paused(-)
-    0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    0.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: the loop continues
     ");
     assert_eq!(play.state.stats.interrupted, 1);
 }
@@ -48,7 +48,7 @@ fn a_pause_that_has_not_begun_can_be_withdrawn() {
     play.hush().pause(Urgency::Graceful).resume().exited(0);
     insta::assert_snapshot!(play.log(), @"
     0.0 pause: PauseRequested ! ok: pauses after iteration 1
-    0.0 resume: PauseWithdrawn ! ok: goes on; the pause that was asked for is withdrawn
+    0.0 resume: PauseWithdrawn ! ok: the loop continues; the requested pause is canceled
     0.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
     ");
 }
@@ -89,7 +89,7 @@ fn a_paused_loop_has_no_deadline_and_stays_paused_over_a_crash() {
     insta::assert_snapshot!(play.log(), @"
     9.0 start: Started(after crash)
     9.0 wake: -
-    9.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: goes on
+    9.0 resume: Resumed, IterationStarted(2 attempt 1) ! launch ! ok: the loop continues
     ");
 }
 
@@ -102,7 +102,7 @@ fn a_resumption_of_what_is_not_paused_says_what_to_do() {
     0.0 resume: - ! refused in running: the loop is not paused
     0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(kill 15s) ! signal kill ! ok: stops; iteration 1 is interrupted
     0.0 killed 9: IterationCompleted(1 interrupted), Stopped(stopped by the operator) ! finish
-    0.0 resume: - ! refused in stopped: the loop is not live; `tachikoma run` goes on with it
+    0.0 resume: - ! refused in stopped: the loop is not running; `tachikoma run` continues it
     ");
 }
 
@@ -127,8 +127,8 @@ fn a_skip_ends_a_wait_and_is_refused_in_a_pause_and_a_reboot() {
     0.0 skip: IterationStarted(2 attempt 1) ! launch ! ok: skips the wait
     0.0 exited 0: IterationCompleted(2 succeeded), WaitStarted(delay 5s)
     0.0 pause: Paused(delay 5s) ! ok: paused
-    0.0 skip: - ! refused in paused: the loop is paused, no iteration runs; `tachikoma resume` goes on
+    0.0 skip: - ! refused in paused: the loop is paused; `tachikoma resume` continues it
     0.0 reboot: PauseRequested, RebootStarted(asked for by the operator), SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), Paused(delay 5s) ! ok: reboots and stays paused
-    0.0 skip: - ! refused in paused: the loop is paused, no iteration runs; `tachikoma resume` goes on
+    0.0 skip: - ! refused in paused: the loop is paused; `tachikoma resume` continues it
     ");
 }

@@ -223,7 +223,7 @@ fn a_context_at_the_hard_limit_hands_off_and_waits_for_its_reboot() {
     insta::assert_snapshot!(play.log(), @"
     100.0 measured 960: ContextMeasured(96%), RebootRequested(context at 96%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(context at 96%), HandOffRequested(within 120s) ! ask for the hand-off
-    100.0 skip: - ! refused in rebooting: the loop is rebooting, no iteration runs
+    100.0 skip: - ! refused in rebooting: the loop is rebooting; no iteration runs
     220.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), RebootRequested(context at 96%, not before 80s), WaitStarted(reboot_window 80s) ! signal interrupt
     ");
 }
@@ -238,7 +238,7 @@ fn the_operator_passes_the_rate_limit() {
         .hush();
     play.reboot().resulted(false);
     insta::assert_snapshot!(play.log(), @"
-    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots; iteration 2 is handed over
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots; the new session continues iteration 2
     0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(asked for by the operator), HandOffRequested(within 120s) ! ask for the hand-off
     ");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tachikoma_core::policy::budget::Budgets;
 use tachikoma_core::{
-    Autocommit, Choice, HooksStart, LoopEvent, OperatorEvent, Timestamp, TurnReport, WaitReason,
+    Autocommit, Choice, HooksStart, LoopEvent, OperatorEvent, Timestamp, TurnEnd, WaitReason,
 };
 
 #[derive(Default)]
@@ -101,7 +101,7 @@ impl Books {
                 self.close(0, 0);
                 false
             }
-            LoopEvent::TurnResulted(TurnReport {
+            LoopEvent::TurnResulted(TurnEnd {
                 cost_microusd,
                 tokens,
                 ..
