@@ -19,9 +19,9 @@ use super::change_owner::ChangeOwner;
 use super::head::verify;
 use super::loop_files::{BUNDLE_REFS, is_under_way};
 use super::program::{CancelToken, Git, GitError};
-use super::repository::{Lookup, Repository};
+use super::repository::Repository;
+use super::rules::Bounds;
 use super::snapshots;
-use super::worktree_tree::Bounds;
 use tachikoma_core::error_chain as chain;
 
 mod copied;
@@ -154,13 +154,15 @@ impl BundleSource {
     ) -> Bundled {
         let cancel = cancel.within(TIMEOUT);
         let found = Repository::find(&self.working_dir, self.search_path.as_deref(), &cancel);
-        let repository = match found {
-            Lookup::Repository(repository) => repository.of_loop(self.loop_id, self.hidden.clone()),
-            Lookup::NoRepository => return Bundled::Nothing,
-            Lookup::Unusable { reason } => return Bundled::Without(reason),
-        };
-        self.pack(&repository, loop_dir, owner, &cancel)
-            .unwrap_or_else(|error| Bundled::Without(chain(&error)))
+        let packed = found.and_then(|found| {
+            let Some(repository) = found else {
+                return Ok(Bundled::Nothing);
+            };
+            let repository = repository.of_loop(self.loop_id, self.hidden.clone());
+            let packed = self.pack(&repository, loop_dir, owner, &cancel);
+            packed.map_err(|error| chain(&error))
+        });
+        packed.unwrap_or_else(Bundled::Without)
     }
 
     fn pack(
@@ -172,13 +174,13 @@ impl BundleSource {
     ) -> Result<Bundled, GitError> {
         let git = &repository.git;
         let without = |reason: &str| Ok(Bundled::Without(reason.to_owned()));
-        let shallow = git.command(&["rev-parse", "--is-shallow-repository"]);
+        let shallow = git.command("rev-parse --is-shallow-repository");
         if shallow.stdout_line(cancel)? == "true" {
             return without(
                 "the repository is a shallow clone; `git fetch --unshallow` makes it whole",
             );
         }
-        let partial = git.command(&["config", "--get", "extensions.partialClone"]);
+        let partial = git.command("config --get extensions.partialClone");
         if partial.run(cancel)?.code == Some(0) {
             return without(
                 "the repository is a partial clone, which does not have all that a bundle needs",
@@ -229,7 +231,7 @@ impl BundleSource {
             if bytes > BYTES_MAX {
                 return Ok(Some(too_large(bytes)));
             }
-            let heads = git.command(&["bundle", "list-heads"]).arg(&made);
+            let heads = git.command("bundle list-heads").arg(&made);
             let heads = heads.stdout(cancel)?;
             if !held.is_all_in(&String::from_utf8_lossy(&heads)) {
                 return Ok(None);
@@ -264,7 +266,7 @@ impl BundleSource {
         let exclude = format!("--exclude={}", restored_head(self.loop_id));
         let exclude_tree = format!("--exclude={}", copied_ref(self.loop_id));
         let glob = format!("--glob={below}");
-        let mut command = git.command(&["bundle", "create", "-q"]).arg(path);
+        let mut command = git.command("bundle create -q").arg(path);
         if held.head.is_some() {
             command = command.arg("HEAD");
         }
@@ -287,7 +289,7 @@ impl BundleSource {
     }
 
     fn held(&self, git: &Git, tree: bool, cancel: &CancelToken) -> Result<Held, GitError> {
-        let branch = git.command(&["symbolic-ref", "--quiet", "HEAD"]);
+        let branch = git.command("symbolic-ref --quiet HEAD");
         let branch = branch.run(cancel)?;
         let branch = (branch.code == Some(0)).then(|| {
             let name = String::from_utf8_lossy(&branch.stdout);
@@ -295,15 +297,12 @@ impl BundleSource {
         });
         let head = verify(git, "HEAD", cancel)?;
         let below = snapshots::below(self.loop_id);
-        let listed = git.command(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-        let listed = listed.arg(&below).stdout(cancel)?;
-        let listed = String::from_utf8_lossy(&listed);
+        let refs = snapshots::refs_of(git, self.loop_id, cancel)?.into_iter();
         // References to earlier restorations and to other work trees are not part of the work.
-        let restored = format!(" {}", restored_head(self.loop_id));
-        let copied = format!(" {}", copied_ref(self.loop_id));
-        let is_work =
-            |line: &&str| !line.ends_with(&restored) && (tree || !line.ends_with(&copied));
-        let mut listed: Vec<String> = listed.lines().filter(is_work).map(str::to_owned).collect();
+        let mut listed: Vec<String> = refs
+            .filter(|(_, name)| name != RESTORED && (tree || name != copied::COPIED))
+            .map(|(commit, name)| format!("{commit} {below}/{name}"))
+            .collect();
         if let Some(head) = &head {
             listed.push(format!("{head} HEAD"));
             listed.extend(branch.iter().map(|branch| format!("{head} {branch}")));
@@ -326,7 +325,7 @@ fn too_large(bytes: u64) -> Bundled {
 
 /// Returns the size of all objects of a repository, in bytes. A bundle is hardly larger.
 fn object_bytes(git: &Git, cancel: &CancelToken) -> Result<u64, GitError> {
-    let output = git.command(&["count-objects", "-v"]).stdout(cancel)?;
+    let output = git.command("count-objects -v").stdout(cancel)?;
     let output = String::from_utf8_lossy(&output);
     let kibibytes = output.lines().filter_map(|line| {
         let (name, value) = line.split_once(": ")?;

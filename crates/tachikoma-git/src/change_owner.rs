@@ -123,7 +123,7 @@ pub fn attribute(
     follow_theirs(work, since.owner, changed, dirty);
     let went: BTreeMap<&str, &RepoPath> = changed
         .iter()
-        .filter(|(_, change)| change.after.is_nothing())
+        .filter(|(_, change)| change.is_removal())
         .filter_map(|(path, change)| Some((change.before.object()?, path)))
         .collect();
     let surfaced = |path: &RepoPath, change: &Change| {

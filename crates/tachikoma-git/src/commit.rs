@@ -117,7 +117,7 @@ fn drop_refused(
     let came = |path: &&RepoPath| tracker.head.dirty.get(*path).is_some_and(Side::is_nothing);
     let new: Vec<&RepoPath> = files.iter().filter(came).collect();
     let new_bytes = new.iter().map(|path| path.bytes());
-    let mut refused = tracker.loop_index.ignored(new_bytes, true, cancel)?;
+    let mut refused = tracker.loop_index.ignored(new_bytes, cancel)?;
     let top = &tracker.loop_index.repository.top;
     let in_another = |path: &&&RepoPath| {
         ancestors(path.bytes())
@@ -186,18 +186,10 @@ fn commit_files(
     cancel: &CancelToken,
 ) -> Result<(), CommitError> {
     let pathspecs = pathspecs(files);
-    let args = [
-        "commit",
-        "--only",
-        "--quiet",
-        "--pathspec-from-file=-",
-        "--pathspec-file-nul",
-        "--cleanup=whitespace",
-        "-m",
-        message,
-    ];
-    let git = &tracker.loop_index.repository.git;
-    let command = git.command(&args).stdin(&pathspecs).timeout(limit);
+    let words =
+        "commit --only --quiet --pathspec-from-file=- --pathspec-file-nul --cleanup=whitespace -m";
+    let command = tracker.loop_index.repository.git.command(words);
+    let command = command.arg(message).stdin(&pathspecs).timeout(limit);
     run_with_index_lock(tracker, &command.as_user(), cancel)
 }
 
@@ -222,22 +214,9 @@ fn files_of(
     commit: &str,
     cancel: &CancelToken,
 ) -> Result<BTreeSet<RepoPath>, GitError> {
-    let args = [
-        "diff-tree",
-        "--root",
-        "--no-commit-id",
-        "--name-only",
-        "--no-renames",
-        "-r",
-        "-z",
-        commit,
-    ];
-    let output = tracker
-        .loop_index
-        .repository
-        .git
-        .command(&args)
-        .stdout(cancel)?;
+    let words = "diff-tree --root --no-commit-id --name-only --no-renames -r -z";
+    let command = tracker.loop_index.repository.git.command(words);
+    let output = command.arg(commit).stdout(cancel)?;
     Ok(split_nul(&output).map(RepoPath::new).collect())
 }
 
@@ -302,7 +281,7 @@ fn follow_hook(
         return;
     }
     let git = &tracker.loop_index.repository.git;
-    let command = git.command(&["update-index", "--add", "--remove", "-z", "--stdin"]);
+    let command = git.command("update-index --add --remove -z --stdin");
     // A failure is harmless: the next commit of these files updates the index.
     let _ = command.stdin(&paths).stdout(cancel);
     tracker

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::index::LoopIndex;
-use super::path::RepoPath;
+use super::path::{RepoPath, split_nul};
 use super::program::{CancelToken, GitError};
 
 /// Object ids of the empty tree for SHA-1 and SHA-256. Git knows them without storing them.
@@ -23,8 +23,8 @@ pub fn empty_tree(tree: &str) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
     /// 0 if the tree does not have the path.
-    mode: u32,
-    object: Box<str>,
+    pub mode: u32,
+    pub object: Box<str>,
 }
 
 impl Side {
@@ -66,6 +66,11 @@ impl Change {
     /// Returns whether the first tree does not have the file.
     pub fn is_new(&self) -> bool {
         self.before.is_nothing()
+    }
+
+    /// Returns whether the second tree does not have the file.
+    pub fn is_removal(&self) -> bool {
+        self.after.is_nothing()
     }
 }
 
@@ -111,32 +116,27 @@ pub fn differences(
     to: &str,
     cancel: &CancelToken,
 ) -> Result<Differences, GitError> {
-    let args = [
-        "diff-tree",
-        "-r",
-        "-z",
-        "--no-renames",
-        "--no-ext-diff",
-        "--ignore-submodules=dirty",
-        from,
-        to,
-    ];
-    let output = loop_index.repository.git.command(&args).stdout(cancel)?;
-    let mut differences = Differences {
-        none: output.is_empty(),
-        ..Differences::default()
-    };
-    let mut split_nul = output.split(|byte| *byte == 0);
-    while let (Some(head), Some(path)) = (split_nul.next(), split_nul.next()) {
+    let words = "diff-tree -r -z --no-renames --no-ext-diff --ignore-submodules=dirty";
+    let command = loop_index.repository.git.command(words).arg(from).arg(to);
+    let output = command.stdout(cancel)?;
+    let mut files = parse_changes(&output)?;
+    let none = files.is_empty();
+    files.retain(|path, _| !loop_index.is_left_out(path.bytes()));
+    Ok(Differences { files, none })
+}
+
+/// Parses the output of `git diff-tree -z`: `:old-mode new-mode old-object new-object status`, NUL, path, NUL.
+pub fn parse_changes(output: &[u8]) -> Result<BTreeMap<RepoPath, Change>, GitError> {
+    let mut changes = BTreeMap::new();
+    let mut parts = split_nul(output);
+    while let (Some(head), Some(path)) = (parts.next(), parts.next()) {
         let change = Change::parse(head).ok_or_else(|| GitError::UnexpectedOutput {
             command: "diff-tree",
             output: String::from_utf8_lossy(head).into_owned(),
         })?;
-        if !loop_index.is_left_out(path) {
-            differences.files.insert(RepoPath::new(path), change);
-        }
+        changes.insert(RepoPath::new(path), change);
     }
-    Ok(differences)
+    Ok(changes)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub fn commit(repository: &Repository, cancel: &CancelToken) -> Result<Option<St
 
 /// Returns the id of an object, if it exists.
 pub fn verify(git: &Git, object: &str, cancel: &CancelToken) -> Result<Option<String>, GitError> {
-    let command = git.command(&["rev-parse", "--verify", "--quiet", object]);
+    let command = git.command("rev-parse --verify --quiet").arg(object);
     let output = command.run(cancel)?;
     let text = String::from_utf8_lossy(&output.stdout)
         .trim_end()

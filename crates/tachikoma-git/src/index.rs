@@ -10,11 +10,10 @@ use tachikoma_fs::safe_read;
 
 use super::fingerprint::ChangedFile;
 use super::index_file::copy_index;
-use super::path::{RepoPath, is_ignore_file, is_ours, join_nul, split_nul};
+use super::path::{RepoPath, is_ignore_file, join_nul, split_nul};
 use super::program::{CancelToken, GitCommand, GitError};
 use super::repository::{Repository, with_suffix};
-use super::runtime_files::RuntimeFiles;
-use tachikoma_config::Protected;
+use super::rules::Rules;
 
 /// Limit for files that git cannot add although they can be opened, because a filter fails. Each costs a process.
 const UNREADABLE_MAX: usize = 64;
@@ -40,11 +39,8 @@ pub struct LoopIndex {
     pub repository: Repository,
     /// Path of the loop's index.
     pub index: PathBuf,
-    pub protected: Protected,
-    /// Larger new files are left out; 0 = no limit.
-    pub max_file_bytes: u64,
-    /// Files in the work tree that the loop writes; `None` if there are none.
-    pub runtime_files: Option<RuntimeFiles>,
+    /// Files that are left out of snapshots and commits.
+    pub rules: Rules,
 }
 
 /// Mode of a submodule.
@@ -88,17 +84,11 @@ pub fn entries(output: &[u8]) -> impl Iterator<Item = IndexEntry<'_>> {
 impl LoopIndex {
     /// Returns whether a path is never in snapshots and commits.
     pub fn is_left_out(&self, path: &[u8]) -> bool {
-        self.is_runtime_file(path) || self.protected.has(path)
+        self.rules.is_off_limits(&self.repository.top, path)
     }
 
-    /// Returns whether the loop itself writes a path.
-    pub fn is_runtime_file(&self, path: &[u8]) -> bool {
-        let is_own = |own: &RuntimeFiles| own.has(&self.repository.top, path);
-        is_ours(path) || self.runtime_files.as_ref().is_some_and(is_own)
-    }
-
-    fn command<'a>(&'a self, args: &[&'a str]) -> GitCommand<'a> {
-        self.repository.git.command(args).index(&self.index)
+    fn command(&self, words: &'static str) -> GitCommand<'_> {
+        self.repository.git.command(words).index(&self.index)
     }
 
     /// Copies the user's index. Removes the lock of a git process that died; no other process uses this index.
@@ -128,42 +118,33 @@ impl LoopIndex {
 
     /// Lists the entries of the loop's index.
     pub fn own_entries(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
-        self.command(&["ls-files", "-s", "-v", "-z"]).stdout(cancel)
+        self.command("ls-files -s -v -z").stdout(cancel)
     }
 
     /// Lists untracked and ignored paths, in the format of `git status --porcelain=v1 -z`.
     pub fn status(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
-        let args = [
-            "status",
-            "--porcelain=v1",
-            "-z",
-            "--untracked-files=all",
-            "--ignored=matching",
-            "--no-renames",
-            "--ignore-submodules=all",
-        ];
-        self.command(&args).stdout(cancel)
+        let words = "status --porcelain=v1 -z --untracked-files=all --ignored=matching --no-renames --ignore-submodules=all";
+        self.command(words).stdout(cancel)
     }
 
     /// Lists the entries of the user's index.
     pub fn user_entries(&self, cancel: &CancelToken) -> Result<Vec<u8>, GitError> {
         let git = &self.repository.git;
-        let command = git.command(&["ls-files", "-s", "-v", "-z"]);
+        let command = git.command("ls-files -s -v -z");
         command.config("index.sparse=false").stdout(cancel)
     }
 
-    /// Returns the paths that are ignored. With `tracked` also those that are in the loop's index.
+    /// Returns the paths that are ignored, including those that are in the loop's index.
     pub fn ignored<'a>(
         &self,
         paths: impl Iterator<Item = &'a [u8]>,
-        tracked: bool,
         cancel: &CancelToken,
     ) -> Result<BTreeSet<RepoPath>, GitError> {
-        let mut args = vec!["check-ignore", "-z", "--stdin"];
-        if tracked {
-            args.push("--no-index");
-        }
-        ignored(&self.command(&args), paths, cancel)
+        ignored(
+            &self.command("check-ignore -z --stdin --no-index"),
+            paths,
+            cancel,
+        )
     }
 
     /// Removes paths from the index.
@@ -176,7 +157,7 @@ impl LoopIndex {
         if paths.is_empty() {
             return Ok(());
         }
-        let command = self.command(&["update-index", "--force-remove", "-z", "--stdin"]);
+        let command = self.command("update-index --force-remove -z --stdin");
         command.stdin(&paths).stdout(cancel)?;
         Ok(())
     }
@@ -190,7 +171,7 @@ impl LoopIndex {
         let large: Vec<&RepoPath> = changes
             .changed
             .iter()
-            .filter(|changed| self.max_file_bytes > 0 && changed.size > self.max_file_bytes)
+            .filter(|changed| self.rules.is_huge(changed.size))
             .map(|changed| &changed.path)
             .collect();
         let committed = self.committed(&large, cancel)?;
@@ -244,16 +225,9 @@ impl LoopIndex {
     /// returned.
     fn add(&self, paths: &[&RepoPath], cancel: &CancelToken) -> Result<Option<RepoPath>, GitError> {
         let names = join_nul(paths.iter().map(|path| path.bytes()));
-        let args = [
-            "update-index",
-            "--add",
-            "--remove",
-            "--replace",
-            "--ignore-skip-worktree-entries",
-            "-z",
-            "--stdin",
-        ];
-        let command = self.command(&args).stdin(&names);
+        let words =
+            "update-index --add --remove --replace --ignore-skip-worktree-entries -z --stdin";
+        let command = self.command(words).stdin(&names);
         let output = command.run(cancel)?;
         if output.code == Some(0) {
             return Ok(None);
@@ -282,12 +256,13 @@ impl LoopIndex {
     ) -> Result<Vec<&'a RepoPath>, GitError> {
         let mut found = Vec::new();
         for some in paths.chunks(PATHS_PER_COMMAND) {
-            let args = ["--literal-pathspecs", "ls-files", "--debug", "-z", "--"];
-            let mut command = self.repository.git.command(&args);
-            for path in some {
-                command = command.arg(path.as_path());
-            }
-            let output = command.stdout(cancel)?;
+            let command = self
+                .repository
+                .git
+                .command("--literal-pathspecs ls-files --debug -z --");
+            let output = command
+                .args(some.iter().map(|path| path.as_path()))
+                .stdout(cancel)?;
             let intended = intended(&output);
             found.extend(some.iter().filter(|path| intended.contains(path.bytes())));
         }
@@ -302,12 +277,10 @@ impl LoopIndex {
     ) -> Result<BTreeSet<RepoPath>, GitError> {
         let mut found = BTreeSet::new();
         for some in paths.chunks(PATHS_PER_COMMAND) {
-            let args = ["--literal-pathspecs", "ls-tree", "-z", "HEAD", "--"];
-            let mut command = self.command(&args);
-            for path in some {
-                command = command.arg(path.as_path());
-            }
-            let output = command.run(cancel)?;
+            let command = self.command("--literal-pathspecs ls-tree -z HEAD --");
+            let output = command
+                .args(some.iter().map(|path| path.as_path()))
+                .run(cancel)?;
             // A branch without commits has no tree.
             if output.code == Some(0) {
                 // `100644 blob <object><TAB>path`; directories do not count.
@@ -322,7 +295,7 @@ impl LoopIndex {
 
     /// Writes the index as a tree and returns its id.
     pub fn write_tree(&self, cancel: &CancelToken) -> Result<String, GitError> {
-        let tree = self.command(&["write-tree"]).stdout_line(cancel)?;
+        let tree = self.command("write-tree").stdout_line(cancel)?;
         if super::head::is_object_name(tree.as_bytes()) {
             Ok(tree)
         } else {
@@ -410,7 +383,7 @@ impl Changes {
         let files = std::mem::take(&mut self.changed);
         let (protected, changed): (Vec<_>, Vec<_>) = files
             .into_iter()
-            .partition(|file| loop_index.protected.has(file.path.bytes()));
+            .partition(|file| loop_index.rules.protected.has(file.path.bytes()));
         self.changed = changed;
         self.protected
             .extend(protected.into_iter().map(|file| file.path));

@@ -46,13 +46,12 @@ fn make_known(
 ) -> Result<(), CommitError> {
     let repository = &tracker.loop_index.repository;
     let pathspecs = pathspecs(new);
-    let mut args = vec!["add", "--intent-to-add", "--pathspec-from-file=-"];
-    args.push("--pathspec-file-nul");
+    let words = "add --intent-to-add --pathspec-from-file=- --pathspec-file-nul";
+    let mut command = repository.git.command(words).stdin(&pathspecs);
     if repository.git_dir.join("info/sparse-checkout").exists() {
         // The loop wrote a file outside of the sparse checkout, so git must accept it.
-        args.push("--sparse");
+        command = command.arg("--sparse");
     }
-    let command = repository.git.command(&args).stdin(&pathspecs);
     run_with_index_lock(tracker, &command.as_user(), cancel)
 }
 
@@ -94,12 +93,17 @@ pub fn undo_intent_to_add(
     for (word, paths) in [("--force-remove", unknown), ("--add", there)] {
         let paths = join_nul(paths.into_iter().map(RepoPath::bytes));
         if !paths.is_empty() {
-            let command = git.command(&["update-index", word, "-z", "--stdin"]);
+            // Git requires `--stdin` to be the last argument.
+            let command = git
+                .command("update-index")
+                .arg(word)
+                .arg("-z")
+                .arg("--stdin");
             run_with_index_lock(tracker, &command.stdin(&paths), cancel)?;
         }
     }
     if !back.is_empty() {
-        let command = git.command(&["update-index", "-z", "--index-info"]);
+        let command = git.command("update-index -z --index-info");
         run_with_index_lock(tracker, &command.stdin(&back), cancel)?;
     }
     clear_intent_to_add(tracker)?;

@@ -33,7 +33,7 @@ impl KnownTree {
     /// Reads everything anew, with the loop's index made from the user's. All files count as changed.
     pub fn read(loop_index: &LoopIndex, cancel: &CancelToken) -> Result<(Self, Changes), GitError> {
         loop_index.recreate_index()?;
-        let budget = NewFileBudget::new(loop_index.max_file_bytes);
+        let budget = NewFileBudget::new(loop_index.rules.max_file_bytes);
         let (known, mut changes) = list(loop_index, None, budget, cancel)?;
         // They were there before.
         changes.protected.clear();
@@ -101,7 +101,7 @@ fn list(
     let without_slash = |path: &[u8]| RepoPath::new(path.strip_suffix(b"/").unwrap_or(path));
     let untracked: HashSet<&[u8]> = with_code(b"?? ").collect();
     let mut hidden: HashSet<RepoPath> = with_code(b"!! ").map(without_slash).collect();
-    let skip = |path: &[u8]| hidden.contains(path) || loop_index.is_runtime_file(path);
+    let skip = |path: &[u8]| hidden.contains(path) || loop_index.rules.is_runtime_file(top, path);
     let is_first = before.is_none();
     let scan = Fingerprint::scan(top, before.unwrap_or_default(), &skip, cancel);
     let mut scan = scan.map_err(GitError::io("read directory", top))?;
@@ -144,7 +144,7 @@ fn list(
     scan.changed.sort_by(|one, other| one.path.cmp(&other.path));
     for file in scan.changed {
         if tracked.contains_key(file.path.bytes())
-            || loop_index.protected.has(file.path.bytes())
+            || loop_index.rules.protected.has(file.path.bytes())
             || budget.take(file.size)
         {
             changes.changed.push(file);

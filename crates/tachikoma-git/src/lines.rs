@@ -16,21 +16,13 @@ pub fn lines_since(tracker: &WorkTracker, before: &str, files: usize, cancel: &C
     if before.is_empty() || files == 0 || files > FILES_MAX || before == tracker.work.tree {
         return 0;
     }
-    let args = [
-        "diff-tree",
-        "-r",
-        "-z",
-        "--numstat",
-        "--no-renames",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--ignore-submodules=all",
-        before,
-        &tracker.work.tree,
-    ];
+    let words = "diff-tree -r -z --numstat --no-renames --no-ext-diff --no-textconv --ignore-submodules=all";
+    let command = tracker.loop_index.repository.git.command(words);
     // Larger files are not counted.
-    let command = tracker.loop_index.repository.git.command(&args);
-    let command = command.config("core.bigFileThreshold=1m");
+    let command = command
+        .arg(before)
+        .arg(&tracker.work.tree)
+        .config("core.bigFileThreshold=1m");
     let output = command.stdout_max(STDOUT_BYTES_MAX).stdout(cancel);
     output.map_or(0, |output| sum(&output))
 }

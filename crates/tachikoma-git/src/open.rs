@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use tachikoma_config::Protected;
 use tachikoma_core::LoopId;
 
 use super::change_owner::ChangeOwner;
@@ -11,8 +10,8 @@ use super::index::LoopIndex;
 use super::intent::undo_intent_to_add;
 use super::loop_files::{INDEX, WORK};
 use super::program::{CancelToken, GitError};
-use super::repository::{Lookup, Repository};
-use super::runtime_files::RuntimeFiles;
+use super::repository::Repository;
+use super::rules::Rules;
 use super::work_record::{Remembered, WorkRecord};
 use super::work_tracker::{Detector, HeadState, SnapshotRefs, Survey, Warnings, WorkTracker};
 
@@ -29,50 +28,28 @@ pub struct TrackerOptions {
     pub search_path: Option<OsString>,
     /// Environment variables that are removed for git.
     pub hidden: Vec<OsString>,
-    /// Files that are never in snapshots and commits.
-    pub protected: Protected,
-    /// Larger new files are left out; 0 = no limit.
-    pub max_file_bytes: u64,
-    /// Files that the loop writes.
-    pub runtime_files: RuntimeFiles,
+    /// Files that are left out of snapshots and commits.
+    pub rules: Rules,
 }
 
-/// Result of opening a tracker.
-#[derive(Debug)]
-pub enum Opened {
-    /// The tracker is ready.
-    Ready {
-        /// The tracker.
-        tracker: Box<WorkTracker>,
-        /// The opening survey.
-        survey: Survey,
-    },
-    /// There is no repository.
-    NoRepository,
-    /// The repository cannot be used, or `git` is not installed.
-    Unusable {
-        /// The cause, in one line.
-        reason: String,
-    },
-}
-
-/// Opens a tracker, with a survey of the changes since the last survey of this loop. Blocks.
-#[must_use]
-pub fn open(options: TrackerOptions, owner: ChangeOwner, cancel: &CancelToken) -> Opened {
-    let found = Repository::find(&options.working_dir, options.search_path.as_deref(), cancel);
-    let repository = match found {
-        Lookup::Repository(repository) => {
-            repository.of_loop(options.loop_id, options.hidden.clone())
-        }
-        Lookup::NoRepository => return Opened::NoRepository,
-        Lookup::Unusable { reason } => return Opened::Unusable { reason },
+/// Opens a tracker, with a survey of the changes since the last survey of this loop; `None` if there is no repository. Blocks.
+///
+/// # Errors
+/// The repository cannot be used, or `git` is not installed. Holds the cause, in one line.
+pub fn open(
+    options: TrackerOptions,
+    owner: ChangeOwner,
+    cancel: &CancelToken,
+) -> Result<Option<(Box<WorkTracker>, Survey)>, String> {
+    let found = Repository::find(&options.working_dir, options.search_path.as_deref(), cancel)?;
+    let Some(repository) = found else {
+        return Ok(None);
     };
-    match begin(repository, options, owner, cancel) {
-        Ok((tracker, survey)) => Opened::Ready { tracker, survey },
-        Err(error) => Opened::Unusable {
-            reason: tachikoma_core::error_chain(&error),
-        },
-    }
+    let repository = repository.of_loop(options.loop_id, options.hidden.clone());
+    let begun = begin(repository, options, owner, cancel);
+    begun
+        .map(Some)
+        .map_err(|error| tachikoma_core::error_chain(&error))
 }
 
 pub fn begin(
@@ -104,11 +81,9 @@ pub fn begin(
     let mut tracker = Box::new(WorkTracker {
         loop_id: options.loop_id,
         loop_index: LoopIndex {
-            runtime_files: options.runtime_files.below(&repository.top),
+            rules: options.rules.within(&repository.top),
             repository,
             index,
-            protected: options.protected,
-            max_file_bytes: options.max_file_bytes,
         },
         work_path,
         work,

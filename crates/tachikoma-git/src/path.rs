@@ -133,15 +133,15 @@ pub fn join_nul<'a>(paths: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 
 /// Lists the first paths and counts the others.
 pub fn list(paths: &[&RepoPath]) -> String {
-    let names: Vec<String> = paths
-        .iter()
-        .take(NAMED_MAX)
-        .map(ToString::to_string)
-        .collect();
-    let more = paths.len().saturating_sub(NAMED_MAX);
-    match more {
-        0 => names.join(", "),
-        more => format!("{} and {more} more", names.join(", ")),
+    list_first(NAMED_MAX, paths)
+}
+
+/// Lists the first `max` names and counts the others.
+pub fn list_first(max: usize, names: &[impl ToString]) -> String {
+    let first: Vec<String> = names.iter().take(max).map(ToString::to_string).collect();
+    match names.len().saturating_sub(max) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 

@@ -234,12 +234,13 @@ impl Git {
         command
     }
 
-    /// Builds a command from a subcommand and its arguments.
+    /// Builds a command. `words` are the subcommand and its fixed arguments, separated by spaces; [`GitCommand::arg`] adds
+    /// others.
     #[must_use]
-    pub fn command<'a>(&'a self, args: &[&'a str]) -> GitCommand<'a> {
+    pub fn command(&self, words: &'static str) -> GitCommand<'_> {
         GitCommand {
             git: self,
-            args: args.iter().map(|arg| OsStr::new(*arg)).collect(),
+            args: words.split(' ').map(OsStr::new).collect(),
             config: Vec::new(),
             env: Vec::new(),
             stdin: &[],
@@ -281,10 +282,17 @@ pub struct Output {
 }
 
 impl<'a> GitCommand<'a> {
-    /// Adds an argument that need not be UTF-8.
+    /// Adds an argument. It may contain spaces and need not be UTF-8.
     #[must_use]
     pub fn arg(mut self, arg: &'a (impl AsRef<OsStr> + ?Sized)) -> Self {
         self.args.push(arg.as_ref());
+        self
+    }
+
+    /// Adds paths as arguments.
+    #[must_use]
+    pub fn args(mut self, paths: impl Iterator<Item = &'a Path>) -> Self {
+        self.args.extend(paths.map(Path::as_os_str));
         self
     }
 

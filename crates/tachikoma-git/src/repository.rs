@@ -24,20 +24,6 @@ pub struct Repository {
     pub index: PathBuf,
 }
 
-/// Result of looking for a repository.
-#[derive(Debug)]
-pub enum Lookup {
-    /// A usable repository.
-    Repository(Box<Repository>),
-    /// There is no repository, or it ignores the directory.
-    NoRepository,
-    /// The repository cannot be used, or `git` is not installed.
-    Unusable {
-        /// The cause, in one line.
-        reason: String,
-    },
-}
-
 /// Returns whether there is a `.git` in the directory or above it: a directory or, in linked work trees, a file. If not, git need
 /// not be started.
 #[must_use]
@@ -46,23 +32,32 @@ pub fn may_be_in_a_repository(dir: &Path) -> bool {
 }
 
 impl Repository {
-    /// Looks for the repository of a directory. Starts no process if there is no `.git`. Blocks for a bounded time.
-    #[must_use]
-    pub fn find(dir: &Path, search_path: Option<&OsStr>, cancel: &CancelToken) -> Lookup {
+    /// Finds the repository of a directory; `None` if there is no repository, or it ignores the directory. Starts no process if
+    /// there is no `.git`. Blocks for a bounded time.
+    ///
+    /// # Errors
+    /// The repository cannot be used, or `git` is not installed. Holds the cause, in one line.
+    pub fn find(
+        dir: &Path,
+        search_path: Option<&OsStr>,
+        cancel: &CancelToken,
+    ) -> Result<Option<Self>, String> {
         if !may_be_in_a_repository(dir) {
-            return Lookup::NoRepository;
+            return Ok(None);
         }
         match look(&Git::new(dir, search_path), dir, cancel) {
-            Ok(found) => found,
+            Ok(Some(found)) if !found.top.join(".git").exists() => Err(format!(
+                // Git found the work tree by a configuration value. At its top git would not find the repository.
+                "the repository {} is not in its work tree {}",
+                found.git_dir.display(),
+                found.top.display()
+            )),
+            Ok(found) => Ok(found),
             Err(GitError::Failed { stderr, .. }) if stderr.starts_with(NOT_A_REPOSITORY) => {
-                Lookup::NoRepository
+                Ok(None)
             }
-            Err(GitError::Failed { stderr, .. }) => Lookup::Unusable {
-                reason: first_line(&stderr),
-            },
-            Err(error) => Lookup::Unusable {
-                reason: tachikoma_core::error_chain(&error),
-            },
+            Err(GitError::Failed { stderr, .. }) => Err(first_line(&stderr)),
+            Err(error) => Err(tachikoma_core::error_chain(&error)),
         }
     }
 
@@ -80,49 +75,32 @@ impl Repository {
     }
 }
 
-fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Lookup, GitError> {
+fn look(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<Option<Repository>, GitError> {
     let places = match places_at_once(git, cancel)? {
         Some(places) => Some(places),
         None => places_one_by_one(git, cancel)?,
     };
     let Some([top, git_dir, common_dir]) = places else {
-        return Ok(Lookup::NoRepository);
+        return Ok(None);
     };
-    if !top.join(".git").exists() {
-        // Git found the work tree by a configuration value. At its top git would not find the repository.
-        return Ok(Lookup::Unusable {
-            reason: format!(
-                "the repository {} is not in its work tree {}",
-                git_dir.display(),
-                top.display()
-            ),
-        });
-    }
     let git = git.clone().in_dir(&top);
-    if is_ignored(&git, &top, dir, cancel)? {
-        return Ok(Lookup::NoRepository);
+    if top.join(".git").exists() && is_ignored(&git, &top, dir, cancel)? {
+        return Ok(None);
     }
-    Ok(Lookup::Repository(Box::new(Repository {
+    Ok(Some(Repository {
         index: git_dir.join("index"),
         git,
         top,
         git_dir,
         common_dir,
-    })))
+    }))
 }
 
 /// Returns the top of the work tree, the git directory and the common directory, with one process. `None` if a path contains a
 /// line end, or the directory is not in a work tree.
 fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
     let output = git
-        .command(&[
-            "rev-parse",
-            "--path-format=absolute",
-            "--is-inside-work-tree",
-            "--show-toplevel",
-            "--git-dir",
-            "--git-common-dir",
-        ])
+        .command("rev-parse --path-format=absolute --is-inside-work-tree --show-toplevel --git-dir --git-common-dir")
         .run(cancel)?;
     let lines: Vec<&[u8]> = output.stdout.split(|byte| *byte == b'\n').collect();
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
@@ -136,12 +114,12 @@ fn places_at_once(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]
 
 /// Returns the same with one process each. `None` if the directory is not in a work tree.
 fn places_one_by_one(git: &Git, cancel: &CancelToken) -> Result<Option<[PathBuf; 3]>, GitError> {
-    let inside = git.command(&["rev-parse", "--is-inside-work-tree"]);
+    let inside = git.command("rev-parse --is-inside-work-tree");
     if inside.stdout_line(cancel)? != "true" {
         return Ok(None);
     }
     let place = |what| {
-        let command = git.command(&["rev-parse", "--path-format=absolute", what]);
+        let command = git.command("rev-parse --path-format=absolute").arg(what);
         path_of(&command, cancel)
     };
     Ok(Some([
@@ -165,7 +143,7 @@ fn is_ignored(git: &Git, top: &Path, dir: &Path, cancel: &CancelToken) -> Result
     };
     // The command has no `--literal-pathspecs`, but a path with this prefix is never a pattern.
     let below = Path::new(".").join(below);
-    let command = git.command(&["check-ignore", "--quiet", "--"]).arg(&below);
+    let command = git.command("check-ignore --quiet --").arg(&below);
     let output = command.run(cancel)?;
     match output.code {
         Some(0) => Ok(true),

@@ -1,28 +1,35 @@
 //! Rollback of the work tree to a snapshot. HEAD, the user's index, stashes, submodules, and protected, ignored and large files
 //! stay as they are. A rollback that fails is undone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tachikoma_core::LoopId;
 
+use super::differences::{Change, parse_changes};
 use super::head::verify;
-use super::index::{self, IndexEntry, SUBMODULE};
+use super::index::{self, IndexEntry};
 use super::index_file::{TemporaryDir, TemporaryIndex};
-use super::path::{RepoPath, ancestors, at, is_ignore_file, is_there, join_nul, split_nul};
+use super::path::{
+    RepoPath, ancestors, at, is_ignore_file, is_there, join_nul, list_first, split_nul,
+};
 use super::program::{CancelToken, GitError};
 use super::repository::Repository;
 use super::rollback_backup::RollbackBackup;
+use super::rules::Rules;
 use super::snapshots::{self, KeptSnapshot, Moment};
-use super::worktree_tree::{self, Rules, WorktreeTree};
+use super::worktree_tree::{self, WorktreeTree, size_of};
 
 /// Number of files that a message names.
 pub const NAMED_MAX: usize = 10;
 
 /// Writing a large work tree to a slow disk takes minutes.
 const TURN_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Mode of a submodule.
+const SUBMODULE_MODE: u32 = 0o160_000;
 
 /// Why a rollback cannot be planned. The work tree is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +78,7 @@ pub enum RollbackFailure {
 /// Lists the first names and counts the others.
 #[must_use]
 pub fn some(names: &[String]) -> String {
-    let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>();
-    let shown = shown.join(", ");
-    match names.len().saturating_sub(NAMED_MAX) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
+    list_first(NAMED_MAX, names)
 }
 
 /// A planned rollback.
@@ -96,13 +98,8 @@ pub struct Rollback {
     pub left: Vec<String>,
 }
 
-/// One difference between the work tree and the snapshot.
-struct Difference<'a> {
-    modes: [&'a [u8]; 2],
-    wanted: &'a [u8],
-    status: u8,
-    path: &'a [u8],
-}
+/// Changes from the work tree to the snapshot.
+type Changes = BTreeMap<RepoPath, Change>;
 
 impl Rollback {
     /// Plans the change from the present work tree to a snapshot. Changes nothing that the user sees.
@@ -118,46 +115,38 @@ impl Rollback {
     ) -> Result<Self, RollbackError> {
         let present =
             worktree_tree::worktree_tree(repository, loop_dir, rules, &snapshot.commit, cancel)?;
-        let command = present.command(&[
-            "diff-tree",
-            "-r",
-            "-z",
-            "--no-renames",
-            "--raw",
-            &present.tree,
-            &snapshot.commit,
-        ]);
+        let command = present
+            .command("diff-tree -r -z --no-renames --raw")
+            .arg(&present.tree)
+            .arg(&snapshot.commit);
         let differences = command.stdout(cancel)?;
-        let entries = present.command(&["ls-files", "-s", "-v", "-z"]);
+        let entries = present.command("ls-files -s -v -z");
         let entries = entries.stdout(cancel)?;
         let sparse: BTreeSet<&[u8]> = index::entries(&entries)
             .filter(IndexEntry::is_sparse)
             .map(|entry| entry.path)
             .collect();
-        let differences = read(&differences);
+        let differences = parse_changes(&differences)?;
         let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences, cancel)?;
         let crowded = present.crowded.iter();
         let mut left: Vec<String> = crowded
             .map(|path| RepoPath::new(path).to_string())
             .collect();
-        let mut wanted = Vec::new();
-        for difference in differences {
-            let huge = || {
-                difference.status == b'D'
-                    && rules.is_huge(&at(&present.repository.top, difference.path))
-            };
-            if sparse.contains(difference.path) {
+        let mut wanted = Changes::new();
+        for (path, change) in differences {
+            let top = &present.repository.top;
+            if sparse.contains(path.bytes()) {
                 // The path is outside of the sparse checkout.
                 continue;
             }
-            if rules.is_off_limits(&present.repository.top, difference.path)
-                || difference.modes.contains(&SUBMODULE)
-                || ignored.contains(difference.path)
-                || huge()
+            if rules.is_off_limits(top, path.bytes())
+                || [change.before.mode, change.after.mode].contains(&SUBMODULE_MODE)
+                || ignored.contains(&path)
+                || change.is_removal() && rules.is_huge(size_of(&top.join(path.as_path())))
             {
-                left.push(RepoPath::new(difference.path).to_string());
+                left.push(path.to_string());
             } else {
-                wanted.push(difference);
+                wanted.insert(path, change);
             }
         }
         let in_the_way = in_the_way(&present.repository.top, &wanted);
@@ -165,9 +154,8 @@ impl Rollback {
             return Err(RollbackError::InTheWay(in_the_way));
         }
         let target = target(&present, loop_dir, &wanted, cancel)?;
-        let paths = wanted.iter().map(|wanted| wanted.path.to_vec()).collect();
-        let gone = wanted.iter().filter(|wanted| wanted.status == b'D');
-        let gone = gone.map(|wanted| wanted.path.to_vec()).collect();
+        let paths = wanted.keys().map(|path| path.bytes().to_vec()).collect();
+        let gone = removed(&wanted).map(<[u8]>::to_vec).collect();
         let odd = present.differing(cancel)?;
         let rollback = Self {
             present,
@@ -178,7 +166,7 @@ impl Rollback {
             gone,
             left,
         };
-        rollback.turn(&["--dry-run"], cancel)?;
+        rollback.turn("read-tree -m -u --no-sparse-checkout --dry-run", cancel)?;
         Ok(rollback)
     }
 
@@ -212,7 +200,7 @@ impl Rollback {
         let name = snapshots::name(loop_id, moment);
         // An existing reference is not replaced.
         let none = "0".repeat(commit.len());
-        let command = git.command(&["update-ref", &name, &commit, &none]);
+        let command = git.command("update-ref").arg(&name).arg(&commit).arg(&none);
         command.stdout(cancel)?;
         Ok(name)
     }
@@ -246,7 +234,7 @@ impl Rollback {
     }
 
     fn bring_back(&self, cancel: &CancelToken) -> Result<(), RollbackFailure> {
-        self.turn(&[], cancel)?;
+        self.turn("read-tree -m -u --no-sparse-checkout", cancel)?;
         let mut differs = self.present.differing(cancel)?;
         differs.retain(|path| !self.odd.contains(path));
         let top = &self.present.repository.top;
@@ -264,11 +252,9 @@ impl Rollback {
     }
 
     /// Git must not remove files outside of a sparse checkout.
-    fn turn(&self, how: &[&str], cancel: &CancelToken) -> Result<(), GitError> {
-        let mut args = vec!["read-tree", "-m", "-u", "--no-sparse-checkout"];
-        args.extend(how);
-        args.extend([self.present.tree.as_str(), &self.target]);
-        let command = self.present.command(&args).timeout(Some(TURN_TIMEOUT));
+    fn turn(&self, words: &'static str, cancel: &CancelToken) -> Result<(), GitError> {
+        let command = self.present.command(words).timeout(Some(TURN_TIMEOUT));
+        let command = command.arg(&self.present.tree).arg(&self.target);
         // The backup is a hard link, which changes the ctime of the file.
         let command = command.config("core.trustctime=false").ends_with_caller();
         command.stdout(cancel).map(drop)
@@ -281,90 +267,67 @@ fn ignored_then(
     present: &WorktreeTree,
     loop_dir: &Path,
     then: &str,
-    differences: &[Difference<'_>],
+    differences: &Changes,
     cancel: &CancelToken,
 ) -> Result<BTreeSet<RepoPath>, GitError> {
-    let came = differences.iter().filter(|came| came.status == b'D');
-    let came: Vec<&[u8]> = came.map(|came| came.path).collect();
-    if came.is_empty()
-        || !differences
-            .iter()
-            .any(|changed| is_ignore_file(changed.path))
-    {
+    let rules_changed = differences.keys().any(|path| is_ignore_file(path.bytes()));
+    if removed(differences).next().is_none() || !rules_changed {
         return Ok(BTreeSet::new());
     }
     let git = &present.repository.git;
     let index = TemporaryIndex::of(None, loop_dir)?;
-    let command = git.command(&["read-tree", then]).index(&index.0);
+    let command = git.command("read-tree").arg(then).index(&index.0);
     command.stdout(cancel)?;
-    let listed = git.command(&["ls-files", "-z"]).index(&index.0);
+    let listed = git.command("ls-files -z").index(&index.0);
     let listed = listed.stdout(cancel)?;
     let rules = join_nul(split_nul(&listed).filter(|path| is_ignore_file(path)));
     // Create a work tree with only the ignore files of that time.
     let dir = TemporaryDir::new()?;
     if !rules.is_empty() {
-        let command = git.command(&["checkout-index", "-z", "--stdin"]);
+        let command = git.command("checkout-index -z --stdin");
         let command = command.index(&index.0).env("GIT_WORK_TREE", &dir.0);
         command.stdin(&rules).stdout(cancel)?;
     }
-    let check = git.command(&["check-ignore", "-z", "--stdin"]);
+    let check = git.command("check-ignore -z --stdin");
     let check = check.env("GIT_WORK_TREE", &dir.0);
-    index::ignored(&check, came.into_iter(), cancel)
+    index::ignored(&check, removed(differences), cancel)
 }
 
 /// Writes the tree of the work tree after the rollback.
 fn target(
     present: &WorktreeTree,
     loop_dir: &Path,
-    wanted: &[Difference<'_>],
+    wanted: &Changes,
     cancel: &CancelToken,
 ) -> Result<String, GitError> {
     let index = TemporaryIndex::of(Some(&present.index.0), loop_dir)?;
     let git = &present.repository.git;
     let mut input = Vec::new();
     // Removals first, because an added file may be below a removed one.
-    let (gone, come): (Vec<_>, Vec<_>) = wanted.iter().partition(|wanted| wanted.status == b'D');
-    for difference in gone.into_iter().chain(come) {
-        input.extend_from_slice(difference.modes[1]);
-        input.push(b' ');
-        input.extend_from_slice(difference.wanted);
-        input.push(b'\t');
-        input.extend_from_slice(difference.path);
+    let (gone, come): (Vec<_>, Vec<_>) = wanted.iter().partition(|(_, change)| change.is_removal());
+    for (path, Change { after, .. }) in gone.into_iter().chain(come) {
+        input.extend_from_slice(format!("{:06o} {}\t", after.mode, after.object).as_bytes());
+        input.extend_from_slice(path.bytes());
         input.push(0);
     }
-    let command = git.command(&["update-index", "-z", "--index-info"]);
+    let command = git.command("update-index -z --index-info");
     command.index(&index.0).stdin(&input).stdout(cancel)?;
-    let command = git.command(&["write-tree"]).index(&index.0);
+    let command = git.command("write-tree").index(&index.0);
     command.stdout_line(cancel)
 }
 
-/// Reads `:old-mode new-mode old-object new-object status`, NUL, path, NUL.
-fn read(output: &[u8]) -> Vec<Difference<'_>> {
-    let mut split_nul = split_nul(output);
-    let mut found = Vec::new();
-    while let (Some(head), Some(path)) = (split_nul.next(), split_nul.next()) {
-        let mut args = head.split(|byte| *byte == b' ');
-        let mut word = || args.next().unwrap_or_default();
-        let (from, to, _, wanted, status) = (word(), word(), word(), word(), word());
-        found.push(Difference {
-            modes: [from.strip_prefix(b":").unwrap_or(from), to],
-            wanted,
-            status: status.first().copied().unwrap_or_default(),
-            path,
-        });
-    }
-    found
+/// Returns the paths that a change removes.
+fn removed(changes: &Changes) -> impl Iterator<Item = &[u8]> {
+    let removed = changes.iter().filter(|(_, change)| change.is_removal());
+    removed.map(|(path, _)| path.bytes())
 }
 
 /// Finds files that would be overwritten and are in no tree. Git overwrites ignored files without asking.
-fn in_the_way(top: &Path, wanted: &[Difference<'_>]) -> Vec<String> {
-    let paths = |status: u8| {
-        let of_status = move |wanted: &&Difference<'_>| wanted.status == status;
-        wanted.iter().filter(of_status).map(|wanted| wanted.path)
-    };
-    let gone: BTreeSet<&[u8]> = paths(b'D').collect();
+fn in_the_way(top: &Path, wanted: &Changes) -> Vec<String> {
+    let gone: BTreeSet<&[u8]> = removed(wanted).collect();
     let mut found = BTreeSet::new();
-    for path in paths(b'A') {
+    let new = wanted.iter().filter(|(_, change)| change.is_new());
+    for path in new.map(|(path, _)| path.bytes()) {
         for above in ancestors(path) {
             let is_dir = std::fs::symlink_metadata(at(top, above)).map_or(true, |is| is.is_dir());
             if !is_dir && !gone.contains(above) {

@@ -30,19 +30,22 @@ impl RuntimeFiles {
         }
     }
 
-    /// Returns `None` if none of them is below `top`, except in `.ralph`.
-    pub fn below(self, top: &Path) -> Option<Self> {
+    /// Returns no files if none of them is below `top`, except in `.ralph`.
+    pub fn below(self, top: &Path) -> Self {
         let places = [&self.transcripts, &self.backups];
         let is_one = |place: &PathBuf| {
             let below = place.strip_prefix(top);
             below.is_ok_and(|below| !is_ours(below.as_os_str().as_bytes()))
         };
         let is_some = self.snapshots.iter().chain(places).any(is_one);
-        is_some.then_some(self)
+        if is_some { self } else { Self::default() }
     }
 
     /// Returns whether the loop writes a path.
     pub fn has(&self, top: &Path, path: &[u8]) -> bool {
+        if self.snapshots.is_empty() {
+            return false;
+        }
         let path = top.join(OsStr::from_bytes(path));
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let is_in = |dir: Option<&Path>| dir == path.parent();
@@ -70,7 +73,7 @@ mod tests {
             Path::new("/top/src"),
             Path::new("/top/kept"),
         );
-        let own = own.below(top).unwrap();
+        let own = own.below(top);
         let id = "loop_00000000-0000-0000-0000-000000000007";
         let unique = "0".repeat(32);
         for ours in [
@@ -95,12 +98,13 @@ mod tests {
         }
         let usual = |name: &str| top.join(".ralph").join(name);
         let usual = RuntimeFiles::new(&usual("state.json"), &usual("sessions"), &usual("backups"));
-        assert!(usual.below(top).is_none());
+        assert!(usual.below(top).snapshots.is_empty());
         let elsewhere = Path::new("/elsewhere");
         assert!(
             RuntimeFiles::new(elsewhere, elsewhere, elsewhere)
                 .below(top)
-                .is_none()
+                .snapshots
+                .is_empty()
         );
     }
 }

@@ -167,20 +167,16 @@ fn reference(
     referenced.extend(made.iter().map(|(iteration, _)| *iteration));
     let too_old = too_old(&mut referenced);
     made.retain(|(iteration, _)| !too_old.contains(iteration));
-    let made: Vec<(String, &str)> = made
-        .into_iter()
-        .map(|(iteration, commit)| (snapshots::name(tracker.loop_id, iteration), commit))
-        .collect();
     let mut commands = String::new();
-    for (name, commit) in &made {
+    for (iteration, commit) in made {
+        let name = snapshots::name(tracker.loop_id, iteration);
         commands.push_str(&format!("update {name} {commit}\n"));
     }
     for iteration in too_old {
         let name = snapshots::name(tracker.loop_id, iteration);
         commands.push_str(&format!("delete {name}\n"));
     }
-    let command = git.command(&["update-ref", "--stdin"]);
-    command.stdin(commands.as_bytes()).stdout(cancel)?;
+    snapshots::update_refs(git, &commands, cancel)?;
     tracker.refs.pending.clear();
     tracker.refs.existing = Some(referenced);
     Ok(())

@@ -7,7 +7,7 @@ use std::path::Path;
 use tachikoma_core::LoopId;
 
 use super::program::{CancelToken, Git, GitError};
-use super::repository::{Lookup, Repository};
+use super::repository::Repository;
 
 /// Parent of all references.
 const REFS: &str = "refs/tachikoma";
@@ -92,22 +92,41 @@ pub fn list(
     loop_id: LoopId,
     cancel: &CancelToken,
 ) -> Result<Vec<KeptSnapshot>, GitError> {
-    let below = format!("{REFS}/{loop_id}/");
-    let command = git.command(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-    let output = command.arg(&below).stdout(cancel)?;
-    let output = String::from_utf8_lossy(&output).into_owned();
-    let mut kept: Vec<KeptSnapshot> = output
-        .lines()
-        .filter_map(|line| {
-            let (commit, name) = line.split_once(' ')?;
-            Some(KeptSnapshot {
-                moment: name.strip_prefix(&below)?.parse().ok()?,
-                commit: commit.to_owned(),
-            })
+    let refs = refs_of(git, loop_id, cancel)?.into_iter();
+    let mut kept: Vec<KeptSnapshot> = refs
+        .filter_map(|(commit, name)| {
+            let moment = name.parse().ok()?;
+            Some(KeptSnapshot { moment, commit })
         })
         .collect();
     kept.sort();
     Ok(kept)
+}
+
+/// Lists the references of a loop: the commit, and the name below the loop's other references.
+pub(crate) fn refs_of(
+    git: &Git,
+    loop_id: LoopId,
+    cancel: &CancelToken,
+) -> Result<Vec<(String, String)>, GitError> {
+    let below = format!("{}/", below(loop_id));
+    let command = git.command("for-each-ref --format=%(objectname)%20%(refname)");
+    let output = command.arg(&below).stdout(cancel)?;
+    let output = String::from_utf8_lossy(&output);
+    let refs = output.lines().filter_map(|line| {
+        let (commit, name) = line.split_once(' ')?;
+        Some((commit.to_owned(), name.strip_prefix(&below)?.to_owned()))
+    });
+    Ok(refs.collect())
+}
+
+/// Changes references, all or none. `commands` are lines for `git update-ref --stdin`.
+pub(crate) fn update_refs(git: &Git, commands: &str, cancel: &CancelToken) -> Result<(), GitError> {
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let command = git.command("update-ref --no-deref --stdin");
+    command.stdin(commands.as_bytes()).stdout(cancel).map(drop)
 }
 
 /// Commits a tree, without a branch. Uses its own author, because the user may have no identity configured.
@@ -121,7 +140,7 @@ pub fn commit_tree(
     message: &str,
     cancel: &CancelToken,
 ) -> Result<String, GitError> {
-    let mut command = git.command(&["commit-tree", tree, "-F", "-"]);
+    let mut command = git.command("commit-tree").arg(tree).arg("-F").arg("-");
     if let Some(parent) = parent {
         command = command.arg("-p").arg(parent);
     }
@@ -173,14 +192,13 @@ fn last_number(kept: &[KeptSnapshot]) -> Option<u32> {
 /// # Errors
 /// Git fails, and no reference is removed.
 pub fn delete_all(git: &Git, loop_id: LoopId) -> Result<(), GitError> {
-    let below = format!("{REFS}/{loop_id}/");
-    let command = git.command(&["for-each-ref", "--format=delete %(refname)"]);
-    let orders = command.arg(&below).stdout(&CancelToken::new())?;
-    if orders.is_empty() {
-        return Ok(());
-    }
-    let command = git.command(&["update-ref", "--no-deref", "--stdin"]);
-    command.stdin(&orders).stdout(&CancelToken::new()).map(drop)
+    let cancel = CancelToken::new();
+    let below = below(loop_id);
+    let refs = refs_of(git, loop_id, &cancel)?.into_iter();
+    let commands: String = refs
+        .map(|(_, name)| format!("delete {below}/{name}\n"))
+        .collect();
+    update_refs(git, &commands, &cancel)
 }
 
 /// Prefix of references that a restore has renamed.
@@ -225,34 +243,22 @@ fn keep_as(
     loop_id: LoopId,
     also: impl Fn(&str, &str) -> Option<String>,
 ) -> Result<(), GitError> {
-    let below = format!("{REFS}/{loop_id}/");
-    let command = git.command(&["for-each-ref", "--format=%(objectname) %(refname)"]);
-    let output = command.arg(&below).stdout(&CancelToken::new())?;
-    let output = String::from_utf8_lossy(&output).into_owned();
-    let refs = output.lines().filter_map(|line| {
-        let (commit, name) = line.split_once(' ')?;
-        Some((commit, name.strip_prefix(&below)?))
-    });
+    let cancel = CancelToken::new();
+    let refs = refs_of(git, loop_id, &cancel)?;
     let number = |name: &str| {
         let (number, _) = name.strip_prefix(BEFORE_RESTORE)?.split_once('/')?;
         number.parse::<u32>().ok()
     };
-    let taken = refs.clone().filter_map(|(_, name)| number(name)).max();
-    let aside = format!("{BEFORE_RESTORE}{}", taken.unwrap_or(0).saturating_add(1));
-    let mut orders = String::new();
+    let taken = refs.iter().filter_map(|(_, name)| number(name)).max();
+    let aside = taken.unwrap_or(0).saturating_add(1);
+    let aside = format!("{}/{BEFORE_RESTORE}{aside}", below(loop_id));
+    let mut commands = String::new();
     for (commit, name) in refs {
-        if let Some(also) = also(name, commit) {
-            orders.push_str(&format!("create {below}{aside}/{name} {commit}\n{also}"));
+        if let Some(also) = also(&name, &commit) {
+            commands.push_str(&format!("create {aside}/{name} {commit}\n{also}"));
         }
     }
-    if orders.is_empty() {
-        return Ok(());
-    }
-    let command = git.command(&["update-ref", "--no-deref", "--stdin"]);
-    command
-        .stdin(orders.as_bytes())
-        .stdout(&CancelToken::new())
-        .map(drop)
+    update_refs(git, &commands, &cancel)
 }
 
 /// Renames the snapshots after an iteration in the repository of a directory, if there is one.
@@ -272,11 +278,10 @@ pub fn delete_all_in(dir: &Path, loop_id: LoopId) -> Result<(), String> {
 }
 
 fn around(dir: &Path, act: impl FnOnce(&Git) -> Result<(), GitError>) -> Result<(), String> {
-    match Repository::find(dir, None, &CancelToken::new()) {
-        Lookup::Repository(repository) => {
+    match Repository::find(dir, None, &CancelToken::new())? {
+        Some(repository) => {
             act(&repository.git).map_err(|error| tachikoma_core::error_chain(&error))
         }
-        Lookup::NoRepository => Ok(()),
-        Lookup::Unusable { reason } => Err(reason),
+        None => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use tachikoma_fs::RALPH_DIR;
 use super::bundle;
 use super::path::{RepoPath, is_ours, split_nul};
 use super::program::{CancelToken, Git, GitError};
-use super::repository::{Lookup, Repository};
+use super::repository::Repository;
 use tachikoma_core::error_chain as chain;
 use tachikoma_store::lock;
 
@@ -44,21 +44,9 @@ pub fn repository_state(
     commits: bool,
 ) -> Result<RepositoryState, String> {
     let cancel = CancelToken::new();
-    let repository = match Repository::find(dir, search_path, &cancel) {
-        Lookup::Repository(repository) => repository,
-        Lookup::NoRepository => return Err("no repository here".to_owned()),
-        Lookup::Unusable { reason } => return Err(reason),
-    };
-    let command = repository.git.command(&[
-        "status",
-        "--porcelain=v1",
-        "--branch",
-        "--no-ahead-behind",
-        "-z",
-        "--untracked-files=no",
-        "--no-renames",
-        "--ignore-submodules=dirty",
-    ]);
+    let found = Repository::find(dir, search_path, &cancel)?;
+    let repository = found.ok_or("no repository here")?;
+    let command = repository.git.command("status --porcelain=v1 --branch --no-ahead-behind -z --untracked-files=no --no-renames --ignore-submodules=dirty");
     let output = command.stdout(&cancel).map_err(|error| chain(&error))?;
     // Each path follows two letters and a space.
     let mut entries = split_nul(&output);
@@ -80,7 +68,7 @@ pub fn repository_state(
 fn no_identity(git: &Git, cancel: &CancelToken) -> Option<String> {
     ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"]
         .iter()
-        .find_map(|name| match git.command(&["var", name]).stdout(cancel) {
+        .find_map(|name| match git.command("var").arg(name).stdout(cancel) {
             Err(GitError::Failed { stderr, .. }) => {
                 let last = stderr.lines().last().unwrap_or_default();
                 Some(last.trim_start_matches("fatal: ").to_owned())

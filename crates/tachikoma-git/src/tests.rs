@@ -20,7 +20,7 @@ use tachikoma_core::LoopId;
 use tachikoma_testkit::Scratch;
 
 use super::{
-    CancelToken, ChangeOwner, Commit, CommitError, Opened, Protected, RepoPath, RuntimeFiles,
+    CancelToken, ChangeOwner, Commit, CommitError, Protected, RepoPath, Rules, RuntimeFiles,
     Survey, TrackerOptions, WorkTracker,
 };
 
@@ -71,9 +71,11 @@ impl Place {
             loop_dir: scratch.path().join(".ralph/loops/one"),
             loop_id: LoopId::from_u128(1),
             search_path: Some(bin.into_os_string()),
-            protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).unwrap(),
-            max_file_bytes: 1000,
-            runtime_files: RuntimeFiles::default(),
+            rules: Rules {
+                protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).unwrap(),
+                max_file_bytes: 1000,
+                runtime_files: RuntimeFiles::default(),
+            },
         };
         let place = Self { scratch, options };
         place.make_loop_dir();
@@ -92,7 +94,7 @@ impl Place {
 
     fn open(&self, owner: ChangeOwner) -> (Box<WorkTracker>, Survey) {
         match super::open(self.options.clone(), owner, &CancelToken::new()) {
-            Opened::Ready { tracker, survey } => (tracker, survey),
+            Ok(Some(opened)) => opened,
             other => panic!("{other:?}"),
         }
     }

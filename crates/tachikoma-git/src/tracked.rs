@@ -28,7 +28,7 @@ pub fn state_file(working_dir: &Path, search_path: Option<&OsStr>) -> Option<Rep
         return None;
     }
     let git = Git::new(working_dir, search_path);
-    let command = git.command(&["ls-files", "-z", "--", RALPH_DIR]);
+    let command = git.command("ls-files -z --").arg(RALPH_DIR);
     let output = command.stdout(&CancelToken::new()).ok()?;
     let is_ours = |path: &&[u8]| {
         let mut split_nul = path.split(|byte| *byte == b'/').skip(1);

@@ -107,15 +107,8 @@ pub struct SnapshotRefs {
 impl Detector {
     pub fn new(repository: &Repository, cancel: &CancelToken) -> Result<Self, GitError> {
         let mut ignore_files = vec![repository.common_dir.join("info/exclude")];
-        let args = [
-            "config",
-            "--type=path",
-            "--default",
-            "~/.config/git/ignore",
-            "--get",
-            "core.excludesFile",
-        ];
-        let output = repository.git.command(&args).run(cancel)?;
+        let words = "config --type=path --default ~/.config/git/ignore --get core.excludesFile";
+        let output = repository.git.command(words).run(cancel)?;
         if output.code == Some(0) {
             let line = output.stdout.strip_suffix(b"\n").unwrap_or(&output.stdout);
             ignore_files.push(repository.top.join(RepoPath::new(line).as_path()));
@@ -348,7 +341,7 @@ impl WorkTracker {
     }
 
     fn warn_left_out(&mut self, left_out: &[LeftOut], survey: &mut Survey) {
-        let max = self.loop_index.max_file_bytes;
+        let max = self.loop_index.rules.max_file_bytes;
         let (mut large, mut unreadable, mut over_budget) = (Vec::new(), Vec::new(), Vec::new());
         for file in left_out {
             if self.warnings.reported.insert(file.path().clone()) {

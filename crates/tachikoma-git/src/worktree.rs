@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tachikoma_core::WorkTree;
 
+use crate::head::verify;
 use crate::path::split_nul;
+use crate::program::GitCommand;
 pub use crate::repository::may_be_in_a_repository;
 use crate::{CancelToken, Git, is_object_name, is_ours, printable};
-use tachikoma_runtime::clock;
 
 /// Timeout for all queries of one hand-off. A large repository takes a second or two while the new session waits.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,13 +24,7 @@ const COMMITS_MAX: &str = "--max-count=1000";
 /// Returns the commit of HEAD; `None` without a repository, a commit or `git`. Blocks for a bounded time.
 #[must_use]
 pub fn head(dir: &Path) -> Option<String> {
-    head_of(&GitQueries::new(dir))
-}
-
-fn head_of(git: &GitQueries) -> Option<String> {
-    let output = git.stdout(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])?;
-    let commit = String::from_utf8(output).ok()?;
-    Some(commit.trim_end().to_owned()).filter(|commit| is_object_name(commit.as_bytes()))
+    GitQueries::new(dir).head()
 }
 
 /// Returns what was done in a work tree since the commit `start`. Blocks for a bounded time.
@@ -40,7 +35,7 @@ pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
     };
     let git = GitQueries::new(dir);
     WorkTree {
-        head: head_of(&git),
+        head: git.head(),
         changed: changed(&git, start),
         commits: commits(&git, start).unwrap_or_default(),
     }
@@ -48,28 +43,13 @@ pub fn since(dir: &Path, start: Option<&str>) -> WorkTree {
 
 /// Returns tracked files that differ from `start`, committed or not, and untracked files, relative to the working directory.
 fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
-    let prefix = git.stdout(&["rev-parse", "--show-prefix"])?;
+    let prefix = git.stdout(git.git.command("rev-parse --show-prefix"))?;
     let prefix = String::from_utf8_lossy(&prefix).trim_end().to_owned();
-    let tracked = git.stdout(&[
-        "diff",
-        "--name-only",
-        "-z",
-        "--no-renames",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--ignore-submodules=dirty",
-        start,
-        "--",
-    ])?;
-    let untracked = git.stdout(&[
-        "ls-files",
-        "-z",
-        "--others",
-        "--exclude-standard",
-        "--full-name",
-        "--",
-        ":/",
-    ])?;
+    let words =
+        "diff --name-only -z --no-renames --no-ext-diff --no-textconv --ignore-submodules=dirty";
+    let tracked = git.stdout(git.git.command(words).arg(start).arg("--"))?;
+    let words = "ls-files -z --others --exclude-standard --full-name -- :/";
+    let untracked = git.stdout(git.git.command(words))?;
     let files: BTreeSet<String> = [tracked, untracked]
         .iter()
         .flat_map(|stdout| complete_parts(stdout))
@@ -81,7 +61,12 @@ fn changed(git: &GitQueries, start: &str) -> Option<Vec<String>> {
 
 fn commits(git: &GitQueries, start: &str) -> Option<Vec<String>> {
     let range = format!("{start}..HEAD");
-    let output = git.stdout(&["log", "-z", COMMITS_MAX, "--format=%h %s", &range, "--"])?;
+    let command = git
+        .git
+        .command("log -z")
+        .arg(COMMITS_MAX)
+        .arg("--format=%h %s");
+    let output = git.stdout(command.arg(&range).arg("--"))?;
     let commits = complete_parts(&output);
     Some(
         commits
@@ -107,23 +92,29 @@ fn from(prefix: &str, file: &str) -> String {
 /// Runs queries in one repository until a deadline.
 struct GitQueries {
     git: Git,
-    deadline: Instant,
+    /// Canceled at the deadline.
+    cancel: CancelToken,
 }
 
 impl GitQueries {
     fn new(dir: &Path) -> Self {
         Self {
             git: Git::new(dir, None),
-            deadline: clock::monotonic() + QUERY_TIMEOUT,
+            cancel: CancelToken::new().within(QUERY_TIMEOUT),
         }
     }
 
+    /// Returns the commit of HEAD, if there is one.
+    fn head(&self) -> Option<String> {
+        verify(&self.git, "HEAD^{commit}", &self.cancel).ok()?
+    }
+
     /// Returns the output of a command; `None` if it fails or the deadline has passed.
-    fn stdout(&self, args: &[&str]) -> Option<Vec<u8>> {
-        let left = self.deadline.checked_duration_since(clock::monotonic())?;
-        let command = self.git.command(args).timeout(Some(left));
-        let command = command.stdout_max(STDOUT_BYTES_MAX);
-        command.stdout(&CancelToken::new()).ok()
+    fn stdout(&self, command: GitCommand<'_>) -> Option<Vec<u8>> {
+        command
+            .stdout_max(STDOUT_BYTES_MAX)
+            .stdout(&self.cancel)
+            .ok()
     }
 }
 

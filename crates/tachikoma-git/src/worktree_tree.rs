@@ -6,85 +6,13 @@ use std::path::Path;
 use super::index_file::TemporaryIndex;
 use super::known_tree::NewFileBudget;
 use super::loop_files::INDEX;
-use super::path::{at, is_ours, is_there, join_nul, split_nul};
+use super::path::{at, is_there, join_nul, split_nul};
 use super::program::{CancelToken, GitCommand, GitError};
 use super::repository::Repository;
-use super::runtime_files::RuntimeFiles;
-use tachikoma_config::Settings;
-use tachikoma_config::{Protected, ProtectedError};
+pub use super::rules::{Bounds, Rules};
 
 /// Lists files that may differ from the index.
-const CHANGED: [&str; 5] = [
-    "diff-files",
-    "-z",
-    "--name-only",
-    "--no-renames",
-    "--ignore-submodules=dirty",
-];
-
-/// Files that are left out.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// Files that are never stored or replaced.
-    pub protected: Protected,
-    /// Larger new files are not stored; 0 = no limit.
-    pub max_file_bytes: u64,
-    /// Files that the loop writes.
-    pub runtime_files: RuntimeFiles,
-}
-
-/// The settings for [`Rules`]. Building the patterns takes time, and most callers do not need them.
-#[derive(Clone, Debug, Default)]
-pub struct Bounds {
-    protected: Vec<String>,
-    max_file_bytes: u64,
-    /// Files that the loop writes.
-    pub runtime_files: RuntimeFiles,
-}
-
-impl Bounds {
-    /// Returns the settings of a working directory.
-    #[must_use]
-    pub fn of(settings: &Settings, working_dir: &Path) -> Self {
-        let (git, state) = (&settings.git, &settings.state);
-        Self {
-            protected: git.protected.clone(),
-            max_file_bytes: git.max_file_bytes,
-            runtime_files: RuntimeFiles::new(
-                &working_dir.join(&state.state_path),
-                &working_dir.join(&settings.session.state_dir),
-                &working_dir.join(&state.backup_dir),
-            ),
-        }
-    }
-
-    /// Builds the rules.
-    ///
-    /// # Errors
-    /// A pattern is invalid.
-    pub fn rules(&self) -> Result<Rules, ProtectedError> {
-        Ok(Rules {
-            protected: Protected::new(&self.protected)?,
-            max_file_bytes: self.max_file_bytes,
-            runtime_files: self.runtime_files.clone(),
-        })
-    }
-}
-
-impl Rules {
-    /// Returns whether a path is never read or changed.
-    pub fn is_off_limits(&self, top: &Path, path: &[u8]) -> bool {
-        is_ours(path) || self.protected.has(path) || self.runtime_files.has(top, path)
-    }
-
-    pub(crate) fn is_huge(&self, path: &Path) -> bool {
-        self.max_file_bytes > 0 && size_of(path) > self.max_file_bytes
-    }
-}
-
-fn size_of(path: &Path) -> u64 {
-    std::fs::symlink_metadata(path).map_or(0, |there| there.len())
-}
+const CHANGED: &str = "diff-files -z --name-only --no-renames --ignore-submodules=dirty";
 
 /// The present work tree as a git tree, with the index that it was written from.
 #[derive(Debug)]
@@ -99,16 +27,16 @@ pub struct WorktreeTree {
 
 impl WorktreeTree {
     /// Builds a command that uses the index.
-    pub fn command<'a>(&'a self, args: &[&'a str]) -> GitCommand<'a> {
-        self.repository.git.command(args).index(&self.index.0)
+    pub fn command(&self, words: &'static str) -> GitCommand<'_> {
+        self.repository.git.command(words).index(&self.index.0)
     }
 
     /// Lists the files that differ from the index.
     pub fn differing(&self, cancel: &CancelToken) -> Result<BTreeSet<Vec<u8>>, GitError> {
         // It fails if files differ, which the next command lists.
-        let refresh = self.command(&["update-index", "-q", "--refresh"]);
+        let refresh = self.command("update-index -q --refresh");
         refresh.run(cancel)?;
-        let output = self.command(&CHANGED).stdout(cancel)?;
+        let output = self.command(CHANGED).stdout(cancel)?;
         Ok(split_nul(&output).map(<[u8]>::to_vec).collect())
     }
 }
@@ -132,13 +60,12 @@ pub fn worktree_tree(
         &repository.index
     };
     let index = TemporaryIndex::of(base.is_file().then_some(base), loop_dir)?;
-    let ask = |args: &[&str], stdin: &[u8]| {
-        let command = repository.git.command(args).index(&index.0);
-        command.stdin(stdin).stdout(cancel)
-    };
-    let changed = ask(&CHANGED, &[])?;
-    let new = ask(&["ls-files", "-z", "--others", "--exclude-standard"], &[])?;
-    let known = ask(&["ls-tree", "-r", "-z", "--name-only", before], &[])?;
+    let command = |words| repository.git.command(words).index(&index.0);
+    let changed = command(CHANGED).stdout(cancel)?;
+    let new = command("ls-files -z --others --exclude-standard").stdout(cancel)?;
+    let known = command("ls-tree -r -z --name-only")
+        .arg(before)
+        .stdout(cancel)?;
     let known: BTreeSet<&[u8]> = split_nul(&known).collect();
     let top = &repository.top;
     let changed = split_nul(&changed).filter(|path| !rules.is_off_limits(top, path));
@@ -147,11 +74,11 @@ pub fn worktree_tree(
         // Git prints a nested repository with a slash.
         !path.ends_with(b"/")
             && !rules.is_off_limits(top, path)
-            && (known.contains(path) || !rules.is_huge(&at(top, path)))
+            && (known.contains(path) || !rules.is_huge(size_of(&at(top, path))))
     });
     let mut room = NewFileBudget::new(rules.max_file_bytes);
-    let own = ask(&["ls-files", "-z"], &[])?;
-    let users = repository.git.command(&["ls-files", "-z"]).stdout(cancel)?;
+    let own = command("ls-files -z").stdout(cancel)?;
+    let users = repository.git.command("ls-files -z").stdout(cancel)?;
     let users: BTreeSet<&[u8]> = split_nul(&users).collect();
     for path in split_nul(&own).filter(|path| !users.contains(path)) {
         room.take(size_of(&at(top, path)));
@@ -159,24 +86,22 @@ pub fn worktree_tree(
     let (new, crowded): (Vec<_>, Vec<_>) =
         new.partition(|path| known.contains(path) || room.take(size_of(&at(top, path))));
     let there = there.into_iter().filter(|path| can_be_kept(top, path));
-    let args = ["update-index", "-z", "--force-remove", "--stdin"];
-    ask(&args, &join_nul(gone.into_iter()))?;
-    let args = [
-        "update-index",
-        "-z",
-        "--add",
-        "--remove",
-        "--replace",
-        "--stdin",
-    ];
-    ask(&args, &join_nul(there.chain(new)))?;
-    let tree = repository.git.command(&["write-tree"]).index(&index.0);
+    let gone = join_nul(gone.into_iter());
+    let remove = command("update-index -z --force-remove --stdin").stdin(&gone);
+    remove.stdout(cancel)?;
+    let changed = join_nul(there.chain(new));
+    let add = command("update-index -z --add --remove --replace --stdin").stdin(&changed);
+    add.stdout(cancel)?;
     Ok(WorktreeTree {
-        tree: tree.stdout_line(cancel)?,
+        tree: command("write-tree").stdout_line(cancel)?,
         crowded: crowded.into_iter().map(<[u8]>::to_vec).collect(),
         repository,
         index,
     })
+}
+
+pub(crate) fn size_of(path: &Path) -> u64 {
+    std::fs::symlink_metadata(path).map_or(0, |there| there.len())
 }
 
 /// Returns whether git can store a path: files, links and submodules, but not pipes.

@@ -19,6 +19,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -44,7 +45,7 @@ pub const DEFAULT_USER: &str = "opencode";
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// User name and password for a server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Login {
     /// User name.
     pub user: String,
@@ -145,6 +146,18 @@ impl ClientError {
     /// Returns whether the requested object does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(&self.failure, Failure::Refused { status, .. } if *status == StatusCode::NOT_FOUND)
+    }
+}
+
+/// Returns the answer to a request that the caller can do without; `None` if the server refused it.
+///
+/// # Errors
+/// The server is gone.
+pub(crate) fn unless_absent<T>(answer: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.is_absence() => Err(error),
+        Err(_) => Ok(None),
     }
 }
 

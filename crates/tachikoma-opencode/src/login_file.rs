@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::{is_missing, safe_read};
 use uuid::Uuid;
@@ -18,13 +18,6 @@ pub const NAME: &str = "login.json";
 /// The file has about a hundred bytes. A larger one was not written by a supervisor.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// Content of the file.
-#[derive(Serialize, Deserialize)]
-struct LoginFile {
-    user: String,
-    password: String,
-}
-
 /// Generates a password with 122 random bits.
 pub fn generate(user: String) -> Login {
     Login {
@@ -35,13 +28,9 @@ pub fn generate(user: String) -> Login {
 
 /// Replaces the file atomically.
 pub fn write(dir: &Path, login: &Login) -> Result<(), StoreError> {
-    let kept = LoginFile {
-        user: login.user.clone(),
-        password: login.password.expose().to_owned(),
-    };
-    let mut text = serde_json::to_vec(&kept).expect("plain data");
-    text.push(b'\n');
-    write_whole(&dir.join(NAME), &text, Durability::Lazy)?;
+    let text = json!({"user": login.user, "password": login.password.expose()});
+    let text = format!("{text}\n");
+    write_whole(&dir.join(NAME), text.as_bytes(), Durability::Lazy)?;
     Ok(())
 }
 
@@ -59,11 +48,7 @@ pub fn read(dir: &Path) -> Result<Option<Login>, StoreError> {
         Err(error) => return Err(StoreError::io("read", &path)(error)),
     };
     // The error must not quote the password.
-    let kept = serde_json::from_slice::<LoginFile>(&bytes).map_err(|_| {
+    serde_json::from_slice(&bytes).map(Some).map_err(|_| {
         StoreError::io("read", &path)(std::io::Error::other("it is not the login of a server"))
-    })?;
-    Ok(Some(Login {
-        user: kept.user,
-        password: kept.password.into(),
-    }))
+    })
 }

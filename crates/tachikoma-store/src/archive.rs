@@ -27,16 +27,16 @@ pub fn archive(
     let dir = layout::loop_dir(working_dir, loop_id);
     let bytes = match snapshot::read(snapshot, encryption) {
         Ok(Some(found)) if found.loop_id == loop_id => snapshot::bytes(snapshot, encryption)?,
-        Ok(None) => of_journal(working_dir, &dir, snapshot, loop_id, encryption),
+        Ok(None) => of_journal(working_dir, snapshot, loop_id, encryption),
         Ok(Some(other)) => {
             set_aside(working_dir, snapshot, other.loop_id, encryption)?;
-            of_journal(working_dir, &dir, snapshot, loop_id, encryption)
+            of_journal(working_dir, snapshot, loop_id, encryption)
         }
         // Kept as it is for the version that wrote it.
         Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot, encryption)?,
         Err(error) => {
             put_away(working_dir, snapshot, error, encryption)?;
-            of_journal(working_dir, &dir, snapshot, loop_id, encryption)
+            of_journal(working_dir, snapshot, loop_id, encryption)
         }
     };
     // This rename archives the loop.
@@ -58,7 +58,7 @@ pub fn archive_others(
     for (_, loop_id) in loops::unarchived(working_dir, encryption)? {
         if loop_id != current {
             let dir = layout::loop_dir(working_dir, loop_id);
-            let bytes = of_journal(working_dir, &dir, snapshot, loop_id, encryption);
+            let bytes = of_journal(working_dir, snapshot, loop_id, encryption);
             write_archived(&dir, &bytes, encryption)?;
         }
     }
@@ -106,21 +106,17 @@ fn put_away(
 /// Builds the snapshot of a loop from its journal; empty if the journal cannot be read.
 fn of_journal(
     working_dir: &Path,
-    dir: &Path,
     snapshot: &Path,
     loop_id: LoopId,
     encryption: &Encryption,
 ) -> Vec<u8> {
-    recover::read(
-        dir,
-        &Copies::only(snapshot, encryption),
-        loop_id,
-        Loss::Accept,
-    )
-    .map(|found| {
-        Snapshot::of(&found.state, working_dir, found.state.time)
-            .encode()
-            .into_bytes()
-    })
-    .unwrap_or_default()
+    let dir = layout::loop_dir(working_dir, loop_id);
+    let copies = Copies::only(snapshot, encryption);
+    match recover::read(&dir, &copies, loop_id, Loss::Accept) {
+        Ok(found) => {
+            let snapshot = Snapshot::of(&found.state, working_dir, found.state.time);
+            snapshot.encode().into_bytes()
+        }
+        Err(_) => Vec::new(),
+    }
 }

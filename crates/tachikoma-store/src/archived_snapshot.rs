@@ -41,13 +41,10 @@ pub fn set_aside(
 /// An empty snapshot stays empty: the state is unknown.
 pub fn write_archived(dir: &Path, bytes: &[u8], encryption: &Encryption) -> Result<(), StoreError> {
     let path = dir.join(ARCHIVED);
-    let encrypted = match bytes.is_empty() {
-        true => bytes.into(),
-        false => encryption
-            .encrypt(bytes)
-            .map_err(StoreError::io("encrypt", &path))?,
-    };
-    write_whole(&path, &encrypted, Durability::Synced)?;
+    if bytes.is_empty() {
+        return write_unknown(&path);
+    }
+    encryption.write(&path, bytes, Durability::Synced)?;
     Ok(())
 }
 

@@ -21,14 +21,11 @@ use super::journal::JournalPart;
 use super::snapshot::{Packing, Snapshot};
 use tachikoma_core::error_chain as chain;
 
-pub use choice::{OfLost, best_first, of_lost_loop};
-pub use choice::{ahead_of, cut_short};
-pub use container::{Content, read_through};
-pub use container::{manifest_of, read_into};
-pub use files::is_name;
-pub use files::remove_remains;
-pub use files::{Listed, by_name, list};
-pub use files::{is_remainder, list_names, remove_of};
+pub use choice::{OfLost, ahead_of, best_first, cut_short, of_lost_loop};
+pub use container::{Content, manifest_of, read_into, read_through};
+pub use files::{
+    Listed, by_name, is_name, is_remainder, list, list_names, remove_of, remove_remains,
+};
 
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
@@ -109,7 +106,7 @@ pub struct Taken {
 }
 
 /// Destination of backups and number of backups to keep.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Backups {
     /// The directory.
     pub dir: PathBuf,

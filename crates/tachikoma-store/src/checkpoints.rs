@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::SessionNo;
-use tachikoma_fs::atomic_file::{self, Durability, write_whole};
+use tachikoma_fs::atomic_file::{self, Durability};
 
 use super::StoreError;
 use super::encryption::Encryption;
@@ -88,10 +88,7 @@ pub fn keep(
 ) -> Result<(), StoreError> {
     let checkpoints = self::dir(dir);
     let path = path_of(&checkpoints, session);
-    let bytes = encryption
-        .encrypt(text.as_bytes())
-        .map_err(StoreError::io("encrypt", &path))?;
-    write_whole(&path, &bytes, Durability::Synced)?;
+    encryption.write(&path, text.as_bytes(), Durability::Synced)?;
     let kept = list(dir).unwrap_or_default();
     let excess = kept.len().saturating_sub(CHECKPOINTS_KEPT);
     for old in kept.into_iter().take(excess) {

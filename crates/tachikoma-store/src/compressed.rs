@@ -12,6 +12,7 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 use tachikoma_fs::safe_read;
 
+use super::encryption::convert::is_same;
 use super::encryption::lines::{OnDamage, Place};
 use super::encryption::{Decrypted, Encryption};
 use super::is_damage;
@@ -91,12 +92,7 @@ fn open_with(
     };
     let decrypted = match encryption.decrypt(file, on_damage) {
         // Reported while it is read, like all damage.
-        Err(error) if is_damage(&error) => Decrypted {
-            content: Box::new(BufReader::new(Broken(error.to_string()))),
-            place: None,
-            first_line: 1,
-            of: None,
-        },
+        Err(error) if is_damage(&error) => Decrypted::new(broken(&error)),
         decrypted => decrypted?,
     };
     let content = match is_compressed(&path) {
@@ -113,13 +109,20 @@ fn open_with(
 }
 
 fn unpack(content: Box<dyn BufRead>) -> Box<dyn BufRead> {
-    Box::new(BufReader::with_capacity(
-        CHUNK_BYTES,
-        Unpacked::new(content),
-    ))
+    match StreamingDecoder::new_with_max_window_size(content, WINDOW_BYTES_MAX) {
+        Ok(decoder) => {
+            let unpacked = Unpacked(Some(Box::new(decoder)));
+            Box::new(BufReader::with_capacity(CHUNK_BYTES, unpacked))
+        }
+        Err(error) => Box::new(broken(&error)),
+    }
 }
 
-/// Returns the content for a file that is damaged at its start.
+/// Returns the content of a file that is damaged at its start: the first read fails.
+fn broken(error: &dyn std::fmt::Display) -> BufReader<Broken> {
+    BufReader::new(Broken(error.to_string()))
+}
+
 struct Broken(String);
 
 impl Read for Broken {
@@ -271,18 +274,9 @@ fn compare(
 ) -> io::Result<()> {
     let mut expected = plain_of(source, encryption)?;
     let mut found = unpack(plain_of(target, encryption)?);
-    loop {
-        go_on(called_off)?;
-        let (left, right) = (expected.fill_buf()?, found.fill_buf()?);
-        let length = left.len().min(right.len());
-        if left[..length] != right[..length] || left.is_empty() != right.is_empty() {
-            return Err(damage("it does not hold what was put in".to_owned()));
-        }
-        if length == 0 {
-            return Ok(());
-        }
-        expected.consume(length);
-        found.consume(length);
+    match is_same(&mut expected, &mut found, &mut || go_on(called_off))? {
+        true => Ok(()),
+        false => Err(damage("the written file has other content".to_owned())),
     }
 }
 
@@ -333,31 +327,12 @@ impl Write for Drain<'_> {
 
 type Decoder = StreamingDecoder<Box<dyn BufRead>, FrameDecoder>;
 
-/// The content of a compressed file: one complete frame with a valid checksum, and nothing after it.
-enum Unpacked {
-    Closed(Option<Box<dyn BufRead>>),
-    Open(Box<Decoder>),
-    Ended,
-}
-
-impl Unpacked {
-    fn new(content: Box<dyn BufRead>) -> Self {
-        Self::Closed(Some(content))
-    }
-}
+/// The content of a compressed file: one complete frame with a valid checksum, and nothing after it. `None` after its end.
+struct Unpacked(Option<Box<Decoder>>);
 
 impl Read for Unpacked {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Self::Closed(file) = self {
-            let file = file
-                .take()
-                .ok_or_else(|| damage("it has no frame".to_owned()))?;
-            let decoder = StreamingDecoder::new_with_max_window_size(file, WINDOW_BYTES_MAX);
-            *self = Self::Open(Box::new(
-                decoder.map_err(|error| damage(error.to_string()))?,
-            ));
-        }
-        let Self::Open(decoder) = self else {
+        let Some(decoder) = &mut self.0 else {
             return Ok(0);
         };
         let read = decoder
@@ -365,7 +340,7 @@ impl Read for Unpacked {
             .map_err(|error| damage(error.to_string()))?;
         if read == 0 && !buffer.is_empty() {
             check_end(decoder)?;
-            *self = Self::Ended;
+            self.0 = None;
         }
         Ok(read)
     }

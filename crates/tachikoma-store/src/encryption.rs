@@ -16,12 +16,13 @@ use std::sync::Arc;
 
 use age::stream::{StreamReader, StreamWriter};
 use age::{DecryptError, Decryptor, Encryptor};
+use tachikoma_fs::atomic_file::{Durability, FileMark, write_whole};
 use tachikoma_fs::safe_read;
 
 use super::error::{StoreError, is_locked, locked};
-use header::{Opener, Told};
+use header::Told;
 pub use keys::{KeySource, Passphrase};
-use keys::{NO_KEY, RecipientSet, Ring};
+use keys::{NO_KEY, Opener, RecipientSet, Ring};
 use lines::{Lines, OnDamage};
 
 /// Extension of an encrypted snapshot or backup.
@@ -54,19 +55,6 @@ impl fmt::Debug for Encryption {
         })
     }
 }
-
-impl PartialEq for Encryption {
-    fn eq(&self, other: &Self) -> bool {
-        let is_same = match (&self.ring, &other.ring) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (None, None) => true,
-            (Some(_), None) | (None, Some(_)) => false,
-        };
-        is_same && self.encrypts == other.encrypts
-    }
-}
-
-impl Eq for Encryption {}
 
 impl Encryption {
     /// Returns the setting without keys: new files are plain.
@@ -130,6 +118,11 @@ impl Encryption {
         name.into()
     }
 
+    /// Returns the keys if new files are encrypted.
+    fn encrypting_ring(&self) -> Option<&Ring> {
+        self.ring.as_deref().filter(|_| self.encrypts)
+    }
+
     fn ring(&self) -> io::Result<&Ring> {
         self.ring.as_deref().ok_or_else(|| locked(NO_KEY))
     }
@@ -144,10 +137,11 @@ impl Encryption {
     /// A key is missing.
     pub fn check(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
         self.check_opens(witnesses)?;
-        let ring = self.ring.as_deref().filter(|_| self.encrypts);
-        ring.map_or(Ok(()), Ring::check).map_err(|why| {
-            StoreError::io("encrypt", Path::new(tachikoma_fs::RALPH_DIR))(locked(why))
-        })
+        self.encrypting_ring()
+            .map_or(Ok(()), Ring::check)
+            .map_err(|why| {
+                StoreError::io("encrypt", Path::new(tachikoma_fs::RALPH_DIR))(locked(why))
+            })
     }
 
     /// Checks that the key files are not in a directory that is committed, backed up and uploaded.
@@ -156,8 +150,7 @@ impl Encryption {
         let Some(top) = working_dir.ancestors().find(is_top) else {
             return Ok(());
         };
-        let ring = self.ring.as_deref().filter(|_| self.encrypts);
-        match ring.and_then(|ring| ring.file_below(top)) {
+        match self.encrypting_ring().and_then(|ring| ring.file_below(top)) {
             None => Ok(()),
             Some(path) => {
                 let why = "it opens what is encrypted, and lies in the repository of the work, whose commits and copies would have it: move it out of there";
@@ -195,14 +188,13 @@ impl Encryption {
     /// Creates the identity that a passphrase unlocks, if there is none. The lock of the working directory must be held, and
     /// [`Encryption::check`] must have succeeded.
     pub fn prepare(&self) -> Result<(), StoreError> {
-        let ring = self.ring.as_deref().filter(|_| self.encrypts);
-        ring.map_or(Ok(()), Ring::prepare)
+        self.encrypting_ring().map_or(Ok(()), Ring::prepare)
     }
 
     /// Writes the identity again after it was removed.
     pub fn put_back_identity(&self) -> Result<(), StoreError> {
-        let ring = self.ring.as_deref().filter(|_| self.encrypts);
-        ring.map_or(Ok(()), Ring::put_back_missing)
+        self.encrypting_ring()
+            .map_or(Ok(()), Ring::put_back_missing)
     }
 
     /// Returns bytes in the form in which they are written.
@@ -216,6 +208,18 @@ impl Encryption {
         let mut encrypted = self.writer(Vec::new())?;
         encrypted.write_all(bytes)?;
         encrypted.finish().map(Cow::Owned)
+    }
+
+    /// Replaces a file atomically, encrypted as configured. Returns its identity.
+    pub fn write(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        durability: Durability,
+    ) -> Result<FileMark, StoreError> {
+        let bytes = self.encrypt(bytes);
+        let bytes = bytes.map_err(StoreError::io("encrypt", path))?;
+        Ok(write_whole(path, &bytes, durability)?)
     }
 
     /// Returns a writer that encrypts as configured. The file is complete after [`EncryptingWriter::finish`].
@@ -245,12 +249,8 @@ impl Encryption {
         let begins = source.fill_buf()?;
         if begins.starts_with(AGE) {
             let content = self.open_age(source)?;
-            return Ok(Decrypted {
-                content: Box::new(BufReader::with_capacity(CHUNK_BYTES, content)),
-                place: None,
-                first_line: 1,
-                of: None,
-            });
+            let content = BufReader::with_capacity(CHUNK_BYTES, content);
+            return Ok(Decrypted::new(content));
         }
         if begins.starts_with(lines::BEGINNING) {
             let lines = Lines::new(source, self, on_damage)?;
@@ -261,20 +261,13 @@ impl Encryption {
                 content: Box::new(lines),
             });
         }
-        Ok(Decrypted {
-            content: Box::new(source),
-            place: None,
-            first_line: 1,
-            of: None,
-        })
+        Ok(Decrypted::new(source))
     }
 
     fn open_age<R: Read>(&self, source: R) -> io::Result<AgeContent<R>> {
         let ring = self.ring()?;
         let decryptor = Decryptor::new(source).map_err(|error| damage(&error))?;
-        let opener = Opener::new(|told: Option<&Told>, fits: &mut dyn FnMut(&_) -> bool| {
-            ring.offer(told, fits);
-        });
+        let opener = Opener::new(Some(ring));
         match decryptor.decrypt(std::iter::once(&opener as &dyn age::Identity)) {
             Ok(content) => Ok(AgeContent(content)),
             Err(DecryptError::NoMatchingKeys) => Err(ring.why_not(opener.into_told().as_ref())),
@@ -301,6 +294,18 @@ pub struct Decrypted {
     pub first_line: usize,
     /// The name under which the file was created, if it is encrypted line by line. It must still have that name.
     pub of: Option<String>,
+}
+
+impl Decrypted {
+    /// Returns content that is not encrypted line by line.
+    pub fn new(content: impl io::BufRead + 'static) -> Self {
+        Self {
+            content: Box::new(content),
+            place: None,
+            first_line: 1,
+            of: None,
+        }
+    }
 }
 
 /// A writer that encrypts as configured.
@@ -366,9 +371,17 @@ pub fn is_encrypted(path: &Path) -> bool {
 fn told_by(path: &Path) -> Option<Told> {
     let mut source = BufReader::new(safe_read::open(path).ok()?);
     if source.fill_buf().ok()?.starts_with(AGE) {
-        return header::told(source);
+        return told_in(source);
     }
-    lines::wrapped_key(&mut source).and_then(|key| header::told(key.as_slice()))
+    lines::wrapped_key(&mut source).and_then(|key| told_in(key.as_slice()))
+}
+
+/// Returns the public part of an age header.
+fn told_in(source: impl io::BufRead) -> Option<Told> {
+    let opener = Opener::new(None);
+    let decryptor = Decryptor::new_buffered(source).ok()?;
+    let _ = decryptor.decrypt(std::iter::once(&opener as &dyn age::Identity));
+    opener.into_told()
 }
 
 /// Written before a plain text that starts like an encrypted file. An agent can print such a text, which would then look

@@ -93,6 +93,15 @@ impl StoreError {
         }
     }
 
+    /// Returns the error for a damaged line of a journal segment.
+    pub fn damaged(path: &Path, line: usize, what: impl Into<String>) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            line,
+            what: what.into(),
+        }
+    }
+
     /// Returns a constructor of the error for a failed sync, for `map_err`.
     pub fn sync(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let failed = FsError::sync(path);

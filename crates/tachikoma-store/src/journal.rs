@@ -18,10 +18,9 @@ pub mod segment;
 
 mod repair;
 
-pub use read::{JournalEnd, read_around, read_records, read_state};
 pub use read::{
-    begun, decode, decode_as, first_record, format_of, newer, none_in, read_line, read_lines,
-    seq_of, take_in,
+    JournalEnd, begun, decode, decode_as, first_record, format_of, newer, none_in, read_around,
+    read_line, read_lines, read_records, read_state, seq_of, take_in,
 };
 pub use repair::{JournalDamage, JournalRepair};
 pub use segment::{segment_name, segments};
@@ -153,22 +152,31 @@ impl Journal {
         };
         let line_encryptor = line_encryptor.map_err(StoreError::io("read", &path))?;
         let mut journal = Self {
+            len,
+            // The runner may have died before it synced the directories.
+            unsynced_dirs: way_to(dir),
+            line_encryptor,
+            ..Self::empty(dir, path, file, segment, encryption)
+        };
+        journal.cut_tail()?;
+        Ok(journal)
+    }
+
+    fn empty(dir: &Path, path: PathBuf, file: File, segment: u32, encryption: &Encryption) -> Self {
+        Self {
             dir: dir.to_owned(),
             encryption: encryption.clone(),
             path,
             file,
             segment,
-            len,
+            len: 0,
             synced: false,
             torn: false,
-            // The runner may have died before it synced the directories.
-            unsynced_dirs: way_to(dir),
+            unsynced_dirs: vec![dir.to_owned()],
             buffer: Vec::new(),
-            line_encryptor,
+            line_encryptor: None,
             plain: Vec::new(),
-        };
-        journal.cut_tail()?;
-        Ok(journal)
+        }
     }
 
     /// Adds the missing line end after the last record.
@@ -342,20 +350,7 @@ impl Journal {
             .append(true)
             .open(&path)
             .map_err(StoreError::io("create", &path))?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            encryption: encryption.clone(),
-            path,
-            file,
-            segment,
-            len: 0,
-            synced: false,
-            torn: false,
-            unsynced_dirs: vec![dir.to_owned()],
-            buffer: Vec::new(),
-            line_encryptor: None,
-            plain: Vec::new(),
-        })
+        Ok(Self::empty(dir, path, file, segment, encryption))
     }
 
     fn open_segment(

@@ -84,18 +84,15 @@ impl WorkLock {
         let dir = working_dir.join(RALPH_DIR);
         make_dir(&dir).map_err(StoreError::from)?;
         ignore(&dir);
-        let held = Self::acquire_in(&dir).await;
-        held.map_err(|error| match error {
-            LockError::Held { holder, .. } => LockError::Held {
-                working_dir: working_dir.to_owned(),
-                holder,
-            },
-            LockError::Store(error) => LockError::Store(error),
-        })
+        Self::wait_for(&dir, working_dir).await
     }
 
     /// Takes the lock in `dir` itself, and waits like [`WorkLock::acquire`].
     pub async fn acquire_in(dir: &Path) -> Result<Self, LockError> {
+        Self::wait_for(dir, dir).await
+    }
+
+    async fn wait_for(dir: &Path, working_dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let tries = WAIT.as_millis() / RETRY.as_millis();
         for _ in 0..tries {
@@ -105,7 +102,7 @@ impl WorkLock {
             tokio::time::sleep(RETRY).await;
         }
         Err(LockError::Held {
-            working_dir: dir.to_owned(),
+            working_dir: working_dir.to_owned(),
             holder: holder_in(dir),
         })
     }

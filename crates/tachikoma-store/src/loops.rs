@@ -44,10 +44,12 @@ pub fn current(
         current,
         unreadable,
     } = find(working_dir, snapshot, encryption)?;
-    match unreadable.into_iter().next() {
-        Some((_, error)) => Err(error),
-        None => Ok(current),
-    }
+    first_error(unreadable).map(|()| current)
+}
+
+fn first_error(unreadable: Vec<(PathBuf, StoreError)>) -> Result<(), StoreError> {
+    let first = unreadable.into_iter().next();
+    first.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// The loops of a working directory that are not archived.
@@ -89,10 +91,7 @@ pub fn unarchived(
     encryption: &Encryption,
 ) -> Result<Vec<(Timestamp, LoopId)>, StoreError> {
     let (found, unreadable) = look(working_dir, encryption)?;
-    match unreadable.into_iter().next() {
-        Some((_, error)) => Err(error),
-        None => Ok(found),
-    }
+    first_error(unreadable).map(|()| found)
 }
 
 type Looked = (Vec<(Timestamp, LoopId)>, Vec<(PathBuf, StoreError)>);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tachikoma_core::EditedPrompt;
-use tachikoma_fs::atomic_file::{self, Durability, write_whole};
+use tachikoma_fs::atomic_file::{self, Durability};
 
 use super::StoreError;
 use super::encryption::Encryption;
@@ -40,10 +40,7 @@ fn hash(words: &[u8]) -> String {
 pub fn keep(dir: &Path, words: &str, encryption: &Encryption) -> Result<EditedPrompt, StoreError> {
     let hash = hash(words.as_bytes());
     let path = path_of(dir, &hash);
-    let bytes = encryption
-        .encrypt(words.as_bytes())
-        .map_err(StoreError::io("encrypt", &path))?;
-    write_whole(&path, &bytes, Durability::Synced)?;
+    encryption.write(&path, words.as_bytes(), Durability::Synced)?;
     Ok(EditedPrompt {
         hash,
         bytes: words.len() as u64,

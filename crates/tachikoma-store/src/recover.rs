@@ -75,7 +75,7 @@ pub enum Loss {
 }
 
 /// Where the state of a loop is stored besides its journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Copies {
     /// The snapshot.
     pub snapshot: PathBuf,
@@ -197,11 +197,9 @@ impl Recovered {
     /// Returns the error for a journal that ends before a backup does.
     fn cut_short(&self, dir: &Path, ahead: &backup::Listed) -> StoreError {
         let end = self.end.as_ref();
-        StoreError::Damaged {
-            path: end.map_or(dir, |end| &end.path).to_owned(),
-            line: end.map_or(0, |end| end.lines) + 1,
-            what: backup::cut_short(self.state.seq, ahead),
-        }
+        let path = end.map_or(dir, |end| &end.part.path);
+        let line = end.map_or(0, |end| end.lines) + 1;
+        StoreError::damaged(path, line, backup::cut_short(self.state.seq, ahead))
     }
 }
 
@@ -313,11 +311,11 @@ fn find_from(
     }
     let behind = tail.is_behind();
     if let Some(end) = &tail.end
-        && compressed::is_compressed(&end.path)
+        && compressed::is_compressed(&end.part.path)
         && !behind
         && stop_at.is_none()
     {
-        return Err(segment::unfollowed(&end.path, end.lines + 1));
+        return Err(segment::unfollowed(&end.part.path, end.lines + 1));
     }
     let Some(state) = tail.state else {
         return Err(journal::none_in(place.dir));

@@ -9,7 +9,7 @@ use tachikoma_core::policy::stop::conditions_for;
 use tachikoma_core::{
     LoopId, LoopState, Objectives, ObjectivesSeen, PastSession, PromptSource, Seq, State, Timestamp,
 };
-use tachikoma_fs::atomic_file::{FileMark, write_whole};
+use tachikoma_fs::atomic_file::FileMark;
 use tachikoma_fs::{is_missing, safe_read};
 
 use tachikoma_fs::relative_to;
@@ -21,9 +21,7 @@ pub use tachikoma_fs::atomic_file::Durability;
 
 mod form;
 
-pub use form::all_places;
-pub use form::{Packing, place};
-pub use form::{older_versions, older_versions_of};
+pub use form::{Packing, all_places, older_versions, older_versions_of, place};
 
 /// The version that this program writes, and the newest that it reads.
 pub const VERSION: u32 = migrate::SNAPSHOT.latest();
@@ -287,10 +285,7 @@ impl Snapshot {
         let begun = tachikoma_runtime::clock::monotonic();
         let path_of = packing.path(path, encryption);
         let bytes = packing.pack(self.encode().into_bytes());
-        let bytes = encryption
-            .encrypt(&bytes)
-            .map_err(StoreError::io("encrypt", &path_of))?;
-        let mark = write_whole(&path_of, &bytes, durability)?;
+        let mark = encryption.write(&path_of, &bytes, durability)?;
         form::remove_other(path, packing, encryption)?;
         tracing::debug!(bytes = bytes.len(), elapsed = ?begun.elapsed(), "snapshot written");
         Ok(mark)
@@ -336,34 +331,15 @@ fn read_at(
     let text = match content(path, encryption) {
         Ok(text) => text,
         Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) if is_damage(&error) => {
-            return Err(StoreError::DamagedSnapshot {
-                path: path.to_owned(),
-                what: error.to_string(),
-            });
-        }
+        Err(error) if is_damage(&error) => return Err(damaged(path, error.to_string())),
         Err(error) => return Err(StoreError::io("read", path)(error)),
     };
-    from_bytes_as(formats, path, &text).map(Some)
+    decode(formats, path, &text).map(Some)
 }
 
 /// Parses a snapshot. `path` is used in errors.
 pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
-    from_bytes_as(migrate::SNAPSHOT, path, bytes)
-}
-
-fn from_bytes_as(formats: Chain, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
-    decode(formats, bytes).map_err(|problem| match problem {
-        Problem::Newer(found) => StoreError::NewerSnapshot {
-            path: path.to_owned(),
-            found,
-            supported: formats.latest(),
-        },
-        Problem::Damaged(what) => StoreError::DamagedSnapshot {
-            path: path.to_owned(),
-            what,
-        },
-    })
+    decode(migrate::SNAPSHOT, path, bytes)
 }
 
 /// Reads the text of a snapshot without checking it.
@@ -385,64 +361,61 @@ pub fn is_ours(path: &Path, encryption: &Encryption) -> bool {
     text.is_ok_and(|text| version_of(text).is_ok() && check(text).is_ok())
 }
 
-enum Problem {
-    Newer(u32),
-    Damaged(String),
-}
-
-fn decode(formats: Chain, bytes: &[u8]) -> Result<Snapshot, Problem> {
-    let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not UTF-8"))?;
-    let version = version_of(text)?;
+fn decode(formats: Chain, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
+    let damaged = |what| damaged(path, what);
+    let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not UTF-8".to_owned()))?;
+    let version = version_of(text).map_err(damaged)?;
     if version > formats.latest() {
-        return Err(Problem::Newer(version));
+        return Err(StoreError::NewerSnapshot {
+            path: path.to_owned(),
+            found: version,
+            supported: formats.latest(),
+        });
     }
-    check(text)?;
-    let shapeless = |error: serde_json::Error| Problem::Damaged(error.to_string());
+    check(text).map_err(damaged)?;
+    let shapeless = |error: serde_json::Error| damaged(error.to_string());
     if version == formats.latest() {
         return serde_json::from_str(text).map_err(shapeless);
     }
     let value = serde_json::from_str(text).map_err(shapeless)?;
-    let value = formats.upgrade(version, value).map_err(Problem::Damaged)?;
+    let value = formats.upgrade(version, value).map_err(damaged)?;
     serde_json::from_value(value).map_err(shapeless)
 }
 
-fn damaged(what: &str) -> Problem {
-    Problem::Damaged(what.to_owned())
+fn damaged(path: &Path, what: String) -> StoreError {
+    let path = path.to_owned();
+    StoreError::DamagedSnapshot { path, what }
 }
 
-fn version_of(text: &str) -> Result<u32, Problem> {
+fn version_of(text: &str) -> Result<u32, String> {
     // Another version may write other white space.
     let rest = text.trim_start().strip_prefix('{').map(str::trim_start);
     let rest = rest.and_then(|rest| rest.strip_prefix("\"version\""));
     let rest = rest.and_then(|rest| rest.trim_start().strip_prefix(':'));
     let rest = rest
         .map(str::trim_start)
-        .ok_or_else(|| damaged("it does not begin with its version"))?;
+        .ok_or("it does not begin with its version")?;
     let digits = rest
         .find(|c: char| !c.is_ascii_digit())
         .map_or(rest, |end| &rest[..end]);
     digits
         .parse()
-        .map_err(|_| damaged("its version is not a number"))
+        .map_err(|_| "its version is not a number".to_owned())
 }
 
 /// Checks the text against its checksum.
-fn check(text: &str) -> Result<(), Problem> {
+fn check(text: &str) -> Result<(), String> {
     let mark = "\"checksum\": \"";
-    let at = text
-        .find(mark)
-        .ok_or_else(|| damaged("it has no checksum"))?
-        + mark.len();
-    let found = text
-        .get(at..at + NO_CHECKSUM.len())
-        .ok_or_else(|| damaged("its checksum is cut"))?;
+    let at = text.find(mark).ok_or("it has no checksum")? + mark.len();
+    let found = text.get(at..at + NO_CHECKSUM.len());
+    let found = found.ok_or("its checksum is cut")?;
     let blank = format!(
         "{}{NO_CHECKSUM}{}",
         &text[..at],
         &text[at + NO_CHECKSUM.len()..]
     );
     if found != format!("{:08x}", crc32c::crc32c(blank.as_bytes())) {
-        return Err(damaged("its checksum does not match"));
+        return Err("its checksum does not match".to_owned());
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tachikoma_core::TestsSeen;
-use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::atomic_file::Durability;
 
 use super::StoreError;
 use super::encryption::Encryption;
@@ -61,11 +61,7 @@ pub fn read(dir: &Path, encryption: &Encryption) -> Result<Option<TestsSeen>, St
 pub fn write(dir: &Path, tests: TestsSeen, encryption: &Encryption) -> Result<(), StoreError> {
     let version = VERSION;
     let bytes = serde_json::to_vec(&Book { version, tests }).expect("books are plain data");
-    let path = path_of(dir);
-    let bytes = encryption
-        .encrypt(&bytes)
-        .map_err(StoreError::io("encrypt", &path))?;
-    write_whole(&path, &bytes, Durability::Lazy)?;
+    encryption.write(&path_of(dir), &bytes, Durability::Lazy)?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use tachikoma_loop_runner::git::{
-    self, CancelToken, ChangeOwner, Opened, Protected, RuntimeFiles, TrackerOptions, WorkTracker,
+    self, CancelToken, ChangeOwner, Protected, Rules, TrackerOptions, WorkTracker,
 };
 
 use super::Bench;
@@ -80,14 +80,15 @@ fn open(dir: &Path) -> Result<Box<WorkTracker>, String> {
         loop_dir,
         loop_id: tachikoma_core::LoopId::from_u128(1),
         search_path: std::env::var_os("PATH"),
-        protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).map_err(said)?,
-        max_file_bytes: 50 << 20,
-        runtime_files: RuntimeFiles::default(),
+        rules: Rules {
+            protected: Protected::new(&[".env*", "*.pem", "*.key", "secrets/**"]).map_err(said)?,
+            max_file_bytes: 50 << 20,
+            ..Rules::default()
+        },
     };
-    match git::open(options, ChangeOwner::Others, &CancelToken::new()) {
-        Opened::Ready { tracker, .. } => Ok(tracker),
-        other @ (Opened::NoRepository | Opened::Unusable { .. }) => Err(format!("{other:?}")),
-    }
+    let opened = git::open(options, ChangeOwner::Others, &CancelToken::new())?;
+    let (tracker, _) = opened.ok_or("there is no repository")?;
+    Ok(tracker)
 }
 
 /// Measures the survey after an iteration and the snapshot before the next, without changes.

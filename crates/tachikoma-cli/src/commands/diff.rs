@@ -31,7 +31,7 @@ pub fn diff(workspace: &Workspace, args: &DiffArgs) -> Result<ExitCode, Failure>
     } else {
         let rules = found.rules(workspace)?;
         let present = worktree_tree::worktree_tree(
-            (*found.repository).clone(),
+            found.repository.clone(),
             &found.current.dir,
             &rules,
             &from.commit,

@@ -38,7 +38,7 @@ pub fn rollback(workspace: &Workspace, args: &RollbackArgs) -> Result<ExitCode, 
     }
     // The lock prevents that a loop starts meanwhile.
     let lock = runtime()?.block_on(offline::alone(&current.working_dir))?;
-    let repository = (*found.repository).clone();
+    let repository = found.repository.clone();
     let cancel = CancelToken::new();
     let plan = Rollback::plan(repository, &current.dir, &rules, snapshot, &cancel)
         .map_err(|error| refused(&error))?;

@@ -8,7 +8,7 @@ use tachikoma_core::{LoopId, Phase, Timestamp};
 use tachikoma_loop_runner::git::snapshots::{self as git_snapshots, KeptSnapshot, Moment};
 use tachikoma_loop_runner::git::worktree_tree::{Bounds, Rules};
 use tachikoma_loop_runner::git::{
-    self, CancelToken, ChangeOwner, Git, Lookup, Opened, Repository, TrackerOptions, WorkTracker,
+    self, CancelToken, ChangeOwner, Git, Repository, TrackerOptions, WorkTracker,
 };
 use tachikoma_loop_runner::store::layout;
 use tachikoma_loop_runner::store::layout::ARCHIVED;
@@ -25,7 +25,7 @@ pub struct LoopSnapshots {
     /// The loop.
     pub current: Current,
     /// Its repository.
-    pub repository: Box<Repository>,
+    pub repository: Repository,
     /// Its snapshots in git.
     pub kept: Vec<KeptSnapshot>,
     /// The last iteration.
@@ -64,13 +64,13 @@ pub fn find(workspace: &Workspace, wanted: Option<LoopId>) -> Result<LoopSnapsho
     })
 }
 
-fn repository(workspace: &Workspace, current: &Current) -> Result<Box<Repository>, Failure> {
+fn repository(workspace: &Workspace, current: &Current) -> Result<Repository, Failure> {
     let search_path = workspace.search_path();
     let dir = &current.working_dir;
     let reason = match Repository::find(dir, search_path.as_deref(), &CancelToken::new()) {
-        Lookup::Repository(repository) => return Ok(repository),
-        Lookup::NoRepository => "it is not in a git repository".to_owned(),
-        Lookup::Unusable { reason } => reason,
+        Ok(Some(repository)) => return Ok(repository),
+        Ok(None) => "it is not in a git repository".to_owned(),
+        Err(reason) => reason,
     };
     Err(
         Failure::new(format!("no snapshots of {}: {reason}", dir.display()))
@@ -174,15 +174,11 @@ impl LoopSnapshots {
             loop_dir: self.current.dir.clone(),
             loop_id: self.current.loop_id,
             search_path: workspace.search_path(),
-            protected: rules.protected.clone(),
-            max_file_bytes: rules.max_file_bytes,
-            runtime_files: rules.runtime_files.clone(),
+            rules: rules.clone(),
         };
         let owner = ChangeOwner::since_last_survey(self.needs_survey, lock.died(), self.until);
-        match git::open(options, owner, &CancelToken::new()) {
-            Opened::Ready { tracker, .. } => Some(tracker),
-            Opened::NoRepository | Opened::Unusable { .. } => None,
-        }
+        let opened = git::open(options, owner, &CancelToken::new()).ok()?;
+        opened.map(|(tracker, _)| tracker)
     }
 }
 
@@ -215,18 +211,18 @@ pub fn diff(git: &Git, pager: bool, how: Option<&str>, from: &str, to: &str) -> 
 fn operators_pager(git: &Git) -> Option<(OsString, String)> {
     // Run outside of a repository.
     let elsewhere = git.clone().in_dir(Path::new("/"));
-    let setting = |words: &[&str]| {
+    let setting = |words: &'static str| {
         let answer = elsewhere.command(words).run(&CancelToken::new()).ok()?;
         let text = String::from_utf8_lossy(&answer.stdout)
             .trim_end()
             .to_owned();
         Some(text).filter(|_| answer.code == Some(0))
     };
-    setting(&["version"])?;
-    let when = setting(&["config", "--type=bool", "--get", "pager.diff"]);
-    let own = setting(&["config", "--get", "pager.diff"]).filter(|_| when.is_none());
+    setting("version")?;
+    let when = setting("config --type=bool --get pager.diff");
+    let own = setting("config --get pager.diff").filter(|_| when.is_none());
     let named = || {
-        let program = own.or_else(|| setting(&["config", "--get", "core.pager"]));
+        let program = own.or_else(|| setting("config --get core.pager"));
         program.map(OsString::from)
     };
     let program = std::env::var_os("GIT_PAGER")

@@ -466,7 +466,7 @@ fn addresses_that_cannot_be_used_are_refused_before_anything_begins() {
             "http://192.0.2.1:4096",
             "is not on this machine: set OPENCODE_SERVER_PASSWORD",
         ),
-        ("https://127.0.0.1:4096", "only http is spoken"),
+        ("https://127.0.0.1:4096", "does not begin with http://"),
         ("4096", "is not the address of a server"),
     ] {
         let bed = Bed::new(&json!({}), "");

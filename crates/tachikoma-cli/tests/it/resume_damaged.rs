@@ -130,7 +130,7 @@ fn damage_in_a_closed_segment_can_be_accepted() {
     fs::write(&closed, &bytes[..bytes.len() - 1]).expect("it is ours");
     let mut words = ONE_MORE.to_vec();
     let refused = told(&scratch, &words);
-    assert!(refused.contains("it cannot be unpacked"), "{refused}");
+    assert!(refused.contains("it cannot be decompressed"), "{refused}");
     words.push("--accept-loss");
     let ran = tachikoma(&scratch).run(words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());

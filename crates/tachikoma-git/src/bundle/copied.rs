@@ -9,18 +9,18 @@ use crate::change_owner::ChangeOwner;
 use crate::head::verify;
 use crate::index_file::TemporaryDir;
 use crate::loop_files::WORK;
-use crate::open::{self, Opened, TrackerOptions};
+use crate::open::{self, TrackerOptions};
 use crate::program::{CancelToken, Git, GitError};
 use crate::repository::Repository;
+use crate::rules::Rules;
 use crate::snapshot::commit_tree;
 use crate::snapshots;
 use crate::work_record::{Remembered, WorkRecord};
 use crate::work_tracker::WorkTracker;
-use crate::worktree_tree::Rules;
 use tachikoma_core::error_chain as chain;
 
 /// Name of the reference, below the references of the loop.
-const COPIED: &str = "copied";
+pub const COPIED: &str = "copied";
 
 /// Returns the reference of the work tree that the last bundle contains.
 #[must_use]
@@ -78,7 +78,9 @@ fn try_to_keep(
     let before = verify(git, &name, cancel)?;
     let commit = commit_of(source, &tracker, before.as_deref(), cancel)?;
     if before.as_ref() != Some(&commit) {
-        git.command(&["update-ref", &name, &commit])
+        git.command("update-ref")
+            .arg(&name)
+            .arg(&commit)
             .stdout(cancel)?;
     }
     Ok(true)
@@ -130,9 +132,7 @@ fn options(source: &BundleSource, loop_dir: &Path, rules: Rules) -> TrackerOptio
         loop_id: source.loop_id,
         search_path: source.search_path.clone(),
         hidden: source.hidden.clone(),
-        protected: rules.protected,
-        max_file_bytes: rules.max_file_bytes,
-        runtime_files: rules.runtime_files,
+        rules,
     }
 }
 
@@ -142,10 +142,7 @@ fn options(source: &BundleSource, loop_dir: &Path, rules: Rules) -> TrackerOptio
 /// The survey failed.
 pub fn look(source: &BundleSource, loop_dir: &Path, owner: ChangeOwner) -> Result<(), String> {
     let rules = source.bounds.rules().map_err(|error| error.to_string())?;
-    match open::open(options(source, loop_dir, rules), owner, &CancelToken::new()) {
-        Opened::Ready { .. } | Opened::NoRepository => Ok(()),
-        Opened::Unusable { reason } => Err(reason),
-    }
+    open::open(options(source, loop_dir, rules), owner, &CancelToken::new()).map(drop)
 }
 
 /// Writes the work record of a restored work tree. Files that are not in the record of the bundle belong to others.
@@ -178,8 +175,6 @@ pub fn take_over(
 
 /// Reads a commit object.
 fn raw(git: &Git, commit: &str, cancel: &CancelToken) -> Result<String, GitError> {
-    let bytes = git
-        .command(&["cat-file", "commit", commit])
-        .stdout(cancel)?;
+    let bytes = git.command("cat-file commit").arg(commit).stdout(cancel)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

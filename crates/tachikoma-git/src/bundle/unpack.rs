@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use super::{BundleSource, TIMEOUT, copied, copied_ref, restored_head};
 use crate::head::verify;
 use crate::path::{RepoPath, ancestors, at, join_nul, split_nul};
-use crate::program::{CancelToken, Git, GitError};
-use crate::repository::{Lookup, Repository};
+use crate::program::{CancelToken, Git, GitCommand, GitError};
+use crate::repository::Repository;
 use crate::snapshots::{self, KeptSnapshot, Moment};
 use tachikoma_core::error_chain as chain;
 
@@ -75,23 +75,23 @@ pub fn unpack(
 ) -> Result<Unpacked, String> {
     let cancel = CancelToken::new();
     let told = |error: GitError| chain(&error);
-    match Repository::find(&source.working_dir, source.search_path.as_deref(), &cancel) {
-        Lookup::Repository(repository) if !source.is_top(&repository) => Err(format!(
+    match Repository::find(&source.working_dir, source.search_path.as_deref(), &cancel)? {
+        Some(repository) if !source.is_top(&repository) => Err(format!(
             "it lies in another repository, {}; restore into a directory of its own",
             repository.top.display()
         )),
-        Lookup::Repository(_) if is_to_be_made(source, &cancel).map_err(told)? => {
+        Some(_) if is_to_be_made(source, &cancel).map_err(told)? => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
-            let head = git.command(&["symbolic-ref", "HEAD"]);
+            let head = git.command("symbolic-ref HEAD");
             let head = head.stdout_line(&cancel).map_err(told)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
                 // HEAD is unchanged.
-                let back = git.command(&["symbolic-ref", "HEAD", &head]);
+                let back = git.command("symbolic-ref HEAD").arg(&head);
                 let _ = back.stdout(&cancel);
                 told(error)
             })
         }
-        Lookup::Repository(repository) => {
+        Some(repository) => {
             let git = &repository.git;
             let had = fetch(source, git, bundle, iteration).map_err(told)?;
             let Had { head, branch, tree } = had;
@@ -105,10 +105,9 @@ pub fn unpack(
             let uncommitted = tree.is_some() && tree != head;
             Ok(Unpacked::Fetched { merge, uncommitted })
         }
-        Lookup::Unusable { reason } => Err(reason),
-        Lookup::NoRepository => {
+        None => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
-            let init = git.command(&["init", "--quiet"]);
+            let init = git.command("init --quiet");
             init.stdout(&cancel).map_err(told)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
                 // The directory was created here.
@@ -122,12 +121,12 @@ pub fn unpack(
 /// Returns whether a repository is empty, as after `git init`, or was left incomplete by a restore that died.
 fn is_to_be_made(source: &BundleSource, cancel: &CancelToken) -> Result<bool, GitError> {
     let git = Git::new(&source.working_dir, source.search_path.as_deref());
-    let nothing = |args: &[&str]| {
-        let said = git.command(args).stdout(cancel)?;
+    let nothing = |words| {
+        let said = git.command(words).stdout(cancel)?;
         Ok::<_, GitError>(said.trim_ascii().is_empty())
     };
     let is_half_made = || Ok::<_, GitError>(mark(&git, &source.working_dir, cancel)?.exists());
-    let is_empty = || Ok(nothing(&["for-each-ref", "--count=1"])? && nothing(&["ls-files"])?);
+    let is_empty = || Ok(nothing("for-each-ref --count=1")? && nothing("ls-files")?);
     Ok(verify(&git, "HEAD", cancel)?.is_none() && (is_half_made()? || is_empty()?))
 }
 
@@ -140,7 +139,7 @@ pub fn fetch(
     iteration: u32,
 ) -> Result<Had, GitError> {
     let cancel = CancelToken::new();
-    let heads = git.command(&["bundle", "list-heads"]).arg(bundle);
+    let heads = git.command("bundle list-heads").arg(bundle);
     let heads = heads.stdout(&cancel)?;
     let heads = String::from_utf8_lossy(&heads).into_owned();
     let named = |wanted: &dyn Fn(&str) -> bool| {
@@ -155,7 +154,7 @@ pub fn fetch(
     let below = snapshots::below(source.loop_id);
     let all = format!("+{below}/*:{below}/*");
     let restored = format!("+HEAD:{}", restored_head(source.loop_id));
-    let mut command = git.command(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"]);
+    let mut command = git.command("fetch --quiet --no-tags --no-write-fetch-head");
     command = command.arg(bundle).arg(&all).timeout(Some(TIMEOUT));
     if head.is_some() {
         command = command.arg(&restored);
@@ -175,12 +174,12 @@ fn make(
     iteration: u32,
 ) -> Result<Unpacked, GitError> {
     let cancel = CancelToken::new();
-    let ask = |args: &[&str]| git.command(args).timeout(Some(TIMEOUT)).stdout(&cancel);
+    let run = |command: GitCommand<'_>| command.timeout(Some(TIMEOUT)).stdout(&cancel);
     let mark = mark(git, &source.working_dir, &cancel)?;
     std::fs::write(&mark, "").map_err(GitError::io("create", &mark))?;
     let Had { head, branch, tree } = fetch(source, git, bundle, iteration)?;
     if let Some(branch) = &branch {
-        ask(&["symbolic-ref", "HEAD", branch])?;
+        run(git.command("symbolic-ref HEAD").arg(branch))?;
     }
     let present = fitting(git, tree, head.as_deref())?;
     let snapshot = match &present {
@@ -201,23 +200,21 @@ fn make(
     };
     let on = match (&head, &branch) {
         (Some(head), Some(branch)) => {
-            ask(&["update-ref", branch, head])?;
+            run(git.command("update-ref").arg(branch).arg(head))?;
             short(branch)
         }
         (Some(head), None) => {
-            ask(&["update-ref", "--no-deref", "HEAD", head])?;
+            run(git.command("update-ref --no-deref HEAD").arg(head))?;
             head.clone()
         }
         (None, _) => "a branch without commits".to_owned(),
     };
     match &head {
-        Some(head) => ask(&["read-tree", head])?,
-        None => ask(&["read-tree", "--empty"])?,
+        Some(head) => run(git.command("read-tree").arg(head))?,
+        None => run(git.command("read-tree --empty"))?,
     };
     // Refreshes the index, so that git need not read every file again.
-    let _ = git
-        .command(&["update-index", "-q", "--refresh"])
-        .run(&cancel);
+    let _ = git.command("update-index -q --refresh").run(&cancel);
     let _ = std::fs::remove_file(&mark);
     if let Some(present) = present {
         // Without the record all changes belong to others, and the loop warns about that.
@@ -233,28 +230,24 @@ fn make(
 /// Writes the files of a commit. Existing files are not changed. Returns those that differ from the commit.
 fn check_out(source: &BundleSource, git: &Git, commit: &str) -> Result<Vec<String>, GitError> {
     let cancel = CancelToken::new();
-    let ask = |args: &[&str]| git.command(args).timeout(Some(TIMEOUT)).stdout(&cancel);
-    ask(&["read-tree", commit])?;
-    let listed = ask(&["ls-files", "-z"])?;
+    let run = |command: GitCommand<'_>| command.timeout(Some(TIMEOUT)).stdout(&cancel);
+    run(git.command("read-tree").arg(commit))?;
+    let listed = run(git.command("ls-files -z"))?;
     let (taken, free): (BTreeSet<&[u8]>, BTreeSet<&[u8]>) =
         split_nul(&listed).partition(|path| is_taken(source, path));
     if !free.is_empty() {
-        let command = git.command(&["checkout-index", "--quiet", "-u", "-z", "--stdin"]);
+        let command = git.command("checkout-index --quiet -u -z --stdin");
         let free = join_nul(free.into_iter());
         // There is no remote yet, so that LFS pointers stay pointers.
-        let command = command.env("GIT_LFS_SKIP_SMUDGE", "1");
-        command
-            .stdin(&free)
-            .timeout(Some(TIMEOUT))
-            .stdout(&cancel)?;
+        run(command.env("GIT_LFS_SKIP_SMUDGE", "1").stdin(&free))?;
     }
     if taken.is_empty() {
         return Ok(Vec::new());
     }
     // Equal files are not a conflict.
-    let refresh = git.command(&["update-index", "-q", "--really-refresh"]);
+    let refresh = git.command("update-index -q --really-refresh");
     refresh.timeout(Some(TIMEOUT)).run(&cancel)?;
-    let changed = ask(&["diff-files", "-z", "--name-only"])?;
+    let changed = run(git.command("diff-files -z --name-only"))?;
     let changed = split_nul(&changed).filter(|path| taken.contains(path));
     Ok(changed
         .map(|path| RepoPath::new(path).to_string())
@@ -274,7 +267,7 @@ fn is_taken(source: &BundleSource, path: &[u8]) -> bool {
 
 /// Returns the file that exists until the work tree is complete. `dir` is the directory of the repository.
 fn mark(git: &Git, dir: &Path, cancel: &CancelToken) -> Result<PathBuf, GitError> {
-    let command = git.command(&["rev-parse", "--git-path", MARK]);
+    let command = git.command("rev-parse --git-path").arg(MARK);
     Ok(dir.join(command.stdout_line(cancel)?))
 }
 
@@ -304,7 +297,7 @@ fn to_merge(
     cancel: &CancelToken,
 ) -> Result<Option<Merge>, GitError> {
     let is_in = |one: &str, other: &str| {
-        let command = git.command(&["merge-base", "--is-ancestor", one, other]);
+        let command = git.command("merge-base --is-ancestor").arg(one).arg(other);
         let output = command.run(cancel)?;
         match output.code {
             Some(0) => Ok(true),

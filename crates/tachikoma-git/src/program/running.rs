@@ -1,7 +1,7 @@
 //! One running git process: writes its stdin, reads its output, waits for it, and kills its process group if necessary.
 
 use std::io::{self, Read, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -135,33 +135,36 @@ impl<'a> RunningGit<'a> {
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {
-        if let Some(stdin) = &self.stdin {
-            rustix::io::ioctl_fionbio(stdin, true)?;
-        }
-        if let Some(stdout) = &self.stdout {
-            rustix::io::ioctl_fionbio(stdout, true)?;
-        }
-        if let Some(stderr) = &self.stderr {
-            rustix::io::ioctl_fionbio(stderr, true)?;
+        for (pipe, _) in self.pipes() {
+            rustix::io::ioctl_fionbio(pipe, true)?;
         }
         Ok(())
     }
 
+    /// Returns the open pipes, each with the event to wait for.
+    fn pipes(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let stdin = self
+            .stdin
+            .as_ref()
+            .map(|pipe| (pipe.as_fd(), PollFlags::OUT));
+        let stdout = self
+            .stdout
+            .as_ref()
+            .map(|pipe| (pipe.as_fd(), PollFlags::IN));
+        let stderr = self
+            .stderr
+            .as_ref()
+            .map(|pipe| (pipe.as_fd(), PollFlags::IN));
+        [stdin, stdout, stderr].into_iter().flatten()
+    }
+
     /// Sleeps until a pipe is ready or the process has ended, and for `at_most`.
     fn wait_for_event(&self, at_most: Duration) -> io::Result<()> {
-        let mut fds = Vec::with_capacity(4);
-        if let Some(stdin) = &self.stdin {
-            fds.push(PollFd::new(stdin, PollFlags::OUT));
-        }
-        if let Some(stdout) = &self.stdout {
-            fds.push(PollFd::new(stdout, PollFlags::IN));
-        }
-        if let Some(stderr) = &self.stderr {
-            fds.push(PollFd::new(stderr, PollFlags::IN));
-        }
-        if let Some(pidfd) = &self.pidfd {
-            fds.push(PollFd::new(pidfd, PollFlags::IN));
-        }
+        let pidfd = self.pidfd.as_ref().map(|fd| (fd.as_fd(), PollFlags::IN));
+        let fds = self.pipes().chain(pidfd);
+        let mut fds: Vec<_> = fds
+            .map(|(fd, event)| PollFd::from_borrowed_fd(fd, event))
+            .collect();
         let at_most = Timespec::try_from(at_most).unwrap_or_default();
         match poll(&mut fds, Some(&at_most)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

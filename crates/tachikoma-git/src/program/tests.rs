@@ -17,7 +17,7 @@ fn what_it_reads_and_says_is_passed_on_however_much_it_is() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exec cat");
     let much = vec![b'x'; 5 << 20];
-    let command = git.command(&["x"]).stdin(&much);
+    let command = git.command("x").stdin(&much);
     assert_eq!(command.stdout(&CancelToken::new()).unwrap(), much);
 }
 
@@ -25,7 +25,7 @@ fn what_it_reads_and_says_is_passed_on_however_much_it_is() {
 fn who_says_too_much_is_not_heard_out() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exec yes");
-    let command = git.command(&["x"]).stdout_max(1000);
+    let command = git.command("x").stdout_max(1000);
     let output = command.run(&CancelToken::new()).unwrap();
     assert!(output.truncated);
     assert_eq!(output.stdout.len(), 1000);
@@ -38,10 +38,7 @@ fn who_floods_with_complaints_is_heard_to_the_end_of_them() {
         &scratch,
         "i=0; while [ $i -lt 20000 ]; do echo \"complaint $i\" >&2; i=$((i+1)); done; exit 3",
     );
-    match git
-        .command(&["frobnicate", "now"])
-        .stdout(&CancelToken::new())
-    {
+    match git.command("frobnicate now").stdout(&CancelToken::new()) {
         Err(GitError::Failed {
             command,
             status,
@@ -71,7 +68,7 @@ fn who_takes_too_long_is_ended_with_its_children() {
         ),
     );
     // On a busy machine it takes a while until it runs at all.
-    let command = git.command(&["x"]).timeout(Some(Duration::from_secs(2)));
+    let command = git.command("x").timeout(Some(Duration::from_secs(2)));
     let error = command.run(&CancelToken::new()).unwrap_err();
     assert_eq!(error.to_string(), "git x did not end within 2s");
     let pid = std::fs::read_to_string(pid).unwrap();
@@ -99,10 +96,10 @@ fn who_is_called_off_is_ended_at_once_and_nothing_is_started_after() {
         caller.cancel();
         clock::monotonic()
     });
-    let error = git.command(&["x"]).timeout(None).run(&cancel).unwrap_err();
+    let error = git.command("x").timeout(None).run(&cancel).unwrap_err();
     assert!(calling.join().unwrap().elapsed() < Duration::from_secs(5));
     assert_eq!(error.to_string(), "git x was canceled");
-    git.command(&["x"]).run(&cancel).unwrap_err();
+    git.command("x").run(&cancel).unwrap_err();
     assert_eq!(std::fs::read_to_string(started).unwrap(), "x\n");
 }
 
@@ -111,7 +108,7 @@ fn who_does_not_read_and_ends_well_has_done_well() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exit 0");
     let much = vec![b'x'; 5 << 20];
-    git.command(&["x"])
+    git.command("x")
         .stdin(&much)
         .stdout(&CancelToken::new())
         .unwrap();
@@ -126,10 +123,7 @@ fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
         &format!("sleep 1000 & echo $! >'{}'; echo said", pid.display()),
     );
     let began = clock::monotonic();
-    let output = git
-        .command(&["x"])
-        .stdout_line(&CancelToken::new())
-        .unwrap();
+    let output = git.command("x").stdout_line(&CancelToken::new()).unwrap();
     assert_eq!(output, "said");
     assert!(began.elapsed() < PATIENCE);
     let pid: i32 = std::fs::read_to_string(pid)
@@ -145,7 +139,7 @@ fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
 fn the_environment_leads_nowhere_else() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "env").of_loop(LoopId::from_u128(7), Vec::new());
-    let command = git.command(&["x"]).env("GIT_INDEX_FILE", "mine");
+    let command = git.command("x").env("GIT_INDEX_FILE", "mine");
     let said = command.stdout_line(&CancelToken::new()).unwrap();
     let has = |line: &str| said.lines().any(|said| said == line);
     assert!(has("GIT_INDEX_FILE=mine"), "what the order says holds");
@@ -162,7 +156,7 @@ fn a_program_that_is_not_there_is_named() {
         marker: None,
         hidden: Vec::new(),
     };
-    let error = git.command(&["x"]).run(&CancelToken::new()).unwrap_err();
+    let error = git.command("x").run(&CancelToken::new()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "git cannot be started (/nonexistent/git)"

@@ -267,11 +267,9 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
             loop_dir: dir.join(".ralph/loops/one"),
             loop_id: LoopId::from_u128(id),
             search_path: std::env::var_os("PATH"),
-            protected: Protected::default(),
-            max_file_bytes: 0,
-            runtime_files: RuntimeFiles::default(),
+            rules: Rules::default(),
         };
-        let Opened::Ready { mut tracker, .. } =
+        let Ok(Some((mut tracker, _))) =
             super::super::open(options, ChangeOwner::Loop, &CancelToken::new())
         else {
             panic!("it opened before");

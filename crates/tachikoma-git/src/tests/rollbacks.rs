@@ -3,7 +3,6 @@
 use super::*;
 use crate::rollback::Rollback;
 use crate::snapshots::{KeptSnapshot, Moment};
-use crate::worktree_tree::Rules;
 
 /// More than there is room for in a test, in files that are each below the limit.
 const FILES: usize = 80;
@@ -21,16 +20,11 @@ fn nothing_goes_that_there_was_no_room_to_keep() {
     for name in &names {
         place.scratch.write(name, "x".repeat(FILE_BYTES));
     }
-    let rules = Rules {
-        protected: place.options.protected.clone(),
-        max_file_bytes: place.options.max_file_bytes,
-        runtime_files: place.options.runtime_files.clone(),
-    };
     let repository = tracker.loop_index.repository.clone();
     let plan = Rollback::plan(
         repository,
         &place.options.loop_dir,
-        &rules,
+        &place.options.rules,
         &kept,
         &CancelToken::new(),
     )

@@ -28,7 +28,10 @@ fn an_iteration_that_changed_nothing_starts_no_git() {
     super::super::write_pending_refs(&mut tracker, &CancelToken::new()).unwrap();
     let asked = place.asked();
     assert_eq!(asked.len(), 1, "many at once are git's: {asked:?}");
-    assert!(asked[0].ends_with("update-ref --stdin"), "{asked:?}");
+    assert!(
+        asked[0].ends_with("update-ref --no-deref --stdin"),
+        "{asked:?}"
+    );
 }
 
 #[test]
@@ -277,7 +280,7 @@ fn a_survey_that_is_called_off_loses_nothing() {
 #[test]
 fn data_that_nobody_ignores_does_not_fill_the_disk_with_copies() {
     let mut place = Place::new();
-    place.options.max_file_bytes = 60 << 10;
+    place.options.rules.max_file_bytes = 60 << 10;
     let mut tracker = place.tracker();
     for name in ["data/1", "data/2"] {
         place.scratch.write(name, vec![b'1'; 50 << 10]);

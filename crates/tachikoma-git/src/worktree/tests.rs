@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
+use tachikoma_runtime::clock;
 
 use tachikoma_testkit::Scratch;
 
@@ -114,9 +115,9 @@ fn answer_of(script: &str, patience: Duration) -> (Option<usize>, Duration) {
     let begun = clock::monotonic();
     let questions = GitQueries {
         git: Git::new(&scratch.path(), Some(scratch.path().as_os_str())),
-        deadline: begun + patience,
+        cancel: CancelToken::new().within(patience),
     };
-    let output = questions.stdout(&["anything"]);
+    let output = questions.stdout(questions.git.command("anything"));
     let took = clock::monotonic() - begun;
     (output.map(|output| output.len()), took)
 }

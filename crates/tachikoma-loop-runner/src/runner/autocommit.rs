@@ -82,9 +82,7 @@ impl Autocommit {
             loop_dir: context.loop_dir(),
             loop_id: state.loop_id,
             search_path: config.search_path.clone(),
-            protected: rules.protected,
-            max_file_bytes: rules.max_file_bytes,
-            runtime_files: rules.runtime_files,
+            rules,
         });
         let options = GitWorkerOptions {
             tracker,

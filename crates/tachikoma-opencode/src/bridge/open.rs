@@ -10,7 +10,7 @@ use super::filter::Filter;
 use super::messages::{AnswerIndex, PAGES, ServerClock, page};
 use super::session_tree::SessionTree;
 use super::{Bridge, ContextWindows, Conversation, End, Origin, str_of};
-use crate::client::{Client, ClientError, EventStream, REQUEST_TIMEOUT, Request};
+use crate::client::{Client, ClientError, EventStream, REQUEST_TIMEOUT, Request, unless_absent};
 use tachikoma_runtime::clock::monotonic;
 
 /// Time for a turn to end after it was aborted.
@@ -98,11 +98,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             conversation.reconnect().await?;
         }
         // The id of the next prompt has to sort after all ids of the conversation.
-        if let Err(error) = page(conversation, &id, PAGES[0]).await
-            && error.is_absence()
-        {
-            return Err(error.into());
-        }
+        unless_absent(page(conversation, &id, PAGES[0]).await)?;
         self.opened(conversation, id).await
     }
 

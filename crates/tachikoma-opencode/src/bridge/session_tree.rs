@@ -6,7 +6,7 @@ use tachikoma_agents::Permission;
 use tachikoma_agents::opencode::{DENIED, is_permitted_command};
 
 use super::{Conversation, Options, str_of};
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, unless_absent};
 
 /// Conversations that are remembered. A conversation has a handful of sub-agents.
 const MEMBERS_MAX: usize = 256;
@@ -38,7 +38,8 @@ impl SessionTree {
     }
 }
 
-/// Answers a permission request. With safe permission the server also asks about permitted commands that have special characters,
+/// Answers a permission request. A request that no longer exists needs no answer, and the next check finds one that could not be
+/// answered. With safe permission the server also asks about permitted commands that have special characters,
 /// so that the whole command line is checked here.
 pub(super) async fn answer_permission(
     client: &Client,
@@ -54,22 +55,13 @@ pub(super) async fn answer_permission(
         Permission::Bypass => json!({"reply": "once"}),
     };
     let path = format!("/permission/{}/reply", str_of(&asked["id"]));
-    ignore_refusal(client.post(&path, Some(&body)).await)
+    unless_absent(client.post(&path, Some(&body)).await).map(drop)
 }
 
 /// Rejects a question to the user.
 pub(super) async fn reject_question(client: &Client, request: &str) -> Result<(), ClientError> {
     let path = format!("/question/{request}/reject");
-    ignore_refusal(client.post(&path, None).await)
-}
-
-/// Ignores errors unless the server is gone. A request that no longer exists needs no answer, and the next check finds one that could not
-/// be answered.
-fn ignore_refusal(answer: Result<Value, ClientError>) -> Result<(), ClientError> {
-    match answer {
-        Err(error) if error.is_absence() => Err(error),
-        Ok(_) | Err(_) => Ok(()),
-    }
+    unless_absent(client.post(&path, None).await).map(drop)
 }
 
 impl Conversation {
@@ -78,15 +70,10 @@ impl Conversation {
         let mut number = 0;
         while let Some(id) = self.session_tree.member(number) {
             let path = format!("/session/{id}/children");
-            match self.client.get(&path).await {
-                Ok(children) => {
-                    for info in children.as_array().into_iter().flatten() {
-                        self.session_tree.add_child(info);
-                    }
-                }
-                Err(error) if error.is_absence() => return Err(error),
-                // A conversation that no longer exists has no questions.
-                Err(_) => {}
+            // A conversation that no longer exists has no questions.
+            let children = unless_absent(self.client.get(&path).await)?.unwrap_or_default();
+            for info in children.as_array().into_iter().flatten() {
+                self.session_tree.add_child(info);
             }
             number += 1;
         }
@@ -96,11 +83,7 @@ impl Conversation {
     /// Answers requests that the event stream did not report.
     pub(super) async fn answer_pending(&self, options: &Options) -> Result<(), ClientError> {
         for (path, is_question) in [("/permission", false), ("/question", true)] {
-            let pending = match self.client.get(path).await {
-                Ok(pending) => pending,
-                Err(error) if error.is_absence() => return Err(error),
-                Err(_) => continue,
-            };
+            let pending = unless_absent(self.client.get(path).await)?.unwrap_or_default();
             let pending = pending.as_array().into_iter().flatten();
             for asked in
                 pending.filter(|asked| self.session_tree.contains(str_of(&asked["sessionID"])))

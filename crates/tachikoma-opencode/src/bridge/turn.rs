@@ -11,7 +11,7 @@ use super::messages::{PAGES, is_abort, page};
 use super::open::is_busy;
 use super::session_tree::{answer_permission, reject_question};
 use super::{Bridge, Conversation, End, str_of};
-use crate::client::{ClientError, StreamEnd};
+use crate::client::{ClientError, StreamEnd, unless_absent};
 use tachikoma_runtime::clock::monotonic;
 
 /// Time between two checks of a turn. The server reports the end of a turn only once, and that event may be missed.
@@ -231,10 +231,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         turn.failed = true;
         turn.interrupted = true;
         turn.check_soon();
-        match conversation.abort().await {
-            Err(error) if error.is_absence() => Err(error.into()),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        unless_absent(conversation.abort().await)?;
+        Ok(())
     }
 
     /// Reports the cost of the conversation. If the server does not answer, the runner asks again after the next call.
@@ -436,11 +434,9 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         if let Some(turn) = &mut conversation.turn {
             turn.next_check = monotonic() + CHECK_INTERVAL;
         }
-        match answered {
-            Err(error) if error.is_absence() => Err(error.into()),
-            // A request that cannot be answered now may be at the next check.
-            Ok(()) | Err(_) => self.judge(conversation, false).await,
-        }
+        // A request that cannot be answered now may be answered at the next check.
+        unless_absent(answered)?;
+        self.judge(conversation, false).await
     }
 
     /// Ends a turn that is over. `reported` says whether the server reported the end of a turn.
@@ -459,13 +455,8 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             Ok(false) => newest_message(conversation, &id).await,
             Err(error) => Err(error),
         };
-        let last = match last {
-            Ok(last) => last,
-            Err(error) if error.is_absence() => return Err(error.into()),
-            // The next check asks again.
-            Err(_) => return Ok(()),
-        };
-        let Some(turn) = &mut conversation.turn else {
+        // Without an answer, the next check asks again.
+        let (Some(last), Some(turn)) = (unless_absent(last)?, &mut conversation.turn) else {
             return Ok(());
         };
         let info = &last["info"];

@@ -12,28 +12,20 @@ pub struct Address(Box<Url>);
 
 /// Why a text is not the address of a server.
 #[derive(Debug, thiserror::Error)]
-pub enum AddressError {
-    /// It is not a URL.
-    #[error("`{text}` is not the address of a server, such as http://127.0.0.1:4096")]
-    NoAddress {
-        /// The text, without a password.
-        text: String,
-    },
-    /// Its scheme is not `http`.
-    #[error(
-        "`{text}`: only http is spoken; for a server on another machine, forward its port through ssh"
-    )]
-    NotHttp {
-        /// The text, without a password.
-        text: String,
-    },
-    /// It has a user, a password, a path or a query.
-    #[error("`{text}` has more than a host and a port; give user and password as variables")]
-    More {
-        /// The text, without a password.
-        text: String,
-    },
+#[error("`{text}` {problem}")]
+pub struct AddressError {
+    /// The text, without a password.
+    text: String,
+    problem: &'static str,
 }
+
+const NO_ADDRESS: &str = "is not the address of a server, such as http://127.0.0.1:4096";
+
+const NOT_HTTP: &str = "does not begin with http://, and no other protocol is supported; for a server on another machine, \
+                        forward its port through ssh";
+
+const MORE_THAN_ADDRESS: &str = "has more than a host and a port; set OPENCODE_SERVER_USERNAME and \
+                                 OPENCODE_SERVER_PASSWORD for user and password";
 
 impl Address {
     /// Reads an address.
@@ -41,22 +33,17 @@ impl Address {
     /// # Errors
     /// The text is not an address, or one that cannot be used.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
-        let shown_owned = || without_password(text).into_owned();
-        let Ok(mut url) = Url::parse(text) else {
-            return Err(AddressError::NoAddress {
-                text: shown_owned(),
-            });
+        let refused = |problem| AddressError {
+            text: without_password(text).into_owned(),
+            problem,
         };
+        let mut url = Url::parse(text).map_err(|_| refused(NO_ADDRESS))?;
         if url.scheme() != "http" {
-            return Err(AddressError::NotHttp {
-                text: shown_owned(),
-            });
+            return Err(refused(NOT_HTTP));
         }
         let bare = url.username().is_empty() && url.password().is_none();
         if !bare || url.query().is_some() || url.fragment().is_some() || url.path() != "/" {
-            return Err(AddressError::More {
-                text: shown_owned(),
-            });
+            return Err(refused(MORE_THAN_ADDRESS));
         }
         if url.host_str() == Some("localhost") {
             // The name may also mean `::1`, where a server of 127.0.0.1 does not listen.

@@ -1,6 +1,5 @@
 //! Writes a backup. The archive is produced while it is read, so that it can be compressed and encrypted on the way.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, Cursor, Read, Seek as _, Write as _};
 use std::path::Path;
@@ -53,7 +52,7 @@ pub fn write(
 }
 
 /// Returns the archive in the form in which it is written.
-fn archive(moment: &Moment, encryption: &Encryption) -> io::Result<Chain> {
+fn archive(moment: &Moment, encryption: &Encryption) -> io::Result<Box<dyn Read>> {
     let parts = parts(moment, encryption)?;
     let snapshot = &moment.snapshot;
     let manifest = Manifest {
@@ -73,7 +72,7 @@ fn archive(moment: &Moment, encryption: &Encryption) -> io::Result<Chain> {
     checked_line::encode(&manifest, &mut line);
     let parts = std::iter::once(part_of(MANIFEST.to_owned(), line)).chain(parts);
     let seconds = u64::try_from(snapshot.saved_at.as_millis() / 1_000).unwrap_or(0);
-    let mut chain = Chain::default();
+    let mut archive: Box<dyn Read> = Box::new(io::empty());
     for Part { entry, content } in parts {
         let mut header = tar::Header::new_ustar();
         header.set_path(&entry.name)?;
@@ -83,35 +82,12 @@ fn archive(moment: &Moment, encryption: &Encryption) -> io::Result<Chain> {
         header.set_entry_type(tar::EntryType::Regular);
         header.set_cksum();
         let padding = entry.bytes.next_multiple_of(BLOCK) - entry.bytes;
-        chain.push(Cursor::new(*header.as_bytes()));
-        chain.push(content.take(entry.bytes));
-        chain.push(io::repeat(0).take(padding));
+        let file = Cursor::new(*header.as_bytes())
+            .chain(content.take(entry.bytes))
+            .chain(io::repeat(0).take(padding));
+        archive = Box::new(archive.chain(file));
     }
-    chain.push(io::repeat(0).take(2 * BLOCK));
-    Ok(chain)
-}
-
-/// Concatenates readers.
-#[derive(Default)]
-struct Chain(VecDeque<Box<dyn Read>>);
-
-impl Chain {
-    fn push(&mut self, source: impl Read + 'static) {
-        self.0.push_back(Box::new(source));
-    }
-}
-
-impl Read for Chain {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while let Some(first) = self.0.front_mut() {
-            let read = first.read(buffer)?;
-            if read > 0 || buffer.is_empty() {
-                return Ok(read);
-            }
-            self.0.pop_front();
-        }
-        Ok(0)
-    }
+    Ok(Box::new(archive.chain(io::repeat(0).take(2 * BLOCK))))
 }
 
 fn parts(moment: &Moment, encryption: &Encryption) -> io::Result<Vec<Part>> {

@@ -9,12 +9,10 @@ use serde::Deserialize;
 use tachikoma_core::{Seq, State};
 use tachikoma_fs::{private, safe_read};
 
-use super::{BUNDLE_BYTES_MAX, BUNDLE_NAME};
-use super::{Entry, FORMAT, Manifest};
+use super::{BUNDLE_BYTES_MAX, BUNDLE_NAME, Entry, FORMAT, Manifest};
 use crate::encryption::{EncryptingWriter, Encryption};
 use crate::snapshot::{self, Snapshot};
-use crate::{StoreError, checkpoints, compressed, is_locked, test_history};
-use crate::{checked_line, journal};
+use crate::{StoreError, checked_line, checkpoints, compressed, is_locked, journal, test_history};
 
 /// The name of the first entry.
 pub const MANIFEST: &str = "manifest.json";
@@ -247,6 +245,10 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    fn damaged(&self, what: impl Into<String>) -> StoreError {
+        damaged(self.path, what)
+    }
+
     fn file<R: Read>(
         &mut self,
         expected: &Entry,
@@ -255,10 +257,7 @@ impl Reading<'_> {
         let name = &expected.name;
         let is_it = *entry.path_bytes() == *name.as_bytes();
         if !is_it || !entry.header().entry_type().is_file() || entry.size() != expected.bytes {
-            return Err(damaged(
-                self.path,
-                format!("it does not hold {name} as it says"),
-            ));
+            return Err(self.damaged(format!("it does not hold {name} as it says")));
         }
         // The next snapshot is written anew.
         let copy = self.into.filter(|_| name != SNAPSHOT);
@@ -283,10 +282,7 @@ impl Reading<'_> {
             file.sync_all().map_err(StoreError::sync(copy))?;
         }
         if content.entry(name.clone()) != *expected {
-            return Err(damaged(
-                self.path,
-                format!("the checksum of {name} does not match"),
-            ));
+            return Err(self.damaged(format!("the checksum of {name} does not match")));
         }
         Ok(())
     }
@@ -316,7 +312,7 @@ impl Reading<'_> {
     fn journal(&mut self, name: &str, content: &mut impl Read) -> Result<(), StoreError> {
         let label = self.path.join(name);
         let Some(snapshot) = &self.snapshot else {
-            return Err(damaged(self.path, "the snapshot does not come first"));
+            return Err(self.damaged("the snapshot does not come first"));
         };
         // The records before the snapshot only have to be valid. Their state is not compared with the snapshot, because an
         // earlier version may have written them.
@@ -327,7 +323,7 @@ impl Reading<'_> {
             let record = record?;
             if let Some(last) = last.filter(|last| last.next() != record.seq) {
                 let what = format!("record {} follows record {last}", record.seq);
-                return Err(damaged(self.path, what));
+                return Err(self.damaged(what));
             }
             last = Some(record.seq);
             if line == 1 && record.seq > snapshot.seq.next() {
@@ -340,7 +336,7 @@ impl Reading<'_> {
             Ok(())
         })?;
         if last.is_none_or(|last| last < snapshot.seq) {
-            return Err(damaged(self.path, "its journal ends before its snapshot"));
+            return Err(self.damaged("its journal ends before its snapshot"));
         }
         self.state = state;
         Ok(())
@@ -348,18 +344,16 @@ impl Reading<'_> {
 
     /// Returns the final state.
     fn finish(&mut self) -> Result<(State, PathBuf), StoreError> {
-        let lacks = || damaged(self.path, "it has no snapshot");
-        let snapshot = self.snapshot.take().ok_or_else(lacks)?;
+        let Some(snapshot) = self.snapshot.take() else {
+            return Err(self.damaged("it has no snapshot"));
+        };
         let state = match self.state.take() {
             Some(state) => state,
             None if self.manifest.segment.is_none() => snapshot.state,
-            None => return Err(damaged(self.path, "its journal has no record")),
+            None => return Err(self.damaged("its journal has no record")),
         };
         if state.seq != self.manifest.seq || state.loop_id != self.manifest.loop_id {
-            return Err(damaged(
-                self.path,
-                "it does not stand at the record that it says",
-            ));
+            return Err(self.damaged("it does not stand at the record that it says"));
         }
         Ok((state, snapshot.core.working_dir))
     }

@@ -59,7 +59,7 @@ pub fn hold_the_same(
             .map_err(StoreError::io("compare", path))
     };
     let (mut left, mut right) = (open(one)?, open(other)?);
-    is_same(&mut left, &mut right).map_err(StoreError::io("compare", one))
+    is_same(&mut left, &mut right, &mut || Ok(())).map_err(StoreError::io("compare", one))
 }
 
 fn replace(encryption: &Encryption, path: &Path, to: &Path, part: Part) -> Result<(), StoreError> {
@@ -100,14 +100,12 @@ fn write(
     let same = safe_read::open(path)
         .and_then(|source| content(encryption, source, part))
         .and_then(|mut source| {
-            is_same(
-                &mut source,
-                &mut encryption.decrypt(file, OnDamage::Fail)?.content,
-            )
+            let mut written = encryption.decrypt(file, OnDamage::Fail)?.content;
+            is_same(&mut source, &mut written, &mut || Ok(()))
         })
         .map_err(StoreError::io("compare", path))?;
     if !same {
-        let source = io::Error::other("it does not hold what was put in");
+        let source = io::Error::other("the written file has other content");
         return Err(StoreError::io("convert", path)(source));
     }
     Ok(())
@@ -162,8 +160,14 @@ impl Read for WhatOpens {
     }
 }
 
-fn is_same(one: &mut dyn BufRead, other: &mut dyn BufRead) -> io::Result<bool> {
+/// Compares two contents. `proceed` is called before each piece and can end the comparison with an error.
+pub fn is_same(
+    one: &mut dyn BufRead,
+    other: &mut dyn BufRead,
+    proceed: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<bool> {
     loop {
+        proceed()?;
         let (left, right) = (one.fill_buf()?, other.fill_buf()?);
         let length = left.len().min(right.len());
         if left[..length] != right[..length] || left.is_empty() != right.is_empty() {

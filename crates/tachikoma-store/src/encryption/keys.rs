@@ -1,5 +1,6 @@
 //! The keys: identities for decryption and recipients for encryption, and where they are stored.
 
+use std::cell::RefCell;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,6 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use age::secrecy::{ExposeSecret as _, SecretString};
 use age::x25519::{Identity, Recipient};
 use age::{DecryptError, Decryptor, Encryptor, scrypt};
+use age_core::format::{FileKey, Stanza};
 use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::quarantine::quarantine;
 use tachikoma_fs::safe_read;
@@ -393,6 +395,44 @@ impl Ring {
             Some(Ok(_)) if !self.source.generated.exists() => self.put_back(),
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+/// Tries keys on the header of a file, and keeps the public part of the header.
+pub struct Opener<'a> {
+    /// `None` to read only the public part.
+    ring: Option<&'a Ring>,
+    told: RefCell<Option<Told>>,
+}
+
+impl<'a> Opener<'a> {
+    pub fn new(ring: Option<&'a Ring>) -> Self {
+        let told = RefCell::default();
+        Self { ring, told }
+    }
+
+    /// Returns the public part of the header.
+    pub fn into_told(self) -> Option<Told> {
+        self.told.into_inner()
+    }
+}
+
+impl age::Identity for Opener<'_> {
+    fn unwrap_stanza(&self, stanza: &Stanza) -> Option<Result<FileKey, DecryptError>> {
+        self.unwrap_stanzas(std::slice::from_ref(stanza))
+    }
+
+    fn unwrap_stanzas(&self, stanzas: &[Stanza]) -> Option<Result<FileKey, DecryptError>> {
+        let told = Told::of(stanzas);
+        let mut found = None;
+        if let Some(ring) = self.ring {
+            ring.offer(told.as_ref(), &mut |identity| {
+                found = age::Identity::unwrap_stanzas(identity, stanzas);
+                found.is_some()
+            });
+        }
+        *self.told.borrow_mut() = told;
+        found
     }
 }
 

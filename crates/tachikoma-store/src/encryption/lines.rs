@@ -54,6 +54,15 @@ struct Header {
     key: String,
 }
 
+impl Header {
+    /// Parses the first line, with or without its line end. `None` if it is damaged.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let whole = Some(line).filter(|line| checked_line::is_whole(line))?;
+        serde_json::from_slice(whole).ok()
+    }
+}
+
 /// Any other line.
 #[derive(Serialize, Deserialize)]
 struct EncryptedLine {
@@ -110,12 +119,7 @@ impl LineEncryptor {
     }
 
     fn open(encryption: &Encryption, line: &[u8]) -> io::Result<Self> {
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        if !checked_line::is_whole(line) {
-            return Err(odd("the line with its key is damaged"));
-        }
-        let header: Header =
-            serde_json::from_slice(line).map_err(|_| odd("the line with its key is damaged"))?;
+        let header = Header::parse(line).ok_or(odd("the line with its key is damaged"))?;
         if header.format > FORMAT {
             return Err(io::Error::other(format!(
                 "it is encrypted in format {}, and this version reads up to {FORMAT}",
@@ -173,10 +177,7 @@ impl LineEncryptor {
 /// Returns the wrapped key of a file, if its first line is valid.
 pub fn wrapped_key(source: &mut impl BufRead) -> Option<Vec<u8>> {
     let line = read_header(source).ok()?;
-    let line = line
-        .strip_suffix(b"\n")
-        .filter(|line| checked_line::is_whole(line))?;
-    let header: Header = serde_json::from_slice(line).ok()?;
+    let header = Header::parse(&line).filter(|_| line.ends_with(b"\n"))?;
     STANDARD.decode(&header.key).ok()
 }
 

@@ -354,7 +354,7 @@ fn a_locked_key_that_comes_with_a_file_may_not_cost_what_it_likes() {
     let ours = encryption("a/.ralph");
     ours.prepare().unwrap();
     let encrypted = ours.encrypt(b"x").unwrap().into_owned();
-    let told = header::told(encrypted.as_slice()).unwrap();
+    let told = told_in(encrypted.as_slice()).unwrap();
     let locked = String::from_utf8_lossy(&told.locked).into_owned();
     let asks = locked.lines().find(|line| line.starts_with("-> scrypt"));
     let asks = asks.unwrap().strip_suffix(" 17").unwrap();

@@ -28,12 +28,13 @@ pub fn read_line(reader: &mut (impl BufRead + ?Sized), text: &mut Vec<u8>) -> io
 }
 
 /// Parses a record of the newest format.
-pub fn decode(line: &str) -> Result<Record, String> {
+pub fn decode(line: &[u8]) -> Result<Record, String> {
     decode_as(migrate::JOURNAL, FORMAT, line)
 }
 
 /// Parses a record of any supported format.
-pub fn decode_as(formats: Chain, format: u32, line: &str) -> Result<Record, String> {
+pub fn decode_as(formats: Chain, format: u32, line: &[u8]) -> Result<Record, String> {
+    let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8".to_owned())?;
     check_sum(line)?;
     let no_record = |error: serde_json::Error| format!("it is not a record ({error})");
     let record = if format == formats.latest() {
@@ -63,11 +64,7 @@ pub fn read_state(dir: &Path, encryption: &Encryption) -> Result<State, StoreErr
             take_in(&mut state, path, line, &record?)
         })?;
     }
-    state.ok_or_else(|| StoreError::Damaged {
-        path: last.clone(),
-        line: 1,
-        what: "it holds no whole record".to_owned(),
-    })
+    state.ok_or_else(|| StoreError::damaged(last, 1, "it has no complete record"))
 }
 
 /// Returns the error for a missing journal.
@@ -155,9 +152,8 @@ pub fn first_record(formats: Chain, path: &Path, encryption: &Encryption) -> Opt
     let mut line = Vec::new();
     let mut opened = compressed::open_lines(path, encryption).ok()?;
     read_line(&mut opened.content, &mut line).ok()?;
-    let line = std::str::from_utf8(&line).ok()?;
-    let line = line.strip_suffix('\n').unwrap_or(line);
-    decode_as(formats, format_of(line.as_bytes())?, line).ok()
+    let line = line.strip_suffix(b"\n").unwrap_or(&line);
+    decode_as(formats, format_of(line)?, line).ok()
 }
 
 /// Returns the error for a segment of a newer format.
@@ -232,11 +228,6 @@ pub fn take_in(
     line: usize,
     record: &Record,
 ) -> Result<(), StoreError> {
-    let damaged = |what: &str| StoreError::Damaged {
-        path: path.to_owned(),
-        line,
-        what: what.to_owned(),
-    };
     if let LoopEvent::SegmentOpened {
         state: full,
         after_loss,
@@ -249,14 +240,13 @@ pub fn take_in(
             known.clone_from(full);
         }
     }
+    let headless = "the segment does not begin with the full state";
     let state = state
         .as_mut()
-        .ok_or_else(|| damaged("the segment does not begin with the full state"))?;
+        .ok_or_else(|| StoreError::damaged(path, line, headless))?;
     if record.seq != state.seq.next() {
-        return Err(damaged(&format!(
-            "record {} follows record {}",
-            record.seq, state.seq
-        )));
+        let what = format!("record {} follows record {}", record.seq, state.seq);
+        return Err(StoreError::damaged(path, line, what));
     }
     apply(state, record);
     Ok(())
@@ -290,11 +280,6 @@ pub fn read_lines(
     after: Seq,
     mut each: impl FnMut(usize, Result<Record, StoreError>) -> Result<(), StoreError>,
 ) -> Result<JournalEnd, StoreError> {
-    let damaged = |line, what| StoreError::Damaged {
-        path: path.to_owned(),
-        line,
-        what,
-    };
     let mut text = Vec::new();
     let mut format = FORMAT;
     let mut first = None;
@@ -306,7 +291,8 @@ pub fn read_lines(
         if text.ends_with(b"\n") {
             text.pop();
         } else {
-            segment::check_end(path, line, read).map_err(|what| damaged(line, what))?;
+            segment::check_end(path, line, read)
+                .map_err(|what| StoreError::damaged(path, line, what))?;
             match remainder(&text) {
                 Remainder::Torn => {
                     if !text.is_empty() {
@@ -315,7 +301,7 @@ pub fn read_lines(
                     break;
                 }
                 Remainder::Record => {}
-                Remainder::Spoilt => return Err(damaged(line, SPOILT.to_owned())),
+                Remainder::Spoilt => return Err(StoreError::damaged(path, line, SPOILT)),
             }
         }
         if line == first_line {
@@ -329,17 +315,14 @@ pub fn read_lines(
         if place.is_some_and(|place| place <= after.0) {
             continue;
         }
-        let decoded = std::str::from_utf8(&text)
-            .map_err(|_| "it is not UTF-8".to_owned())
-            .and_then(|text| decode_as(migrate::JOURNAL, format, text));
-        let record = match decoded {
+        let record = match decode_as(migrate::JOURNAL, format, &text) {
             Ok(record) => record,
             // Skipped, as far as its number tells. The lines after it are read.
             Err(_) if line == first_line && seq_of(&text).is_some_and(|seq| seq <= after.0) => {
                 continue;
             }
             Err(what) => {
-                each(line, Err(damaged(line, what)))?;
+                each(line, Err(StoreError::damaged(path, line, what)))?;
                 continue;
             }
         };

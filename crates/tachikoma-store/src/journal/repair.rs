@@ -1,6 +1,5 @@
 //! Detects damage to the journal file of a running loop, and repairs it from the open file or from the state.
 
-use std::fs::File;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
@@ -9,9 +8,7 @@ use tachikoma_core::{Epoch, Record, State, Timestamp};
 use tachikoma_fs::quarantine::{quarantine, remake_dirs};
 use tachikoma_fs::{make_dir, private};
 
-use super::{
-    ABOVE_JOURNAL, Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of,
-};
+use super::{Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of};
 use crate::checked_line::is_whole;
 use crate::encryption::Encryption;
 
@@ -131,7 +128,7 @@ impl Journal {
     /// # Errors
     /// It cannot be moved.
     pub fn make_way_for_next(&self) -> Result<Option<String>, StoreError> {
-        let working_dir = self.working_dir();
+        let working_dir = working_dir_of(&self.dir);
         remake_dirs(working_dir, &self.dir)?;
         let next = self.segment + 1;
         let moved = quarantine(working_dir, &self.dir.join(segment_name(next)))?;
@@ -142,11 +139,6 @@ impl Journal {
                 shown.display()
             )
         }))
-    }
-
-    fn working_dir(&self) -> &Path {
-        let above = self.dir.ancestors().nth(ABOVE_JOURNAL - 1);
-        above.unwrap_or(&self.dir)
     }
 
     fn ends_as_written(&self, ours: &std::fs::Metadata) -> bool {
@@ -171,7 +163,7 @@ impl Journal {
         let whole = |line: &[u8]| match self.line_encryptor {
             // Encrypted lines have their own checksum.
             Some(_) => is_whole(line),
-            None => std::str::from_utf8(line).is_ok_and(|line| decode(line).is_ok()),
+            None => decode(line).is_ok(),
         };
         let mut lines = bytes.strip_suffix(b"\n")?.split(|byte| *byte == b'\n');
         lines.all(whole).then_some(bytes)
@@ -192,13 +184,14 @@ impl Journal {
             .append(true)
             .open(&temporary)
             .map_err(StoreError::io("create", &temporary))?;
-        let written = write_synced(&mut file, bytes, &temporary).and_then(|()| {
-            std::fs::rename(&temporary, &self.path).map_err(StoreError::io("restore", &self.path))
-        });
-        if written.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-        written?;
+        file.write_all(bytes)
+            .map_err(StoreError::io("write", &temporary))
+            .and_then(|()| file.sync_all().map_err(StoreError::sync(&temporary)))
+            .and_then(|()| {
+                let renamed = std::fs::rename(&temporary, &self.path);
+                renamed.map_err(StoreError::io("restore", &self.path))
+            })
+            .inspect_err(|_| drop(std::fs::remove_file(&temporary)))?;
         self.file = file;
         self.unsynced_dirs = way_to(&self.dir);
         self.sync()
@@ -248,12 +241,6 @@ impl Journal {
 
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-}
-
-fn write_synced(file: &mut File, bytes: &[u8], path: &Path) -> Result<(), StoreError> {
-    file.write_all(bytes)
-        .map_err(StoreError::io("write", path))?;
-    file.sync_all().map_err(StoreError::sync(path))
 }
 
 #[cfg(test)]

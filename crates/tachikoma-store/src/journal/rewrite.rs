@@ -4,7 +4,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use tachikoma_core::LoopEvent;
-use tachikoma_fs::atomic_file::{Durability, write_whole};
+use tachikoma_fs::atomic_file::Durability;
 use tachikoma_fs::sync_dir;
 
 use super::read::{first_record, read_line};
@@ -32,7 +32,7 @@ pub fn keep_beginning(path: &Path, len: u64, encryption: &Encryption) -> Result<
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let plain = path.with_file_name(form_of(&name).0);
         // From here on the plain file is used.
-        write_encrypted(&plain, &bytes, encryption)?;
+        encryption.write(&plain, &bytes, Durability::Synced)?;
         if plain == path {
             return Ok(());
         }
@@ -47,7 +47,7 @@ pub fn end_line(path: &Path, encryption: &Encryption) -> Result<(), StoreError> 
     let mut bytes = content(path, encryption)?;
     if bytes.last().is_some_and(|last| *last != b'\n') {
         bytes.push(b'\n');
-        write_encrypted(path, &bytes, encryption)?;
+        encryption.write(path, &bytes, Durability::Synced)?;
     }
     Ok(())
 }
@@ -67,16 +67,8 @@ pub fn mark_loss(path: &Path, encryption: &Encryption) -> Result<bool, StoreErro
     let mut text = Vec::new();
     encode(&first, &mut text);
     text.extend_from_slice(rest);
-    write_encrypted(path, &text, encryption)?;
+    encryption.write(path, &text, Durability::Synced)?;
     Ok(true)
-}
-
-fn write_encrypted(path: &Path, bytes: &[u8], encryption: &Encryption) -> Result<(), StoreError> {
-    let bytes = encryption
-        .encrypt(bytes)
-        .map_err(StoreError::io("encrypt", path))?;
-    write_whole(path, &bytes, Durability::Synced)?;
-    Ok(())
 }
 
 fn content(path: &Path, encryption: &Encryption) -> Result<Vec<u8>, StoreError> {

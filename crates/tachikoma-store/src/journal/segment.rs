@@ -9,7 +9,7 @@ use crate::encryption::Encryption;
 use crate::{StoreError, is_damage};
 
 /// The closed segments of a journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Closed {
     /// The directory of the loop.
     pub dir: PathBuf,
@@ -101,21 +101,14 @@ fn number_of(plain: &str) -> Option<u32> {
 
 /// Returns the error for a missing next segment: a segment is compressed only after the next one was started.
 pub fn unfollowed(path: &Path, line: usize) -> StoreError {
-    StoreError::Damaged {
-        path: path.to_owned(),
-        line,
-        what: "it is closed, and the segment that followed it is missing".to_owned(),
-    }
+    let what = "it is closed, and the segment that followed it is missing";
+    StoreError::damaged(path, line, what)
 }
 
 /// Converts an error while reading a line of a segment.
 pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
     if is_damage(&error) {
-        return StoreError::Damaged {
-            path: path.to_owned(),
-            line,
-            what: format!("it cannot be unpacked ({error})"),
-        };
+        return StoreError::damaged(path, line, format!("it cannot be decompressed ({error})"));
     }
     StoreError::io("read", path)(error)
 }

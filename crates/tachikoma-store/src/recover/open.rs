@@ -6,9 +6,9 @@ use tachikoma_core::{Input, Policy, Record, State, Timestamp, step};
 use tachikoma_fs::quarantine::{keep_copy, keep_tail, quarantine};
 use tachikoma_fs::{atomic_file, make_dir};
 
-use super::{InTheWay, Recovered};
+use super::{End, InTheWay, Recovered};
 use crate::backup::Moment;
-use crate::journal::{Journal, JournalPart, new_epoch, rewrite};
+use crate::journal::{Journal, new_epoch, rewrite};
 use crate::snapshot::{self, Snapshot};
 use crate::{StoreError, archived_snapshot, compressed, encryption};
 
@@ -35,12 +35,7 @@ impl Recovered {
                 .end
                 .as_ref()
                 .filter(|_| is_good)
-                .map(|end| JournalPart {
-                    path: end.path.clone(),
-                    segment: end.segment,
-                    len: end.len,
-                    unended: end.unended,
-                }),
+                .map(|end| end.part.clone()),
             loop_dir: dir.to_owned(),
             work: None,
             before_restore: false,
@@ -109,10 +104,16 @@ impl Recovered {
         let keys = &self.encryption;
         let state = &mut self.state;
         let now = state.time;
-        let Some(end) = self.end.take() else {
+        let begin_anew = |state: &mut State, segment| {
+            let begun = Journal::anew(dir, working_dir, segment, state, (now, new_epoch()), keys);
+            begun.map(|(journal, _)| journal)
+        };
+        let Some(End {
+            part: end, older, ..
+        }) = self.end.take()
+        else {
             make_dir(dir)?;
-            return Journal::anew(dir, working_dir, 1, state, (now, new_epoch()), keys)
-                .map(|(journal, _)| journal);
+            return begin_anew(state, 1);
         };
         if compressed::is_compressed(&end.path) || encryption::is_age(&end.path) {
             // Such a segment is never appended to. The next one starts, or this one again if nothing is left of it.
@@ -121,8 +122,7 @@ impl Recovered {
                 rewrite::keep_beginning(&end.path, end.len, keys)?;
                 number -= u32::from(end.len == 0);
             }
-            return Journal::anew(dir, working_dir, number, state, (now, new_epoch()), keys)
-                .map(|(journal, _)| journal);
+            return begin_anew(state, number);
         }
         let there = std::fs::metadata(&end.path).map_err(StoreError::io("look at", &end.path))?;
         if there.len() > end.len && self.cut.is_empty() {
@@ -138,7 +138,7 @@ impl Recovered {
             journal.begin_anew(working_dir, state, now, new_epoch())?;
         } else if !self.cut.is_empty() {
             journal.next_segment_of(new_epoch(), state, now)?;
-        } else if end.older || self.tolerated || !journal.is_in_form() {
+        } else if older || self.tolerated || !journal.is_in_form() {
             journal.next_segment(state, now)?;
         }
         Ok(journal)

@@ -1,13 +1,13 @@
 //! Reads the end of a journal, line by line, after a snapshot or from the start of a segment.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tachikoma_core::{LoopId, Record, Seq, State};
 use tachikoma_fs::RALPH_DIR;
 
 use crate::checked_line::{self, Remainder};
 use crate::encryption::Encryption;
-use crate::journal::{self, segment};
+use crate::journal::{self, JournalPart, segment};
 use crate::migrate::Chain;
 use crate::{StoreError, compressed};
 
@@ -34,14 +34,10 @@ pub struct Tail<'a> {
 /// The last segment of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    pub path: PathBuf,
-    pub segment: u32,
+    /// The complete lines.
+    pub part: JournalPart,
     /// Number of complete lines.
     pub lines: usize,
-    /// Number of bytes in the complete lines.
-    pub len: u64,
-    /// Whether the last line has no line end.
-    pub unended: bool,
     /// Whether it has an older format, so that a new segment is needed.
     pub older: bool,
 }
@@ -82,11 +78,7 @@ impl Reading<'_> {
     }
 
     fn error(&self, damage: &Damage) -> StoreError {
-        StoreError::Damaged {
-            path: self.path.to_owned(),
-            line: damage.line,
-            what: damage.what.clone(),
-        }
+        StoreError::damaged(self.path, damage.line, damage.what.clone())
     }
 }
 
@@ -139,14 +131,13 @@ impl<'a> Tail<'a> {
             first_offset: None,
             damages: Vec::new(),
         };
-        let mut end = End {
+        let mut part = JournalPart {
             path: path.to_owned(),
             segment: number,
-            lines: 0,
             len: 0,
             unended: false,
-            older: false,
         };
+        let mut lines = 0;
         let mut format = self.formats.latest();
         let mut text = Vec::new();
         let mut stopped = false;
@@ -173,7 +164,7 @@ impl<'a> Tail<'a> {
                     break;
                 }
                 match checked_line::remainder(&text) {
-                    Remainder::Record => end.unended = true,
+                    Remainder::Record => part.unended = true,
                     Remainder::Spoilt => {
                         reading.damaged(line, checked_line::SPOILT);
                         break;
@@ -184,12 +175,12 @@ impl<'a> Tail<'a> {
                     }
                 }
             }
-            end.len = match &place {
+            part.len = match &place {
                 // Position in the file, because encrypted lines are longer.
                 Some(place) => place.get(),
-                None => end.len + read as u64,
+                None => part.len + read as u64,
             };
-            end.lines = line;
+            lines = line;
             if line == first_line {
                 if let Some(error) = journal::newer(self.formats, path, &text) {
                     return Err(error);
@@ -206,17 +197,14 @@ impl<'a> Tail<'a> {
                 self.last = self.last.max(u64::try_from(seq).ok().map(Seq));
                 continue;
             }
-            match std::str::from_utf8(&text)
-                .map_err(|_| "it is not UTF-8".to_owned())
-                .and_then(|text| journal::decode_as(self.formats, format, text))
-            {
+            match journal::decode_as(self.formats, format, &text) {
                 Ok(record) => self.take(&mut reading, line, &record)?,
                 Err(what) => reading.damaged(line, what),
             }
         }
         self.judge(&reading)?;
-        end.older = format < self.formats.latest();
-        self.end = Some(end);
+        let older = format < self.formats.latest();
+        self.end = Some(End { part, lines, older });
         Ok(stopped)
     }
 

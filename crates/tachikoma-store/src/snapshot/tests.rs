@@ -90,23 +90,26 @@ fn every_flipped_missing_or_added_byte_is_noticed() {
     let text = Snapshot::of(&state(), Path::new("/w"), Timestamp::default())
         .encode()
         .into_bytes();
-    assert!(decode(migrate::SNAPSHOT, &text).is_ok());
+    assert!(decode(migrate::SNAPSHOT, Path::new("state.json"), &text).is_ok());
     for at in 0..text.len() {
         let mut flipped = text.clone();
         flipped[at] ^= 1 << (at % 8);
         assert!(
-            decode(migrate::SNAPSHOT, &flipped).is_err(),
+            decode(migrate::SNAPSHOT, Path::new("state.json"), &flipped).is_err(),
             "flipped at {at}"
         );
         let mut missing = text.clone();
         missing.remove(at);
         assert!(
-            decode(migrate::SNAPSHOT, &missing).is_err(),
+            decode(migrate::SNAPSHOT, Path::new("state.json"), &missing).is_err(),
             "missing at {at}"
         );
         let mut added = text.clone();
         added.insert(at, b' ');
-        assert!(decode(migrate::SNAPSHOT, &added).is_err(), "added at {at}");
+        assert!(
+            decode(migrate::SNAPSHOT, Path::new("state.json"), &added).is_err(),
+            "added at {at}"
+        );
     }
 }
 
@@ -116,8 +119,11 @@ fn a_newer_version_is_told_before_anything_else_is_read() {
         "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]",
         "{\"version\":2,\"shape\":[\"unheard of\"]",
     ] {
-        let decoded = decode(migrate::SNAPSHOT, text.as_bytes());
-        assert!(matches!(decoded, Err(Problem::Newer(2))), "{text}");
+        let decoded = decode(migrate::SNAPSHOT, Path::new("state.json"), text.as_bytes());
+        assert!(
+            matches!(decoded, Err(StoreError::NewerSnapshot { found: 2, .. })),
+            "{text}"
+        );
     }
 }
 

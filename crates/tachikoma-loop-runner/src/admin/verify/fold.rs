@@ -188,9 +188,7 @@ impl<'a> Fold<'a> {
                 // A record without a version is damaged, which is found below.
                 format = journal::format_of(&text).unwrap_or(format);
             }
-            let decoded = std::str::from_utf8(&text)
-                .map_err(|_| "it is not UTF-8".to_owned())
-                .and_then(|text| journal::decode_as(migrate::JOURNAL, format, text));
+            let decoded = journal::decode_as(migrate::JOURNAL, format, &text);
             let taken = decoded.and_then(|record| {
                 findings.first.get_or_insert(record.seq);
                 findings.last = Some(record.seq);

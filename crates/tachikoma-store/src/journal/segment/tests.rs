@@ -166,7 +166,7 @@ fn damage_is_named() {
         fs::write(&path, &whole[..length]).unwrap();
         let text = refused();
         assert!(
-            text.starts_with(&format!("{named} 1: it cannot be unpacked (")),
+            text.starts_with(&format!("{named} 1: it cannot be decompressed (")),
             "{text}"
         );
         assert!(

@@ -4,7 +4,7 @@ use tachikoma_core::LoopId;
 use tachikoma_testkit::Scratch;
 
 use super::*;
-use crate::git::Protected;
+use crate::git::Rules;
 
 #[tokio::test]
 async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
@@ -30,9 +30,7 @@ async fn survey_after_an_iteration_times_out_when_commits_have_no_limit() {
         loop_dir,
         loop_id: LoopId::from_u128(1),
         search_path: Some(bin.into_os_string()),
-        protected: Protected::default(),
-        max_file_bytes: 0,
-        runtime_files: RuntimeFiles::default(),
+        rules: Rules::default(),
     };
     let options = GitWorkerOptions {
         working_dir: options.working_dir.clone(),

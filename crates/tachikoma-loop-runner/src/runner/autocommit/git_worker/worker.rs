@@ -12,10 +12,9 @@ use super::{Commit, GitOrder, GitWorkerOptions, RollbackOrder};
 use crate::git::rollback::{PerformError, Rollback};
 use crate::git::rollback_backup::RollbackBackup;
 use crate::git::snapshots::{self, Moment};
-use crate::git::worktree_tree::Rules;
 use crate::git::{
-    self, CancelToken, ChangeOwner, CommitError, GitError, Lookup, Opened, PlainDirectory,
-    PlainDirectoryError, RepoPath, Repository, TrackerOptions, WorkTracker, relative_to,
+    self, CancelToken, ChangeOwner, CommitError, GitError, PlainDirectory, PlainDirectoryError,
+    RepoPath, Repository, TrackerOptions, WorkTracker, relative_to,
 };
 use tachikoma_core::error_chain as chain;
 
@@ -154,7 +153,7 @@ impl GitThread {
     ) -> WorkTree {
         if let Some(tracker) = options.tracker {
             let why = match git::open(tracker, owner, cancel) {
-                Opened::Ready { tracker, survey } => {
+                Ok(Some((tracker, survey))) => {
                     self.warn(survey.warnings);
                     return WorkTree::Tracked(TrackedTree {
                         tracker,
@@ -164,8 +163,8 @@ impl GitThread {
                     });
                 }
                 // There is a `.git`, or the options would not ask for a repository.
-                Opened::NoRepository => "git finds no repository here".to_owned(),
-                Opened::Unusable { reason } => reason,
+                Ok(None) => "git finds no repository here".to_owned(),
+                Err(reason) => reason,
             };
             self.reply(GitReply::NoRepository(why));
         }
@@ -381,22 +380,14 @@ impl GitThread {
             &planning,
         );
         unless_canceled()?;
-        let repository = match found {
-            Lookup::Repository(repository) => repository,
-            Lookup::NoRepository => return Err("it is in no repository".to_owned().into()),
-            Lookup::Unusable { reason } => return Err(reason.into()),
-        };
+        let repository = found?.ok_or("it is in no repository".to_owned())?;
         let git = repository.git.clone();
         let taken = snapshots::list(&git, options.loop_id, &planning)
             .map_err(|error| or_canceled(&error))?;
         let snapshot = snapshots::resolve(&taken, Moment::Iteration(iteration))
             .ok_or_else(|| format!("there is no snapshot before iteration {iteration}"))?;
-        let rules = Rules {
-            protected: options.protected.clone(),
-            max_file_bytes: options.max_file_bytes,
-            runtime_files: options.runtime_files.clone(),
-        };
-        let plan = Rollback::plan(*repository, &options.loop_dir, &rules, snapshot, &planning)
+        let (dir, rules) = (&options.loop_dir, &options.rules);
+        let plan = Rollback::plan(repository, dir, rules, snapshot, &planning)
             .map_err(|error| or_canceled(&error))?;
         let before = snapshots::last_rollback(&taken);
         match (plan.is_nothing(), again, before) {
