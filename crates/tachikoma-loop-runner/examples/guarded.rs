@@ -33,18 +33,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     };
     let options = GuardOptions {
-        hidden: Vec::new(),
-        commands: false,
-        program: guard.into(),
-        args: Vec::new(),
-        marker: marker.to_string_lossy().into_owned(),
-        lock: None,
         cgroup: cgroup == "cgroup",
         adoption: if adoption == "all" {
             Adoption::All
         } else {
             Adoption::Marked
         },
+        ..GuardOptions::new(
+            std::slice::from_ref(guard),
+            marker.to_string_lossy().into_owned(),
+        )
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -58,7 +56,7 @@ async fn run(
     program: &OsString,
     args: &[OsString],
 ) -> Result<(), Box<dyn Error>> {
-    let mut guard = Guard::start(options)?;
+    let mut guard = Guard::start(&options)?;
     println!("guard {} {}", guard.pid(), guard.containment());
     let (stdout, for_stdout) = output()?;
     let (stderr, for_stderr) = output()?;
@@ -69,9 +67,7 @@ async fn run(
         env: Vec::new(),
         env_remove: Vec::new(),
         cwd: directory.into(),
-        stdin: input(b"")?,
-        stdout: for_stdout,
-        stderr: for_stderr,
+        streams: Some([input(b"")?, for_stdout, for_stderr]),
     })?;
     let transcript = Transcript::new(directory.into(), 1, 1, 0);
     let mut pump = Pump::new(stdout, stderr, transcript, LINE_BYTES_MAX);

@@ -1,6 +1,6 @@
-//! What the runner itself says to an agent.
+//! Messages of the runner to an agent.
 
-/// Asks a session that is about to be replaced for what the next one has to know.
+/// Asks a session that is about to be replaced for its hand-off to the next session.
 pub(crate) const ASK_HAND_OFF: &str = "\
 Your context is almost full, and a fresh session will take over from here. It sees the files, and nothing of this \
 conversation. Do not call any tool and do not change anything now. Write its hand-off, in at most 400 words:\n\
@@ -11,7 +11,7 @@ conversation. Do not call any tool and do not change anything now. Write its han
 4. what you tried that did not work, and why;\n\
 5. anything that is not in the files and must not be forgotten.\n";
 
-/// Tells an agent in the middle of its turn that its context fills up.
+/// Returns the message to an agent during its turn that its context is almost full.
 pub(crate) fn wrap_up(percent: u8) -> String {
     format!(
         "Your context is {percent} % full. Soon this session will be replaced by a fresh one that sees the files and \
@@ -21,7 +21,7 @@ pub(crate) fn wrap_up(percent: u8) -> String {
     )
 }
 
-/// Tells an agent in the middle of its turn what the operator has to say.
+/// Returns a message of the operator to an agent during its turn.
 pub(crate) fn from_operator(words: &str) -> String {
     format!("The operator says:\n\n{words}")
 }

@@ -124,6 +124,34 @@ pub enum AgentError {
 }
 
 impl LoopConfig {
+    /// Returns a configuration without programs, secrets, encryption and directories outside of the working directory.
+    #[must_use]
+    pub fn new(settings: Settings, working_dir: PathBuf, launch: Launch) -> Self {
+        Self {
+            settings,
+            launch,
+            new_loop: false,
+            new_loop_id: None,
+            guard: Vec::new(),
+            demo: Vec::new(),
+            bridge: Vec::new(),
+            opencode_login: None,
+            runtime_dir: PathBuf::new(),
+            temporary_dir: PathBuf::new(),
+            working_dir,
+            search_path: None,
+            zone_offset: |_| None,
+            // The embedding program may have other children.
+            adoption: Adoption::Marked,
+            loss: Loss::Refuse,
+            cgroup: true,
+            secrets: BTreeMap::new(),
+            cloud_environment: CloudEnvironment::default(),
+            encryption: Encryption::plain(),
+            disk_full_timeout: DISK_FULL_TIMEOUT,
+        }
+    }
+
     /// Returns the agent that the settings name.
     ///
     /// # Errors
@@ -365,7 +393,7 @@ impl LoopConfig {
         policy
     }
 
-    /// Returns the directory whose `.ralph/` has the journal of a loop: the working directory, or one that is temporary.
+    /// Returns the directory that has the journal of a loop in its `.ralph/`: the working directory, or a temporary one.
     #[must_use]
     pub fn store_root(&self, loop_id: LoopId) -> PathBuf {
         if self.settings.state.enabled {

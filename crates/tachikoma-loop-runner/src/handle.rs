@@ -15,8 +15,8 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::hooks::{PlannedHook, RebootHook, RegisterError};
 use crate::notice::Notice;
-use crate::process::{Family, Sender, signal_name};
-use crate::request::{Caller, ControlRequest};
+use crate::process::{CallerRole, Family, Sender, signal_name};
+use crate::request::ControlRequest;
 use crate::settings::Settings;
 
 /// Commands that may wait for the runner. A caller beyond that waits until there is space.
@@ -37,7 +37,7 @@ pub(crate) enum LoopRequest {
     /// A caller asks for something and waits for the answer.
     Ask {
         request: ControlRequest,
-        caller: Caller,
+        caller: CallerRole,
         reply: oneshot::Sender<Answer>,
     },
     /// The settings were read again, because a caller asked for it.
@@ -236,14 +236,14 @@ impl LoopHandle {
     }
 
     async fn request(&self, request: ControlRequest) -> Result<Answer, Gone> {
-        self.ask(request, Caller::Operator).await
+        self.ask(request, CallerRole::Operator).await
     }
 
     /// Makes a request for a caller, and returns the answer.
     pub(crate) async fn ask(
         &self,
         request: ControlRequest,
-        caller: Caller,
+        caller: CallerRole,
     ) -> Result<Answer, Gone> {
         let (reply, answer) = oneshot::channel();
         let asked = async {

@@ -8,11 +8,8 @@ use tachikoma_core::Launch;
 use tachikoma_core::replay::Rules;
 use toml::Value;
 
-use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
-use crate::process::Adoption;
+use crate::config::LoopConfig;
 use crate::settings::{Layers, Loaded, Origin, Secret, SettingsError};
-use crate::store::encryption::Encryption;
-use crate::store::recover::Loss;
 
 /// A setting of `--set`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,30 +116,8 @@ fn value(text: &str) -> Option<Value> {
 
 /// Returns the rules of a runner with these settings, which never runs.
 fn rules_of(loaded: Loaded, launch: &Launch, repository: bool) -> Rules {
-    let nowhere = PathBuf::new;
     let stop_patterns = Some(loaded.settings.stop_conditions.stop_on_patterns.clone());
-    let config = LoopConfig {
-        settings: loaded.settings,
-        working_dir: nowhere(),
-        launch: launch.clone(),
-        new_loop: false,
-        new_loop_id: None,
-        guard: Vec::new(),
-        demo: Vec::new(),
-        bridge: Vec::new(),
-        opencode_login: None,
-        runtime_dir: nowhere(),
-        temporary_dir: nowhere(),
-        search_path: None,
-        zone_offset: |_| None,
-        adoption: Adoption::All,
-        loss: Loss::Refuse,
-        cgroup: false,
-        secrets: BTreeMap::new(),
-        cloud_environment: crate::cloud::CloudEnvironment::default(),
-        encryption: Encryption::plain(),
-        disk_full_timeout: DISK_FULL_TIMEOUT,
-    };
+    let config = LoopConfig::new(loaded.settings, PathBuf::new(), launch.clone());
     // An agent that could not be run now counts as a program of any kind.
     let agent = config.agent().unwrap_or(Agent::Command(CommandAgent {
         program: Vec::new(),

@@ -7,20 +7,23 @@ mod deliver;
 mod format;
 mod http;
 mod mail;
+mod points;
 mod send;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tachikoma_cloud::Proxies;
-use tachikoma_core::{HookPoint, Incident, TestsReport, Timestamp};
+use tachikoma_core::{HookPoint, Incident, LoopEvent, Record, State, TestsReport, Timestamp};
+use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::hooks::HookEvent;
 use crate::settings::{Notify, Secret};
-use crate::shell::{CancellableTask, Shell, TaskResult};
+use crate::shell::{CancellableTask, Shell};
 
 pub use send::{TestDelivery, test};
 
@@ -153,16 +156,19 @@ pub(crate) struct Delivered {
     pub error: Option<String>,
 }
 
+/// A delivery that has ended: the index of its target, and its result or the message of a panic.
+pub(crate) type DeliveryEnded = (usize, Result<Delivered, String>);
+
 /// All targets with their queues.
 #[derive(Debug, Default)]
-pub(crate) struct Notices {
+pub(crate) struct Notifier {
     queues: Vec<Queue>,
     /// The results of the last test run.
-    pub tests: Option<TestsReport>,
+    tests: Option<TestsReport>,
 }
 
-impl Notices {
-    pub fn new(addresses: Vec<Address>) -> Self {
+impl Notifier {
+    pub fn new(addresses: Vec<Address>, tests: Option<TestsReport>) -> Self {
         let queue = |address| Queue {
             address,
             waiting: VecDeque::new(),
@@ -172,23 +178,49 @@ impl Notices {
         };
         Self {
             queues: addresses.into_iter().map(queue).collect(),
-            tests: None,
+            tests,
         }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.queues.is_empty()
+    /// Returns whether a message is sent because of these records. They must be synced first.
+    pub fn is_notified_of(&self, records: &[Record]) -> bool {
+        let hears = |point| self.queues.iter().any(|queue| queue.address.hears(point));
+        let mut events = records.iter().map(|record| &record.event);
+        !self.queues.is_empty()
+            && events.any(|event| {
+                let points = points::points(event, self.tests.as_ref());
+                points.into_iter().any(hears)
+            })
     }
 
-    /// Returns whether a target wants messages about a point.
-    pub fn hear(&self, point: HookPoint) -> bool {
-        self.queues.iter().any(|queue| queue.address.hears(point))
-    }
-
-    /// Queues a message for each target: the first of `messages` that the target wants. Returns the critical messages that were dropped
-    /// to make room.
-    pub fn take(&mut self, messages: &[Message], shell: impl Fn() -> Shell) -> Vec<Incident> {
+    /// Queues a message about a record for each target: the first point of the record that the target wants. `synced` says whether the
+    /// record is on disk. Returns the critical messages that were dropped to make room.
+    pub fn notify(
+        &mut self,
+        state: &State,
+        working_dir: &Path,
+        record: &Record,
+        synced: bool,
+        shell: impl Fn() -> Shell,
+    ) -> Vec<Incident> {
         let mut dropped = Vec::new();
+        if self.queues.is_empty() {
+            return dropped;
+        }
+        debug_assert!(
+            synced || !self.is_notified_of(std::slice::from_ref(record)),
+            "a message about a record that may be lost"
+        );
+        let points = points::points(&record.event, self.tests.as_ref()).into_iter();
+        let messages = points.map(|point| Message {
+            event: points::facts(state, working_dir, point, &record.event),
+            time: record.time,
+            left_out: 0,
+        });
+        let messages: Vec<Message> = messages.collect();
+        if let LoopEvent::TestsRan(report) = &record.event {
+            self.tests = Some((*report).clone());
+        }
         for queue in &mut self.queues {
             let heard = messages
                 .iter()
@@ -208,7 +240,7 @@ impl Notices {
     }
 
     /// Returns the next delivery that ends, with the index of its target. Cancel-safe.
-    pub async fn next(&mut self) -> (usize, TaskResult<Delivered>) {
+    pub async fn next_event(&mut self) -> DeliveryEnded {
         std::future::poll_fn(|context| {
             for (index, queue) in self.queues.iter_mut().enumerate() {
                 if let Some(running) = &mut queue.running {
@@ -226,20 +258,16 @@ impl Notices {
     /// Starts the next delivery to a target after one has ended. Returns the incident to record if the ended one failed.
     pub fn ended(
         &mut self,
-        index: usize,
-        ran: TaskResult<Delivered>,
+        (index, result): DeliveryEnded,
         shell: impl Fn() -> Shell,
     ) -> Option<Incident> {
         let queue = self.queues.get_mut(index)?;
         let Running { point, tried, .. } = queue.running.take()?;
         queue.go_on(&shell);
-        let delivered = match ran {
-            TaskResult::Completed(delivered) => delivered,
-            TaskResult::Panicked(reason) => Delivered {
-                attempts: tried.load(Ordering::Relaxed),
-                error: Some(reason),
-            },
-        };
+        let delivered = result.unwrap_or_else(|reason| Delivered {
+            attempts: tried.load(Ordering::Relaxed),
+            error: Some(reason),
+        });
         delivered.error.map(|error| Incident::NotifyFailed {
             target: queue.address.name(),
             point,
@@ -249,7 +277,7 @@ impl Notices {
     }
 
     /// After the end of the loop: cancels a delivery that hangs if the message about the end waits for it.
-    pub fn make_way_for_the_end(&mut self) {
+    pub fn prefer_loop_end(&mut self) {
         for queue in &mut self.queues {
             let mut waiting = queue.waiting.iter();
             let end = waiting.position(|message| message.event.point == HookPoint::LoopEnd);
@@ -266,7 +294,7 @@ impl Notices {
     }
 
     /// Cancels all deliveries. Returns an incident for each message that was not delivered.
-    pub async fn end(&mut self) -> Vec<Incident> {
+    pub async fn shutdown(&mut self) -> Vec<Incident> {
         let mut undelivered = Vec::new();
         // All are canceled before the first is waited for: each can take some seconds.
         for task in self.running() {
@@ -291,8 +319,22 @@ impl Notices {
         undelivered
     }
 
-    /// Returns the deliveries that run, to be suspended and resumed.
-    pub fn running(&self) -> impl Iterator<Item = &CancellableTask<Delivered>> {
+    /// Stops all deliveries as Ctrl-Z does.
+    pub fn suspend(&self) {
+        for task in self.running() {
+            let (stopped, _) = oneshot::channel();
+            task.suspend(stopped);
+        }
+    }
+
+    /// Continues deliveries that were stopped.
+    pub fn resume(&self) {
+        for task in self.running() {
+            task.resume();
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = &CancellableTask<Delivered>> {
         let running = self
             .queues
             .iter()

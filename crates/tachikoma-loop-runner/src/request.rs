@@ -5,8 +5,6 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tachikoma_core::{Choice, LoopCommand, Seq};
 
-use crate::process::Hooks;
-
 /// A request of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -101,15 +99,4 @@ impl ControlRequest {
             Self::Follow { .. } => "events --follow",
         }
     }
-}
-
-/// Who makes a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// The operator, or the program that embeds the loop.
-    Operator,
-    /// A hook of the loop.
-    Hook(Hooks),
-    /// The agent, or another process inside of the loop.
-    Agent,
 }

@@ -1,4 +1,4 @@
-//! One agent's run seen from outside: what it writes, where that is kept.
+//! Reads the output of the agent's process, writes to its stdin, and stores transcripts.
 
 mod live_output;
 pub(crate) mod process;

@@ -6,7 +6,7 @@ mod job;
 mod limit;
 mod output;
 
-pub(crate) use cancellable_task::{CancellableTask, TaskCommand, TaskResult};
+pub(crate) use cancellable_task::{CancellableTask, TaskCommand};
 pub(crate) use job::{Ended, Failure, GRACE, Job, Shell};
 pub(crate) use limit::Limit;
 pub(crate) use output::CommandOutput;

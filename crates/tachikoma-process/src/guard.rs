@@ -10,14 +10,14 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use super::cgroup::Cgroup;
-use super::protocol::{self, GuardReport, Inbox, Order, Received};
+use super::protocol::{self, GuardReport, Inbox, Order, Received, Spawn};
 use super::serve::BYE_TIMEOUT;
 use super::{Adoption, Attended, Containment, Leftover, StopSignal, adoption, children, spawn};
 use tachikoma_runtime::clock;
 
 mod options;
 
-pub use options::{GuardError, GuardOptions, Spawn};
+pub use options::{GuardError, GuardOptions};
 
 /// The guard ends its children within its own limit and then exits; only a stopped guard needs longer.
 const FINISH_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
@@ -85,17 +85,19 @@ impl Guard {
     ///
     /// # Errors
     /// Its program cannot be started. A missing cgroup is not an error.
-    pub fn start(options: GuardOptions) -> Result<Self, GuardError> {
+    pub fn start(options: &GuardOptions) -> Result<Self, GuardError> {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(children::own_pid()))
             .map_err(|errno| GuardError::Socket(errno.into()))?;
+        let lock = options.lock.as_ref().map(OwnedFd::try_clone).transpose();
+        let lock = lock.map_err(GuardError::Socket)?;
         let (ours, theirs) = socket_pair().map_err(GuardError::Socket)?;
         let wanted = match options.cgroup {
             true => Cgroup::make(&options.marker),
             false => Err("switched off".to_owned()),
         };
         let (attended, cgroup) =
-            start(&options, theirs, wanted).map_err(|source| GuardError::Start {
+            start(options, theirs, wanted).map_err(|source| GuardError::Start {
                 program: options.program.clone(),
                 source,
             })?;
@@ -106,7 +108,7 @@ impl Guard {
             attended: Some(attended),
             inbox: Inbox::default(),
             outbox: VecDeque::new(),
-            marker: options.marker,
+            marker: options.marker.clone(),
             adoption: options.adoption,
             cgroup,
             state: State::Serving,
@@ -114,14 +116,10 @@ impl Guard {
         };
         let hello = Order::Hello {
             marker: guard.marker.clone(),
-            cgroup: guard
-                .cgroup
-                .as_ref()
-                .ok()
-                .map(|group| group.path().as_os_str().into()),
-            locked: options.lock.is_some(),
+            cgroup: guard.cgroup.as_ref().ok().map(|group| group.path().into()),
+            locked: lock.is_some(),
         };
-        let fds = options.lock.into_iter().collect();
+        let fds = lock.into_iter().collect();
         guard.order(&hello, fds).map_err(GuardError::Socket)?;
         tracing::info!(pid = guard.pid(), containment = %guard.containment(), "guard started");
         Ok(guard)
@@ -161,10 +159,10 @@ impl Guard {
     ///
     /// # Errors
     /// The order is longer than the arguments of a program may be.
-    pub fn spawn(&mut self, spawn: Spawn) -> io::Result<()> {
+    pub fn spawn(&mut self, mut spawn: Spawn) -> io::Result<()> {
         tracing::debug!(generation = spawn.generation, program = ?spawn.program, "starting an agent");
-        let (order, fds) = spawn.into_order();
-        self.order(&order, fds)
+        let streams = spawn.streams.take().into_iter().flatten().collect();
+        self.order(&Order::Spawn(Box::new(spawn)), streams)
     }
 
     /// Sends a signal of the ladder, unless that agent has ended. Never waits.

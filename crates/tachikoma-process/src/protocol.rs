@@ -1,10 +1,9 @@
 //! The messages between runner and guard: one JSON object per line, sent with file descriptors.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -14,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Exit, Leftover, StopSignal};
 
-/// The kernel takes at most 6 MiB of arguments and environment for a new program, a single argument 128 KiB; JSON can
-/// write a byte as six. A longer message is a bug at the other end.
+/// The kernel takes at most 6 MiB of arguments and environment for a new program. JSON writes a byte as a number of up to three digits and a
+/// comma. A longer message is a bug of the sender.
 pub(super) const MESSAGE_BYTES_MAX: usize = 36 * 1024 * 1024;
 
 /// One read takes this much: most messages, and several of them.
@@ -31,13 +30,13 @@ pub(super) enum Order {
     /// The first message; carries the working directory's lock if `locked`.
     Hello {
         marker: String,
-        cgroup: Option<Text>,
+        cgroup: Option<OsString>,
         locked: bool,
     },
     /// Hold this lock instead of the one before; carries it.
     Hold,
     /// Start an agent; carries its three streams.
-    Spawn(Box<SpawnOrder>),
+    Spawn(Box<Spawn>),
     /// Send a signal of the ladder.
     Signal { generation: u64, rung: StopSignal },
     /// Stop the agent's group as Ctrl-Z does.
@@ -50,13 +49,22 @@ pub(super) enum Order {
 
 /// An agent to start.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SpawnOrder {
-    pub(super) generation: u64,
-    pub(super) program: Text,
-    pub(super) args: Vec<Text>,
-    pub(super) env: Vec<(Text, Text)>,
-    pub(super) env_remove: Vec<Text>,
-    pub(super) cwd: Text,
+pub struct Spawn {
+    /// Number that the reports about this agent have. The caller chooses it.
+    pub generation: u64,
+    /// The program. It is searched in the agent's `PATH` if it has no slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Environment variables in addition to those of the runner.
+    pub env: Vec<(OsString, OsString)>,
+    /// Environment variables to remove.
+    pub env_remove: Vec<OsString>,
+    /// Working directory.
+    pub cwd: OsString,
+    /// Its standard input, output and error; see [`crate::input`] and [`crate::output`]. They are sent beside the message.
+    #[serde(skip)]
+    pub streams: Option<[OwnedFd; 3]>,
 }
 
 impl Order {
@@ -122,32 +130,6 @@ pub enum SpawnSubject {
     WorkingDirectory,
     /// The guard or the system: another agent still runs, no more processes.
     Guard,
-}
-
-/// An operating system string; JSON has no bytes, so what is not UTF-8 travels as numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Text {
-    Utf8(String),
-    Bytes(Vec<u8>),
-}
-
-impl From<&OsStr> for Text {
-    fn from(text: &OsStr) -> Self {
-        match text.to_str() {
-            Some(utf8) => Self::Utf8(utf8.to_owned()),
-            None => Self::Bytes(text.as_bytes().to_vec()),
-        }
-    }
-}
-
-impl From<Text> for OsString {
-    fn from(text: Text) -> Self {
-        match text {
-            Text::Utf8(utf8) => utf8.into(),
-            Text::Bytes(bytes) => Self::from_vec(bytes),
-        }
-    }
 }
 
 /// Encodes a message.
@@ -263,20 +245,22 @@ const CMSG_CLOEXEC: RecvFlags = RecvFlags::empty();
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
 
     #[test]
-    fn text_preserves_bytes_that_are_not_utf8() {
+    fn messages_preserve_bytes_that_are_not_utf8() {
         for bytes in [&b"plain"[..], b"\xFF\x00\x80", b"", "zwölf\n".as_bytes()] {
-            let text = Text::from(OsStr::from_bytes(bytes));
+            let text = OsString::from_vec(bytes.to_vec());
             let line = encode(&text).expect("small");
             assert_eq!(
                 line.iter().filter(|byte| **byte == b'\n').count(),
                 1,
                 "a message is one line"
             );
-            let back: Text = serde_json::from_slice(&line).expect("own encoding");
-            assert_eq!(OsString::from(back).as_bytes(), bytes);
+            let back: OsString = serde_json::from_slice(&line).expect("own encoding");
+            assert_eq!(back, text);
         }
     }
 }

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::cgroup::Cgroup;
-use super::protocol::{self, GuardReport, Inbox, Order, Received, SpawnOrder, SpawnSubject};
-use super::{Exit, StopSignal, children, orphans, spawn};
+use super::protocol::{self, GuardReport, Inbox, Order, Received, SpawnSubject};
+use super::{Exit, Spawn, StopSignal, children, orphans, spawn};
 use agent::{Agent, Progress};
 use tachikoma_fs::lock_file;
 use tachikoma_runtime::clock;
@@ -146,8 +146,7 @@ impl Server {
             match order {
                 Order::Hello { marker, cgroup, .. } => {
                     self.marker = marker;
-                    self.cgroup =
-                        cgroup.map(|path| Cgroup::at(std::ffi::OsString::from(path).into()));
+                    self.cgroup = cgroup.map(|path| Cgroup::at(path.into()));
                     self.lock = fds.into_iter().next();
                 }
                 Order::Hold => self.lock = fds.into_iter().next(),
@@ -175,7 +174,7 @@ impl Server {
         Ok(())
     }
 
-    fn spawn(&mut self, order: SpawnOrder, fds: Vec<OwnedFd>) -> io::Result<()> {
+    fn spawn(&mut self, order: Spawn, fds: Vec<OwnedFd>) -> io::Result<()> {
         let generation = order.generation;
         if self.agent.is_some() {
             return self.report(&GuardReport::SpawnFailed {

@@ -1,16 +1,16 @@
-//! A task of the runner. One that panics must not be missed: whoever waited for its word would wait for ever.
+//! Background tasks whose panics are reported. Otherwise a caller that waits for a message of the task would wait forever.
 
 use std::any::Any;
 use std::future::Future;
 
 use tokio::task::JoinHandle;
 
-/// A task with a name, watched for a panic.
+/// A background task with a name. Its panic is reported.
 #[derive(Debug)]
 pub struct Task {
     name: &'static str,
     handle: JoinHandle<()>,
-    /// Whether its end was taken note of: a handle tells it once.
+    /// Whether the end was awaited before: a handle must not be polled again after it.
     over: bool,
 }
 
@@ -24,7 +24,7 @@ impl Task {
         }
     }
 
-    /// Returns which task panicked, and how; does not return for one that does not panic. Cancel-safe.
+    /// Returns the name of the task and the message of its panic; does not return if the task does not panic. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         match self.ended().await {
             Some(reason) => reason,
@@ -32,7 +32,7 @@ impl Task {
         }
     }
 
-    /// Waits for the end of the task. Returns how it panicked, if it did and that was not told before. Cancel-safe.
+    /// Waits for the end of the task. Returns the message of its panic; `None` without a panic, or if it was returned before. Cancel-safe.
     pub async fn ended(&mut self) -> Option<String> {
         if self.over {
             return None;
@@ -43,19 +43,32 @@ impl Task {
         Some(panicked(self.name, error.into_panic().as_ref()))
     }
 
-    /// Ends the task where it is.
+    /// Ends the task at its next `await`.
     pub fn abort(&self) {
         self.handle.abort();
     }
 }
 
-/// Says who panicked, and how. Where it did is on standard error, unless someone has replaced the panic hook.
+/// Waits for a future; without one, does not return.
+pub async fn await_some<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a moment; without one, does not return. Cancel-safe.
+pub async fn until(moment: Option<tokio::time::Instant>) {
+    await_some(moment.map(tokio::time::sleep_until)).await;
+}
+
+/// Returns the error message for a panic. The panic hook has printed the location to standard error.
 pub fn panicked(name: &str, payload: &(dyn Any + Send)) -> String {
     let words = words_of(payload);
     format!("the runner's {name} panicked ({words}): this is a bug in tachikoma, please report it")
 }
 
-/// Returns what a panic said.
+/// Returns the message of a panic.
 pub fn words_of(payload: &(dyn Any + Send)) -> &str {
     let words = payload.downcast_ref::<&str>().copied();
     let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
@@ -67,7 +80,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_told_with_the_name_of_the_task_and_told_once() {
+    async fn panic_is_reported_once_with_the_name_of_the_task() {
         let mut task = Task::spawn("reader", async { panic!("nine lives, {} left", 0) });
         let reason = task.broken().await;
         assert!(
@@ -78,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_in_order_and_an_abort_are_no_news() {
+    async fn normal_end_and_abort_are_not_reported() {
         let mut ended = Task::spawn("reader", async {});
         let mut aborted = Task::spawn("reader", std::future::pending());
         aborted.abort();

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Dir};
 use tachikoma_core::{Epoch, LoopId};
 use tachikoma_fs::{RALPH_DIR, atomic_file, is_missing, quarantine, safe_read};
 
-use super::{restore, retention};
+use super::{paths_in, restore, retention};
 use crate::git::snapshots;
 use crate::log_files;
 use crate::loop_files::Premises;
@@ -19,7 +19,6 @@ use crate::store::encryption::{self, Encryption};
 use crate::store::epochs::Epochs;
 use crate::store::lock::{self, is_our_ignore};
 use crate::store::{StoreError, backup, layout, snapshot};
-use tachikoma_core::error_chain as chain;
 
 /// Our `.gitignore` is shorter than this.
 const IGNORE_BYTES_MAX: u64 = 64 << 10;
@@ -52,15 +51,8 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
     }
     ids.sort_unstable();
     ids.dedup();
-    let epochs: Vec<(LoopId, Option<Epoch>)> = ids
-        .iter()
-        .map(|id| {
-            (
-                *id,
-                Epochs::of(&all.join(id.to_string()), &premises.encryption).current(),
-            )
-        })
-        .collect();
+    let epoch = |id: &LoopId| Epochs::of(&all.join(id.to_string()), &premises.encryption).current();
+    let epochs: Vec<(LoopId, Option<Epoch>)> = ids.iter().map(|id| (*id, epoch(id))).collect();
     for loop_id in &ids {
         let name = loop_id.to_string();
         // Before the journal, which is needed to find them.
@@ -70,23 +62,17 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             ));
         }
         let sessions = premises.state_dir.join(&name);
-        purged
-            .clear(&sessions, |name| {
-                transcripts::is_ours(name) || atomic_file::is_temporary(name)
-            })
-            .map_err(StoreError::io("delete", &sessions))?;
+        purged.clear(&sessions, |name| {
+            transcripts::is_ours(name) || atomic_file::is_temporary(name)
+        })?;
         let journal = all.join(&name);
         for (name, is_ours) in retention::all_subdirectories() {
             let below = journal.join(name);
-            purged
-                .clear(&below, |name| {
-                    is_ours(name) || atomic_file::is_temporary(name)
-                })
-                .map_err(StoreError::io("delete", &below))?;
+            purged.clear(&below, |name| {
+                is_ours(name) || atomic_file::is_temporary(name)
+            })?;
         }
-        purged
-            .clear(&journal, super::is_ours_in_loop)
-            .map_err(StoreError::io("delete", &journal))?;
+        purged.clear(&journal, super::is_ours_in_loop)?;
         purged.socket(&premises.runtime_dir.join(format!("{name}.sock")));
     }
     if let Some(holder) = lock::holder(&premises.working_dir) {
@@ -95,18 +81,13 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             purged.socket(&holder.socket);
         }
     }
-    let is_moved = |name: &str| layout::moved_away(name).is_some();
-    let moved = std::fs::read_dir(&all).into_iter().flatten().flatten();
-    let moved = moved.filter(|entry| entry.file_name().to_str().is_some_and(is_moved));
-    let moved = moved.map(|entry| entry.path());
+    let moved = paths_in(&all, |name| layout::moved_away(name).is_some());
     for left in restore::remains(&all).into_iter().chain(moved) {
         std::fs::remove_dir_all(&left).map_err(StoreError::io("delete", &left))?;
         purged.files += 1;
     }
-    let backups = &premises.backups.dir;
-    purged
-        .backups(premises, (!backups.starts_with(&ralph)).then_some(&epochs))
-        .map_err(StoreError::io("delete", backups))?;
+    let is_shared = !premises.backups.dir.starts_with(&ralph);
+    purged.backups(premises, is_shared.then_some(&epochs))?;
     let server = ralph.join(supervisor::DIR);
     if lock::is_held_in(&server) {
         purged.troubles.push(
@@ -114,14 +95,9 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
                 .to_owned(),
         );
     } else {
-        purged
-            .clear(&server, supervisor::is_supervisor_file)
-            .map_err(StoreError::io("delete", &server))?;
+        purged.clear(&server, supervisor::is_supervisor_file)?;
     }
-    let logs = log_files::dir(&premises.working_dir);
-    purged
-        .clear(&logs, log_files::is_ours)
-        .map_err(StoreError::io("delete", &logs))?;
+    purged.clear(&log_files::dir(&premises.working_dir), log_files::is_ours)?;
     purged
         .quarantine(&quarantine::dir(&premises.working_dir))
         .map_err(StoreError::io("delete", &ralph))?;
@@ -131,37 +107,33 @@ pub(crate) fn purge(premises: &Premises) -> Result<Purged, StoreError> {
             .iter()
             .chain([&snapshot])
         {
-            purged
-                .snapshot(path, &premises.encryption)
-                .map_err(StoreError::io("delete", path))?;
+            purged.snapshot(path, &premises.encryption)?;
         }
     }
     let identity = ralph.join(encryption::IDENTITY);
     if encryption::is_age(&identity) {
-        purged
-            .file(&identity)
-            .map_err(StoreError::io("delete", &identity))?;
+        purged.file(&identity)?;
     }
     let ignore = ralph.join(".gitignore");
     if safe_read::read(&ignore, IGNORE_BYTES_MAX).is_ok_and(|text| is_our_ignore(&text)) {
-        purged
-            .file(&ignore)
-            .map_err(StoreError::io("delete", &ignore))?;
+        purged.file(&ignore)?;
     }
     for dir in [&premises.state_dir, &all] {
         remove_dir(dir);
     }
-    let lock = ralph.join("lock");
-    purged
-        .file(&lock)
-        .map_err(StoreError::io("delete", &lock))?;
+    purged.file(&ralph.join("lock"))?;
     remove_dir(&ralph);
     Ok(purged)
 }
 
 impl Purged {
     /// Deletes our files in a directory, and the directory if it is empty then.
-    fn clear(&mut self, dir: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<()> {
+    fn clear(&mut self, dir: &Path, is_ours: impl Fn(&str) -> bool) -> Result<(), StoreError> {
+        self.try_clear(dir, is_ours)
+            .map_err(StoreError::io("delete", dir))
+    }
+
+    fn try_clear(&mut self, dir: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<()> {
         let opened = match open_dir(dir) {
             Ok(opened) => opened,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -197,15 +169,15 @@ impl Purged {
         &mut self,
         premises: &Premises,
         shared: Option<&Vec<(LoopId, Option<Epoch>)>>,
-    ) -> io::Result<()> {
+    ) -> Result<(), StoreError> {
         let dir = &premises.backups.dir;
         if !std::fs::symlink_metadata(dir).is_ok_and(|there| there.is_dir()) {
             return Ok(());
         }
-        let listed =
-            backup::list_names(dir, None).map_err(|error| io::Error::other(chain(&error)))?;
-        for entry in std::fs::read_dir(dir)? {
-            let entry = entry?;
+        let listed = backup::list_names(dir, None)?;
+        let failed = StoreError::io("delete", dir);
+        let entries: io::Result<Vec<_>> = std::fs::read_dir(dir).and_then(Iterator::collect);
+        for entry in entries.map_err(failed)? {
             let path = entry.path();
             let backup = listed.iter().find(|listed| listed.path == path);
             let is_temporary = || {
@@ -241,7 +213,7 @@ impl Purged {
                 }
                 (None, Some(_)) => false,
             };
-            if is_ours && entry.file_type()?.is_file() {
+            if is_ours && entry.file_type().is_ok_and(|kind| kind.is_file()) {
                 self.file(&path)?;
             } else {
                 self.left.push(path);
@@ -253,17 +225,17 @@ impl Purged {
         Ok(())
     }
 
-    fn file(&mut self, path: &Path) -> io::Result<()> {
+    fn file(&mut self, path: &Path) -> Result<(), StoreError> {
         match std::fs::remove_file(path) {
             Ok(()) => self.files += 1,
             Err(error) if is_missing(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(StoreError::io("delete", path)(error)),
         }
         Ok(())
     }
 
     /// Deletes a snapshot if its checksum is valid. Other tools use this file name too.
-    fn snapshot(&mut self, path: &Path, encryption: &Encryption) -> io::Result<()> {
+    fn snapshot(&mut self, path: &Path, encryption: &Encryption) -> Result<(), StoreError> {
         if snapshot::is_ours(path, encryption) {
             return self.file(path);
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tachikoma_fs::{FsError, RALPH_DIR, atomic_file, quarantine};
 
-use super::retention;
+use super::{paths_in, retention};
 use crate::opencode::supervisor;
 use crate::session::transcripts;
 use crate::store::archive;
@@ -33,7 +33,7 @@ pub(crate) struct Reencrypted {
     pub done: u64,
     /// Damaged files: their readable part was converted, and the originals are in the quarantine.
     pub salvaged: u64,
-    /// Files whose keys are not available. They are unchanged.
+    /// Files for which no key is available. They are unchanged.
     pub locked: u64,
     /// Backups that are damaged, or that differ from a converted one. They are unchanged.
     pub odd: u64,
@@ -82,24 +82,19 @@ impl StoredFiles<'_> {
     /// Returns the files that keep their names.
     fn in_place(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        for dir in entries(&layout::loops_dir(self.working_dir)) {
+        for dir in paths_in(&layout::loops_dir(self.working_dir), |_| true) {
             delete_unfinished(&dir);
-            for path in entries(&dir) {
-                let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-                    continue;
-                };
-                if segment::is_ours(name) || name == ARCHIVED || test_history::is_ours(name) {
-                    found.push(path);
-                }
-            }
+            found.extend(paths_in(&dir, |name| {
+                segment::is_ours(name) || name == ARCHIVED || test_history::is_ours(name)
+            }));
             for (name, is_ours) in retention::SUBDIRECTORIES {
                 delete_unfinished(&dir.join(name));
-                found.extend(ours_in(&dir.join(name), is_ours));
+                found.extend(paths_in(&dir.join(name), is_ours));
             }
         }
-        for dir in entries(self.state_dir) {
+        for dir in paths_in(self.state_dir, |_| true) {
             delete_unfinished(&dir);
-            found.extend(ours_in(&dir, transcripts::is_ours));
+            found.extend(paths_in(&dir, transcripts::is_ours));
         }
         found.extend(files_below(&quarantine::dir(self.working_dir)));
         found.extend(snapshot::older_versions(self.snapshot));
@@ -111,7 +106,7 @@ impl StoredFiles<'_> {
         found
     }
 
-    /// Returns the files whose names show whether they are encrypted.
+    /// Returns the files that have a suffix if they are encrypted.
     fn renamed(&self) -> Vec<PathBuf> {
         let backups = backup::list(self.backups, None).unwrap_or_default();
         let is_below = self.backups.starts_with(self.working_dir);
@@ -161,8 +156,8 @@ impl StoredFiles<'_> {
         }
     }
 
-    /// Copies a damaged file to the quarantine, and replaces it by its readable part. Without its key a damaged file could not be told
-    /// from a locked one.
+    /// Copies a damaged file to the quarantine, and replaces it by its readable part. Needs the key: without it a damaged file looks like a
+    /// locked one.
     fn salvage(&self, path: &Path) -> Result<Conversion, StoreError> {
         if self.is_quarantined(path) || Encryption::plain().missing_key_error(path).is_none() {
             return Ok(Conversion::Unneeded);
@@ -197,24 +192,11 @@ fn is_damaged(error: &StoreError) -> bool {
     matches!(error, StoreError::File(FsError::Io { source, .. }) if is_damage(source))
 }
 
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
-}
-
 /// Deletes unfinished files, which may not be encrypted. Those that cannot be deleted are deleted with their loop.
 fn delete_unfinished(dir: &Path) {
-    for path in ours_in(dir, atomic_file::is_temporary) {
+    for path in paths_in(dir, atomic_file::is_temporary) {
         if path.is_file() {
             let _ = std::fs::remove_file(&path);
         }
     }
-}
-
-fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {
-    let is_one = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(is_ours)
-    };
-    entries(dir).into_iter().filter(is_one).collect()
 }

@@ -9,7 +9,7 @@ use tachikoma_core::{Input, LoopId, Policy, Seq, State, Timestamp, step};
 use tachikoma_fs::quarantine::{quarantine, quarantine_as};
 use tachikoma_fs::{atomic_file, check_dir, make_dir, sync_dir};
 
-use super::retention;
+use super::{paths_in, retention};
 use crate::clock::Clock;
 use crate::git::{ChangeOwner, bundle, snapshots};
 use crate::loop_files::Premises;
@@ -42,7 +42,7 @@ pub struct Restored {
     pub troubles: Vec<String>,
 }
 
-/// Restores a loop from a backup, whose manifest must still be `looked_at`. The caller holds the lock of the working directory.
+/// Restores a loop from a backup. Its manifest must still be `looked_at`. The caller holds the lock of the working directory.
 ///
 /// # Errors
 /// The backup is damaged, the present loop cannot be backed up, or a file cannot be written. The present loop is unchanged then.
@@ -354,13 +354,9 @@ fn join(
     Ok(told)
 }
 
-fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_ours))
-        .map(|entry| entry.path())
-        .collect()
+fn ours_in(dir: &Path, is_ours: fn(&str) -> bool) -> impl Iterator<Item = PathBuf> {
+    let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_file());
+    paths_in(dir, is_ours).into_iter().filter(is_file)
 }
 
 /// Links a closed file into another directory, unless a file of that name exists.
@@ -430,14 +426,8 @@ fn switch_back(new: &Path, dir: &Path, was: Option<&Path>) {
 
 /// Returns whether a restore was interrupted.
 pub(crate) fn is_interrupted(working_dir: &Path) -> bool {
-    let entries = std::fs::read_dir(layout::loops_dir(working_dir));
-    let mut entries = entries.into_iter().flatten().flatten();
-    entries.any(|entry| {
-        entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| moved_away(name).is_some())
-    })
+    let is_moved = |name: &str| moved_away(name).is_some();
+    !paths_in(&layout::loops_dir(working_dir), is_moved).is_empty()
 }
 
 /// Cleans up after interrupted restores: a loop that was moved away is moved back unless another one replaced it, and other
@@ -468,15 +458,7 @@ pub(crate) fn settle(working_dir: &Path) -> Result<(), StoreError> {
 
 /// Finds the leftovers of interrupted restores: new directories that were not used, and replaced ones.
 pub(super) fn remains(loops: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(loops).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .is_some_and(atomic_file::is_temporary)
-        })
-        .map(|entry| entry.path())
-        .collect()
+    let mut found = paths_in(loops, atomic_file::is_temporary);
+    found.retain(|path| path.symlink_metadata().is_ok_and(|found| found.is_dir()));
+    found
 }

@@ -12,6 +12,7 @@ use tachikoma_fs::RALPH_DIR;
 
 use crate::git::{rollback_backup, snapshots};
 use crate::session::transcripts;
+use crate::store::backup::Backups;
 use crate::store::compressed::open_dir;
 use crate::store::encryption::Encryption;
 use crate::store::epochs::Epochs;
@@ -30,7 +31,7 @@ pub fn is_due(working_dir: &Path) -> bool {
 }
 
 /// Deletes the loops of a working directory except the last [`LOOPS_KEPT`] and `current`: their journals, their transcripts below
-/// `state_dir`, their backups, and their git snapshots. A loop whose directories contain foreign files is kept. Links are not followed.
+/// `state_dir`, their backups, and their git snapshots. A loop with foreign files in its directories is kept. Links are not followed.
 ///
 /// Returns a warning for each loop that could not be deleted. The next run tries again.
 ///
@@ -39,27 +40,26 @@ pub fn is_due(working_dir: &Path) -> bool {
 pub fn prune(
     working_dir: &Path,
     state_dir: &Path,
-    backups: &Path,
+    backups: &Backups,
     current: LoopId,
-    encryption: &Encryption,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> Result<Vec<String>, StoreError> {
     let path = layout::loops_dir(working_dir);
     // A link in place of `.ralph` would lead to loops of another directory.
     open_dir(&working_dir.join(RALPH_DIR)).map_err(StoreError::io("open", &path))?;
     let above = open_dir(&path).map_err(StoreError::io("open", &path))?;
-    let mut found = list(&path, encryption)?;
+    let mut found = list(&path, &backups.encryption)?;
     found.sort();
     let mut troubles = Vec::new();
     let excess = found.len().saturating_sub(LOOPS_KEPT);
     for (_, loop_id) in found.into_iter().take(excess) {
-        if called_off.load(Ordering::Relaxed) {
+        if canceled.load(Ordering::Relaxed) {
             break;
         }
         if loop_id == current {
             continue;
         }
-        match remove(working_dir, &above, state_dir, (backups, encryption), loop_id) {
+        match remove(working_dir, &above, state_dir, backups, loop_id) {
             Ok(()) => (),
             // A foreign file in the directory keeps the loop.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => (),
@@ -97,31 +97,28 @@ fn remove(
     working_dir: &Path,
     loops: &OwnedFd,
     state_dir: &Path,
-    (backups, encryption): (&Path, &Encryption),
+    backups: &Backups,
     loop_id: LoopId,
 ) -> io::Result<()> {
     let name = loop_id.to_string();
     let (journal, below) = open_loop(loops, &name)?;
     snapshots::delete_all_in(working_dir, loop_id).map_err(io::Error::other)?;
     // In a shared directory the same loop may have backups of another working directory.
-    let is_below = backups.starts_with(working_dir.join(RALPH_DIR));
+    let Backups {
+        dir, encryption, ..
+    } = backups;
+    let is_below = dir.starts_with(working_dir.join(RALPH_DIR));
     let epoch = Epochs::of(&layout::loop_dir(working_dir, loop_id), encryption).current();
     if is_below || epoch.is_some() {
         let epoch = epoch.filter(|_| !is_below);
-        backup::remove_of(backups, loop_id, epoch.as_ref(), encryption)
+        backup::remove_of(dir, loop_id, epoch.as_ref(), encryption)
             .map_err(|error| io::Error::other(chain(&error)))?;
     }
-    let sessions = match open_dir(state_dir) {
-        Ok(sessions) => Some(sessions),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    if let Some(sessions) = sessions {
-        match OurDirectory::open(&sessions, &name, transcripts::is_ours) {
-            Ok(transcripts) => transcripts.remove(&sessions, &name)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
-            Err(error) => return Err(error),
-        }
+    if let Some(sessions) = if_found(open_dir(state_dir))?
+        && let Some(directory) = if_found(open_below(&sessions, &name))?
+    {
+        let transcripts = OurDirectory::list(directory, transcripts::is_ours, &[])?;
+        transcripts.remove(&sessions, &name)?;
     }
     for (name, directory) in below {
         directory.remove(&journal.directory, name)?;
@@ -139,7 +136,7 @@ pub(super) const SUBDIRECTORIES: [Subdirectory; 3] = [
     (layout::GATES_DIR, transcripts::is_ours),
 ];
 
-/// Returns these subdirectories and those of interrupted rollbacks, whose files are never encrypted.
+/// Returns these subdirectories and those of interrupted rollbacks. The files of a rollback are never encrypted.
 pub(super) fn all_subdirectories() -> impl Iterator<Item = Subdirectory> {
     let aside =
         rollback_backup::DIRS.map(|dir| -> Subdirectory { (dir, rollback_backup::is_ours) });
@@ -154,20 +151,26 @@ fn open_loop(
     let directory = open_below(loops, name)?;
     let mut below = Vec::new();
     for (name, is_ours) in all_subdirectories() {
-        match open_below(&directory, name) {
-            Ok(found) => below.push((name, OurDirectory::in_dir(found, is_ours, &[])?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if let Some(found) = if_found(open_below(&directory, name))? {
+            below.push((name, OurDirectory::list(found, is_ours, &[])?));
         }
     }
     let known: Vec<&str> = below.iter().map(|(name, _)| *name).collect();
-    let journal = OurDirectory::in_dir(directory, super::is_ours_in_loop, &known)?;
+    let journal = OurDirectory::list(directory, super::is_ours_in_loop, &known)?;
     Ok((journal, below))
 }
 
 fn open_below(above: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(above, name, flags, Mode::empty())?)
+}
+
+/// Returns `None` for a directory that does not exist.
+fn if_found(opened: io::Result<OwnedFd>) -> io::Result<Option<OwnedFd>> {
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
 }
 
 /// A directory in which all files are ours.
@@ -177,12 +180,8 @@ struct OurDirectory {
 }
 
 impl OurDirectory {
-    fn open(above: &OwnedFd, name: &str, is_ours: impl Fn(&str) -> bool) -> io::Result<Self> {
-        Self::in_dir(open_below(above, name)?, is_ours, &[])
-    }
-
     /// Lists a directory. `known` are subdirectories that were listed before.
-    fn in_dir(
+    fn list(
         directory: OwnedFd,
         is_ours: impl Fn(&str) -> bool,
         known: &[&str],

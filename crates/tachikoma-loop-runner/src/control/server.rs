@@ -19,7 +19,7 @@ use super::protocol::{Hello, PROTOCOL, Response};
 use crate::handle::{Gone, LoopHandle};
 use crate::notice::Notice;
 use crate::process::{CallerRole, Peer};
-use crate::request::{Caller, ControlRequest};
+use crate::request::ControlRequest;
 use crate::task::Task;
 
 /// Callers served at the same time. Further ones wait.
@@ -270,8 +270,7 @@ impl CallerHandler {
             }
             ControlRequest::Follow { after } => self.follow(&mut reader, &mut writer, after).await,
             request => {
-                let caller = caller_of(role);
-                let answered = self.handle.ask(request, caller).await;
+                let answered = self.handle.ask(request, role).await;
                 say(&mut writer, &answer_of(answered)).await
             }
         }
@@ -310,14 +309,6 @@ impl CallerHandler {
                 Err(RecvError::Closed) => return Ok(()),
             }
         }
-    }
-}
-
-fn caller_of(role: CallerRole) -> Caller {
-    match role {
-        CallerRole::Hook(hooks) => Caller::Hook(hooks),
-        CallerRole::Operator => Caller::Operator,
-        CallerRole::Inside | CallerRole::Gone => Caller::Agent,
     }
 }
 

@@ -65,7 +65,7 @@ impl GateRun {
                 output: tail.text(),
                 file: file.map(|file| file.to_string_lossy().into_owned()),
             });
-            if ended.called_off {
+            if ended.canceled {
                 break;
             }
         }

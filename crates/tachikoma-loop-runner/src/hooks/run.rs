@@ -96,7 +96,7 @@ async fn run_all(plan: HookPlan, mut orders: mpsc::Receiver<TaskCommand>) -> Vec
         });
         // The first failure cancels the reboot, so that the other hooks have nothing to prepare. After a reboot all hooks run.
         let enough = failed && event.point == HookPoint::BeforeReboot;
-        if enough || ended.called_off {
+        if enough || ended.canceled {
             break;
         }
     }
@@ -148,7 +148,7 @@ fn ended(failure: Option<Failure>) -> Ended {
         said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
         last_words: None,
         exit: None,
-        called_off: matches!(failure, Some(Failure::CalledOff)),
+        canceled: matches!(failure, Some(Failure::Canceled)),
         failure,
     }
 }
@@ -191,7 +191,7 @@ async fn call(
                     let _ = done.send(());
                 }
                 Some(TaskCommand::Resume) => limit.resume(),
-                Some(TaskCommand::Cancel) | None => break Failure::CalledOff,
+                Some(TaskCommand::Cancel) | None => break Failure::Canceled,
             },
             returned = &mut task.0 => return match returned {
                 Ok(Ok(text)) => {

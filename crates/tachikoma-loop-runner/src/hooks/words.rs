@@ -1,6 +1,6 @@
 //! Describes in words what happens at a hook point.
 
-use tachikoma_core::{HookPoint, IterationOutcome, Phase, State, Timestamp, WaitReason};
+use tachikoma_core::{HookPoint, IterationOutcome, Outcome, Phase, State, Timestamp, WaitReason};
 
 /// How an iteration ended, for hooks and notifications.
 pub(crate) enum Past {
@@ -56,7 +56,7 @@ fn limited_until(state: &State) -> Option<Timestamp> {
         Phase::Checking { check } => check.then,
         Phase::Hooking { hooking } => hooking.then,
         Phase::Paused { then } => *then,
-        Phase::Idle | Phase::Working { .. } | Phase::Rebooting { .. } | Phase::Ended { .. } => None,
+        _ => None,
     };
     let service = [WaitReason::UsageLimit, WaitReason::Outage];
     let wait = wait.filter(|wait| service.contains(&wait.reason));
@@ -119,16 +119,7 @@ pub(super) fn iteration(point: HookPoint, state: &State) -> u32 {
             let last = state.progress.recent.last();
             last.map_or(state.iteration, |last| last.iteration)
         }
-        HookPoint::LoopStart
-        | HookPoint::LoopEnd
-        | HookPoint::IterationEnd
-        | HookPoint::SessionStart
-        | HookPoint::SessionEnd
-        | HookPoint::BeforeReboot
-        | HookPoint::AfterReboot
-        | HookPoint::Error
-        | HookPoint::Question
-        | HookPoint::LimitWait => state.iteration,
+        _ => state.iteration,
     }
 }
 
@@ -138,31 +129,13 @@ pub(super) fn outcome(point: HookPoint, state: &State) -> Option<String> {
         HookPoint::IterationEnd => Some(Past::of(state).outcome()),
         HookPoint::Error => Some(Past::failed(state).outcome()),
         HookPoint::LimitWait => Some(Past::Limited.outcome()),
-        HookPoint::LoopEnd => match &state.phase {
-            Phase::Hooking { hooking } => hooking.outcome.as_ref().map(|it| it.kind().to_owned()),
-            Phase::Ended { outcome } => Some(outcome.kind().to_owned()),
-            Phase::Idle
-            | Phase::Waiting { .. }
-            | Phase::Working { .. }
-            | Phase::Autocommitting { .. }
-            | Phase::Checking { .. }
-            | Phase::Rebooting { .. }
-            | Phase::Paused { .. } => None,
-        },
-        HookPoint::LoopStart
-        | HookPoint::IterationStart
-        | HookPoint::SessionStart
-        | HookPoint::SessionEnd
-        | HookPoint::BeforeReboot
-        | HookPoint::AfterReboot
-        | HookPoint::TestsChanged
-        | HookPoint::NoProgress
-        | HookPoint::Question => None,
+        HookPoint::LoopEnd => ending(state).map(|outcome| outcome.kind().to_owned()),
+        _ => None,
     }
 }
 
-fn ending(state: &State) -> Option<String> {
+/// Returns how the loop ends: by the hooks at its end, or by its outcome.
+fn ending(state: &State) -> Option<&Outcome> {
     let hooking = state.hooking().and_then(|hooking| hooking.outcome.as_ref());
-    let outcome = hooking.or(state.outcome());
-    outcome.map(ToString::to_string)
+    hooking.or(state.outcome())
 }

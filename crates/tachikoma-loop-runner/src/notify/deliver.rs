@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::format::{self, Delivery, Program};
+use super::format::{self, Delivery};
 use super::{Address, Attempt, Delivered, Message, http};
 use crate::settings::NotifyTarget;
-use crate::shell::{CommandOutput, Ended, Failure, Job, Limit, Shell, TaskCommand};
+use crate::shell::{Ended, Failure, Limit, Shell, TaskCommand};
 
 /// Together with the backoff these are 15 seconds. A message about an hour ago has no use.
 pub(super) const ATTEMPTS_MAX: u32 = 5;
@@ -20,12 +20,6 @@ const BACKOFF: Duration = Duration::from_secs(1);
 
 /// For one HTTP request or one mail, from the connection to the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// For a program.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The output of a program is not used; it can hold secrets.
-const OUTPUT_BYTES_MAX: usize = 1024;
 
 pub(super) async fn deliver(
     address: Address,
@@ -65,9 +59,8 @@ async fn attempt(
 ) -> Attempt {
     let waited = match format::delivery(address, message) {
         Err(error) => return Attempt::Failed(error),
-        Ok(Delivery::Run(program)) => {
-            let job = job(program, message);
-            let ended = shell.run(job, orders).await;
+        Ok(Delivery::Run(job)) => {
+            let ended = shell.run(*job, orders).await;
             return program_outcome(&ended, address.settings.to);
         }
         Ok(Delivery::Post(request)) => {
@@ -80,24 +73,6 @@ async fn attempt(
         Waited::For(attempt) => attempt,
         Waited::TimedOut => Attempt::Retry("no answer in time".to_owned()),
         Waited::Canceled => Attempt::Failed("canceled".to_owned()),
-    }
-}
-
-fn job(program: Program, message: &Message) -> Job {
-    let Program {
-        program,
-        args,
-        env,
-        input,
-    } = program;
-    Job {
-        program,
-        args,
-        env,
-        working_dir: message.event.working_dir.clone(),
-        input,
-        limit: Limit::new(PROGRAM_TIMEOUT),
-        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
     }
 }
 
@@ -138,7 +113,7 @@ fn program_outcome(ended: &Ended, to: NotifyTarget) -> Attempt {
     match &ended.failure {
         None => Attempt::Delivered,
         Some(Failure::TimedOut) => Attempt::Failed("the program did not end in time".to_owned()),
-        Some(Failure::CalledOff) => Attempt::Failed("canceled".to_owned()),
+        Some(Failure::Canceled) => Attempt::Failed("canceled".to_owned()),
         Some(Failure::Failed(_)) => Attempt::Failed(match ended.exit {
             Some(exit) => format!("the program ended with {exit}"),
             None if to == NotifyTarget::Desktop => {

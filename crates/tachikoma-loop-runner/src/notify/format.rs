@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use hmac::{Hmac, Mac as _};
 use serde::Serialize;
@@ -14,29 +15,26 @@ use super::{Address, Message};
 use crate::clock;
 use crate::hooks::{HookEvent, variables};
 use crate::settings::{NotifyTarget, Secret};
-use crate::shell::Job;
+use crate::shell::{CommandOutput, Job, Limit};
 
 /// Services reject longer texts: Discord takes 2000 characters, Telegram 4096.
 const TEXT_CHARS_MAX: usize = 1800;
+
+/// The time limit of a program that delivers a message.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The output of a program is not used; it can hold secrets.
+const OUTPUT_BYTES_MAX: usize = 1024;
 
 /// How a message reaches its target.
 #[derive(Debug)]
 pub(super) enum Delivery {
     /// Run a program.
-    Run(Program),
+    Run(Box<Job>),
     /// Send an HTTP request.
     Post(HttpRequest),
     /// Send a mail.
     Mail(Mail),
-}
-
-/// A program with its input.
-#[derive(Debug)]
-pub(super) struct Program {
-    pub program: OsString,
-    pub args: Vec<OsString>,
-    pub env: Vec<(OsString, OsString)>,
-    pub input: Vec<u8>,
 }
 
 /// The JSON that a webhook, a command and a mail get.
@@ -52,8 +50,8 @@ struct Payload<'a> {
 pub(super) fn delivery(address: &Address, message: &Message) -> Result<Delivery, String> {
     let text = short(&message.text());
     let request = match address.settings.to {
-        NotifyTarget::Desktop => return Ok(Delivery::Run(desktop(message, &text))),
-        NotifyTarget::Command => return Ok(Delivery::Run(command(address, message)?)),
+        NotifyTarget::Desktop => return Ok(Delivery::Run(Box::new(desktop(message, &text)))),
+        NotifyTarget::Command => return Ok(Delivery::Run(Box::new(command(address, message)?))),
         NotifyTarget::Email => return Ok(Delivery::Mail(mail(address, message, &text)?)),
         NotifyTarget::Webhook => webhook(address, message)?,
         NotifyTarget::Slack => json_to(url(address)?, &json!({ "text": unmarked(&text) })),
@@ -178,7 +176,7 @@ fn mail(address: &Address, message: &Message, text: &str) -> Result<Mail, String
     Mail::new(url(address)?, login, content)
 }
 
-fn desktop(message: &Message, text: &str) -> Program {
+fn desktop(message: &Message, text: &str) -> Job {
     let urgency = if message.is_critical() {
         "critical"
     } else {
@@ -192,27 +190,34 @@ fn desktop(message: &Message, text: &str) -> Program {
         "Tachikoma",
     ];
     let args = args.into_iter().map(OsString::from);
-    Program {
-        program: "notify-send".into(),
-        args: args.chain([text.replace('\0', " ").into()]).collect(),
-        env: Vec::new(),
-        input: Vec::new(),
-    }
+    let args = args.chain([text.replace('\0', " ").into()]).collect();
+    job("notify-send".into(), args, message)
 }
 
-fn command(address: &Address, message: &Message) -> Result<Program, String> {
+fn command(address: &Address, message: &Message) -> Result<Job, String> {
     let command = address
         .settings
         .command
         .as_ref()
         .ok_or("it has no command")?;
     let (program, args) = Job::line(command);
-    Ok(Program {
-        program,
-        args,
+    Ok(Job {
         env: variables(&message.event),
         input: payload(message)?.into_bytes(),
+        ..job(program, args, message)
     })
+}
+
+fn job(program: OsString, args: Vec<OsString>, message: &Message) -> Job {
+    Job {
+        program,
+        args,
+        env: Vec::new(),
+        working_dir: message.event.working_dir.clone(),
+        input: Vec::new(),
+        limit: Limit::new(PROGRAM_TIMEOUT),
+        said: CommandOutput::tail_only(OUTPUT_BYTES_MAX),
+    }
 }
 
 fn payload(message: &Message) -> Result<String, String> {

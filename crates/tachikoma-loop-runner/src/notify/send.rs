@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{Address, Message, deliver};
 use crate::clock::Clock;
 use crate::hooks::HookEvent;
-use crate::process::{Adoption, GuardOptions};
+use crate::process::GuardOptions;
 use crate::settings::{Notify, Secret};
 use crate::shell::Shell;
 
@@ -27,7 +27,7 @@ pub struct TestDelivery {
 }
 
 /// Sends a test message to all targets, or only to target `number` (from 1). Each is tried once, and `report` gets each result at once.
-/// `guard` is the program whose main is [`serve`](crate::process::serve), with the arguments for it.
+/// `guard` is a program that calls [`serve`](crate::process::serve), with its arguments.
 pub async fn test(
     settings: &[Notify],
     secrets: &BTreeMap<String, Secret>,
@@ -52,16 +52,9 @@ pub async fn test(
             time: Clock::starting_after(Timestamp::default()).now(),
             left_out: 0,
         };
-        let mut words = guard.iter().cloned();
         let shell = Shell::new(GuardOptions {
-            program: words.next().unwrap_or_default().into(),
-            args: words.collect(),
-            marker: loop_id.to_string(),
-            lock: None,
-            cgroup: true,
-            adoption: Adoption::Marked,
             hidden: hidden.clone(),
-            commands: false,
+            ..GuardOptions::new(guard, loop_id.to_string())
         });
         // The caller cancels it by dropping this future.
         let (_orders, ordered) = mpsc::channel(1);

@@ -14,8 +14,8 @@ fn notify(to: NotifyTarget) -> Notify {
 
 fn queue(settings: Notify) -> Queue {
     let address = Address::all(&[settings], &BTreeMap::new(), &Proxies::default()).remove(0);
-    let mut notices = Notices::new(vec![address]);
-    notices.queues.remove(0)
+    let mut notifier = Notifier::new(vec![address], None);
+    notifier.queues.remove(0)
 }
 
 fn message(point: HookPoint) -> Message {
@@ -96,17 +96,14 @@ async fn messages_that_were_never_tried_have_no_attempts() {
         on: vec![HookPoint::LoopEnd, HookPoint::Question],
         ..notify(NotifyTarget::Desktop)
     };
-    let mut notices = Notices::new(Address::all(
-        &[settings],
-        &BTreeMap::new(),
-        &Proxies::default(),
-    ));
-    let queue = &mut notices.queues[0];
+    let addresses = Address::all(&[settings], &BTreeMap::new(), &Proxies::default());
+    let mut notifier = Notifier::new(addresses, None);
+    let queue = &mut notifier.queues[0];
     for point in [HookPoint::Question, HookPoint::LoopEnd] {
         queue.take(message(point), clock::monotonic());
     }
-    let attempts: Vec<u32> = notices
-        .end()
+    let attempts: Vec<u32> = notifier
+        .shutdown()
         .await
         .into_iter()
         .map(|incident| match incident {

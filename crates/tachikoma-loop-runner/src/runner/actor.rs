@@ -16,7 +16,7 @@ use super::context::Context;
 use super::error::{Abort, RunError};
 use super::event::Event;
 use super::features::{Features, Waits};
-use super::maintenance::{MaintenanceEvent, MaintenanceTask, backup_failed};
+use super::maintenance::{MaintenanceEvent, backup_failed};
 use super::queue::{InputQueue, warning_input};
 use super::storage::Storage;
 use super::{backup_schedule, disk_full, repair, snapshots};
@@ -153,7 +153,10 @@ impl Actor {
         if matches!(record.event, LoopEvent::TestsRan(_)) {
             features.checks.write_test_history(context, queue);
         }
-        features.notifier.notify(context, &record, synced, queue);
+        let (state, dir) = (context.state, &context.config.working_dir);
+        let notifier = &mut features.notifier;
+        let dropped = notifier.notify(state, dir, &record, synced, || context.shell());
+        queue.extend(dropped.into_iter().map(Input::Incident));
         if ends_iteration {
             features.server.idle();
             features.maintenance.prune_transcripts(context);
@@ -305,9 +308,9 @@ impl Actor {
         point: HookPoint,
         hook: PlannedHook,
     ) -> Result<(), RegisterError> {
-        let hooks = &mut self.features.hooks;
-        hooks.register(point, hook)?;
-        let limit = hooks.limit(point, &self.config.settings);
+        let registry = &mut self.features.hooks.registry;
+        registry.register(point, hook)?;
+        let limit = registry.limit(point, &self.config.settings);
         match (point, limit) {
             (HookPoint::BeforeReboot, limit) => self.policy.reboot.hooks_before = limit,
             (HookPoint::AfterReboot, limit) => self.policy.reboot.hooks_after = limit,
@@ -333,7 +336,7 @@ impl Actor {
         let keep = keep.map(|keep| self.config.keep_rules(keep.repository));
         self.policy = self.config.policy(&self.agent);
         set_keep_rules(&mut self.policy, keep);
-        let hooks = &self.features.hooks;
+        let hooks = &self.features.hooks.registry;
         self.policy.hooks = hooks.limits(settings);
         self.policy.reboot.hooks_before = hooks.limit(HookPoint::BeforeReboot, settings);
         self.policy.reboot.hooks_after = hooks.limit(HookPoint::AfterReboot, settings);
@@ -516,8 +519,7 @@ impl Actor {
             Ok(opened) => {
                 self.publish(opened);
                 let closed = self.storage.journal.closed();
-                let task = MaintenanceTask::CompressSegments(closed);
-                self.features.maintenance.submit(task);
+                self.features.maintenance.compress_segments(closed);
                 Ok(())
             }
             // The segment grows until there is space for the next one.
@@ -565,8 +567,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Writes something. While the disk is full, tries again for a limited time. Ends early when the process or the loop is told to end. The
-    /// agent continues meanwhile.
+    /// Calls `attempt`. While the disk is full, repeats it for a limited time. Ends early on a signal or a stop command. The agent continues
+    /// meanwhile.
     async fn when_space<T>(
         &mut self,
         attempt: impl Fn(&mut Storage, &mut State) -> Result<T, StoreError>,

@@ -18,6 +18,7 @@ use crate::clock;
 use crate::config::{OPENING_TIMEOUT, SNAPSHOT_TIMEOUT};
 use crate::git::worktree_tree::Bounds;
 use crate::git::{ChangeOwner, TrackerOptions};
+use crate::task::await_some;
 use crate::worktree;
 
 use git_worker::{
@@ -103,10 +104,7 @@ impl Autocommit {
 
     /// Waits for the next reply of the git worker. Cancel-safe.
     pub async fn next_event(&mut self) -> GitReply {
-        match &mut self.worker {
-            Some(worker) => worker.next_event().await,
-            None => std::future::pending().await,
-        }
+        await_some(self.worker.as_mut().map(GitWorker::next_event)).await
     }
 
     /// Returns when the deferred turn begins without its snapshot.
@@ -200,9 +198,9 @@ impl Autocommit {
     /// The snapshot before a turn took too long, and is canceled. Returns the warning about it.
     pub fn snapshot_timed_out(&mut self, context: Context<'_>) -> Input {
         if let Some(worker) = &self.worker {
-            worker.cancel_snapshot();
+            worker.snapshot.cancel();
             if !self.opened {
-                worker.cancel_opening();
+                worker.opening.cancel();
             }
         }
         let iteration = context.state.iteration;
@@ -228,11 +226,13 @@ impl Autocommit {
         };
         // The worker is needed for the survey after the iteration.
         if let Some(worker) = &self.worker {
-            worker.cancel_snapshot();
+            worker.snapshot.cancel();
         }
         let reason = "it was ended before it began".to_owned();
         let (news, over) = match deferred.turn.start {
-            TurnStart::Launch { .. } => (AgentInput::NotLaunched { reason }, true),
+            TurnStart::Launch { .. } | TurnStart::Session { .. } => {
+                (AgentInput::NotLaunched { reason }, true)
+            }
             TurnStart::Prompt => {
                 let end = TurnEnd {
                     reason: Some(reason),
@@ -280,7 +280,7 @@ impl Autocommit {
 
     pub fn cancel_commit(&self) {
         if let Some(worker) = &self.worker {
-            worker.cancel_commit();
+            worker.commit.cancel();
         }
     }
 
@@ -303,11 +303,11 @@ impl Autocommit {
         };
         // A turn that is about to end does not need its snapshot.
         if self.deferred.is_some() && ending {
-            worker.cancel_snapshot();
+            worker.snapshot.cancel();
         }
         // A loop that is about to end does not need its rollback. The worker undoes the changes made so far.
         if state.stop.is_some() && state.rolling_back().is_some() {
-            worker.cancel_rollback();
+            worker.rollback.cancel();
         }
     }
 

@@ -8,12 +8,10 @@ use std::process::ExitCode;
 use tachikoma_core::{Launch, PromptSource};
 use tachikoma_fs::RALPH_DIR;
 
-use crate::cloud::CloudEnvironment;
-use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
-use crate::process::{self, Adoption};
+use crate::config::LoopConfig;
+use crate::process;
 use crate::settings::{AgentName, Secret, Settings};
 use crate::store::encryption::{Encryption, IDENTITY, KeySource, Passphrase};
-use crate::store::recover::Loss;
 
 use super::LoopRunner;
 use super::open::OpenError;
@@ -151,26 +149,13 @@ impl LoopBuilder {
         };
         Ok(LoopConfig {
             encryption: encryption(&working_dir, &self.settings),
-            settings: self.settings,
-            working_dir,
-            launch,
             new_loop: self.new_loop,
-            new_loop_id: None,
             guard,
-            demo: Vec::new(),
-            bridge: Vec::new(),
-            opencode_login: None,
             temporary_dir: self.runtime_dir.clone(),
             runtime_dir: self.runtime_dir,
             search_path: self.search_path,
-            zone_offset: |_| None,
-            // The embedding program may have other children.
-            adoption: Adoption::Marked,
-            loss: Loss::Refuse,
-            cgroup: true,
             secrets: self.secrets,
-            cloud_environment: CloudEnvironment::default(),
-            disk_full_timeout: DISK_FULL_TIMEOUT,
+            ..LoopConfig::new(self.settings, working_dir, launch)
         })
     }
 

@@ -14,9 +14,9 @@ use super::maintenance::Maintenance;
 use super::queue::{InputQueue, warning_input};
 use crate::config::LoopConfig;
 use crate::gates::{CheckOutput, CheckRun, GateRun, GatesRan, Questions, Scene, TestHistory};
-use crate::shell::TaskResult;
 use crate::store::layout::gates_dir;
 use crate::store::test_history;
+use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
 
 /// The check that runs, and what is known of checks besides the records.
@@ -129,28 +129,25 @@ impl Checks {
     }
 
     /// Waits for the end of the check. Cancel-safe.
-    pub async fn next_event(&mut self) -> TaskResult<CheckOutput> {
-        match &mut self.run {
-            Some(run) => run.task.ended().await,
-            None => std::future::pending().await,
-        }
+    pub async fn next_event(&mut self) -> Result<CheckOutput, String> {
+        await_some(self.run.as_mut().map(|run| run.task.ended())).await
     }
 
     /// Returns what the core learns of a check.
     pub fn ended(
         &mut self,
         context: Context<'_>,
-        result: TaskResult<CheckOutput>,
+        result: Result<CheckOutput, String>,
         maintenance: &mut Maintenance,
         queue: &mut InputQueue,
     ) -> Option<Input> {
         let number = self.run.take()?.number;
         let ran = match result {
-            TaskResult::Completed(CheckOutput::Answers(answers)) => {
+            Ok(CheckOutput::Answers(answers)) => {
                 return Some(Input::ConditionsAnswered { number, answers });
             }
-            TaskResult::Completed(CheckOutput::Gates(ran)) => ran,
-            TaskResult::Panicked(reason) => return Some(Input::Broken { reason }),
+            Ok(CheckOutput::Gates(ran)) => ran,
+            Err(reason) => return Some(Input::Broken { reason }),
         };
         let GatesRan {
             mut results,
@@ -192,7 +189,7 @@ impl Checks {
         }
     }
 
-    /// Writes the history of the tests, whose run is recorded.
+    /// Writes the history of the tests after their run was recorded.
     pub fn write_test_history(&mut self, context: Context<'_>, queue: &mut InputQueue) {
         let Some(history) = self.unwritten_history.take() else {
             return;

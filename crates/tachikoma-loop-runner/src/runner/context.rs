@@ -35,22 +35,17 @@ impl Context<'_> {
 
     /// Returns the options of a guard that runs processes for the loop.
     pub fn guard_options(&self) -> GuardOptions {
-        let mut words = self.config.guard.iter().cloned();
-        let program = words.next().unwrap_or_default().into();
         // The guard of the server is a child of this process too. Ending all children would end it.
         let adoption = match self.own_server {
             true => Adoption::Marked,
             false => self.config.adoption,
         };
         GuardOptions {
-            program,
-            args: words.collect(),
-            marker: self.state.loop_id.to_string(),
             lock: self.lock.share().ok(),
             cgroup: self.config.cgroup,
             adoption,
             hidden: self.secret_names(),
-            commands: false,
+            ..GuardOptions::new(&self.config.guard, self.state.loop_id.to_string())
         }
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::queue::InputQueue;
 use crate::control::ControlServer;
+use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
 
 /// The control socket, and a reply channel for each request that the core has to answer.
@@ -72,12 +73,8 @@ impl Control {
 
     /// Waits for a panic of the server. Cancel-safe.
     pub async fn next_event(&mut self) -> Input {
-        match &mut self.server {
-            Some(server) => Input::Broken {
-                reason: server.broken().await,
-            },
-            None => std::future::pending().await,
-        }
+        let reason = await_some(self.server.as_mut().map(ControlServer::broken)).await;
+        Input::Broken { reason }
     }
 
     /// Closes the socket, and lets connected callers have their answers.

@@ -1,21 +1,20 @@
 //! The events that the actor waits for.
 
-use tachikoma_core::{Input, Urgency};
+use tachikoma_core::{Activity, Input, Urgency};
 
 use super::autocommit::GitReply;
 use super::hook_runner::HooksEnded;
 use super::maintenance::MaintenanceEvent;
-use super::notifier::DeliveryEnded;
 use crate::gates::CheckOutput;
 use crate::handle::LoopRequest;
+use crate::notify::DeliveryEnded;
 use crate::process::GuardReport;
 use crate::session::process::ReaderEvent;
-use crate::shell::TaskResult;
 
 /// What happened next.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The process was told to end.
+    /// The process got a signal to end.
     Shutdown {
         signal: i32,
         urgency: Urgency,
@@ -36,15 +35,9 @@ pub(super) enum Event {
     Git(GitReply),
     Hooks(HooksEnded),
     Delivery(DeliveryEnded),
-    Check(TaskResult<CheckOutput>),
+    Check(Result<CheckOutput, String>),
     Guard(GuardReport),
     Agent(ReaderEvent),
-}
-
-/// Waits for a moment; without one, does not return. Cancel-safe.
-pub(super) async fn until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
+    /// The result of a process sample.
+    Sampled(Result<Option<Activity>, String>),
 }

@@ -1,5 +1,6 @@
 //! The features of the runner. Each owns its state, its tasks and its threads.
 
+use tachikoma_agents::Message;
 use tachikoma_core::{Effect, Input};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -9,10 +10,9 @@ use super::backup_schedule::BackupSchedule;
 use super::checks::Checks;
 use super::context::Context;
 use super::control::Control;
-use super::event::{Event, until};
+use super::event::Event;
 use super::hook_runner::HookRunner;
 use super::maintenance::{Maintenance, MaintenanceEvent, backup_failed};
-use super::notifier::Notifier;
 use super::opencode_server::OwnServer;
 use super::operator;
 use super::queue::{InputQueue, warning_input};
@@ -20,9 +20,12 @@ use super::reload::{Reload, refuse};
 use super::session::Session;
 use super::snapshots::Snapshots;
 use super::turn::{TurnOrder, TurnStart};
+use crate::advice;
 use crate::clock::Clock;
 use crate::handle::{Channels, LoopRequest};
+use crate::notify::Notifier;
 use crate::request::ControlRequest;
+use crate::task::until;
 
 /// All features. A feature starts work when the actor tells it, and never waits; `next_event` waits for what comes of it, and `shutdown`
 /// ends it.
@@ -123,9 +126,13 @@ impl Features {
                 Some(Input::Broken { reason })
             }
             Event::Hooks(ended) => hooks.ended(context, ended),
-            Event::Delivery(ended) => notifier.ended(context, ended),
+            Event::Delivery(ended) => {
+                let failed = notifier.ended(ended, || context.shell());
+                failed.map(Input::Incident)
+            }
             Event::Check(result) => checks.ended(context, result, maintenance, queue),
             Event::Guard(event) => session.guard_event(context, event, queue),
+            Event::Sampled(result) => session.sampled(result),
             Event::Agent(event) => {
                 session
                     .reader_event(context, event, clock, maintenance, queue)
@@ -145,13 +152,12 @@ impl Features {
                 session,
                 resume,
             } => {
-                let start = TurnStart::Launch { resume };
                 let turn = TurnOrder {
                     generation,
                     iteration,
                     attempt,
                     session,
-                    start,
+                    start: TurnStart::Launch { resume },
                 };
                 self.begin_turn(context, turn, queue).await;
             }
@@ -175,17 +181,25 @@ impl Features {
                 session,
                 resume,
             } => {
-                let agent = &mut self.session;
-                agent
-                    .open(context, generation, session, resume, queue)
-                    .await;
+                let turn = TurnOrder {
+                    generation,
+                    iteration: context.state.next_iteration(),
+                    attempt: 1,
+                    session,
+                    start: TurnStart::Session { resume },
+                };
+                self.session.begin_turn(context, turn, queue).await;
             }
             Effect::Advise {
                 generation,
                 percent,
-            } => self.session.advise(context, generation, percent, queue),
+            } => {
+                let message = Message::Aside(&advice::wrap_up(percent));
+                self.session.say(context, generation, &message, queue);
+            }
             Effect::SendMessage { generation, words } => {
-                self.session.tell(context, generation, &words, queue);
+                let message = Message::Aside(&advice::from_operator(&words));
+                self.session.say(context, generation, &message, queue);
             }
             Effect::RollBack { iteration, again } => {
                 self.autocommit.roll_back(iteration, again, queue);

@@ -1,7 +1,6 @@
 //! Hooks: registered ones, those that the loop waits for, and those that run in the background.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::collections::VecDeque;
 
 use tachikoma_core::{
     HookKind, HookPoint, HookResult, Input, Phase, RebootReason, RebootStage, State,
@@ -10,10 +9,9 @@ use tokio::sync::oneshot;
 
 use super::context::Context;
 use super::queue::InputQueue;
-use crate::hooks::{HookEvent, HookPlan, HookRun, PlannedHook, RegisterError, Registry};
+use crate::hooks::{HookEvent, HookPlan, HookRun, Registry};
 use crate::process::Hooks;
-use crate::settings::Settings;
-use crate::shell::TaskResult;
+use crate::task::await_some;
 
 /// Hook points that may wait for background hooks. If the hooks are slower than the loop, further points are dropped.
 const BACKGROUND_MAX: usize = 32;
@@ -21,7 +19,7 @@ const BACKGROUND_MAX: usize = 32;
 /// Hooks of the configuration and registered hooks, and their runs.
 #[derive(Debug, Default)]
 pub(super) struct HookRunner {
-    registry: Registry,
+    pub registry: Registry,
     /// The hooks that the loop waits for, or that are being ended.
     framing: Option<HookRun>,
     /// The hooks that run in the background, for one point at a time.
@@ -34,29 +32,11 @@ pub(super) struct HookRunner {
 /// Hooks that have ended.
 #[derive(Debug)]
 pub(super) enum HooksEnded {
-    Framing(TaskResult<Vec<HookResult>>),
-    Background(TaskResult<Vec<HookResult>>),
+    Framing(Result<Vec<HookResult>, String>),
+    Background(Result<Vec<HookResult>, String>),
 }
 
 impl HookRunner {
-    /// Registers a hook.
-    ///
-    /// # Errors
-    /// There are too many.
-    pub fn register(&mut self, point: HookPoint, hook: PlannedHook) -> Result<(), RegisterError> {
-        self.registry.register(point, hook)
-    }
-
-    /// Returns how long the hooks of a point may take together; `None` if there are none.
-    pub fn limit(&self, point: HookPoint, settings: &Settings) -> Option<Duration> {
-        self.registry.limit(point, settings)
-    }
-
-    /// Returns the limits of all points that have hooks, but for those of a reboot.
-    pub fn limits(&self, settings: &Settings) -> BTreeMap<HookPoint, Duration> {
-        self.registry.limits(settings)
-    }
-
     /// Starts the hooks of one point; those in the background when the ones before them have ended.
     pub fn run(
         &mut self,
@@ -127,8 +107,8 @@ impl HookRunner {
             }
         };
         Some(match result {
-            TaskResult::Completed(results) => Input::HooksRan { point, results },
-            TaskResult::Panicked(reason) => Input::Broken { reason },
+            Ok(results) => Input::HooksRan { point, results },
+            Err(reason) => Input::Broken { reason },
         })
     }
 
@@ -190,14 +170,11 @@ impl HookRunner {
     }
 }
 
-async fn ended(run: &mut Option<HookRun>) -> TaskResult<Vec<HookResult>> {
-    match run {
-        Some(run) => run.task.ended().await,
-        None => std::future::pending().await,
-    }
+async fn ended(run: &mut Option<HookRun>) -> Result<Vec<HookResult>, String> {
+    await_some(run.as_mut().map(|run| run.task.ended())).await
 }
 
-/// Returns the point for whose hooks the loop waits.
+/// Returns the hook point that the loop waits for.
 fn awaited_point(state: &State) -> Option<HookPoint> {
     match &state.phase {
         Phase::Rebooting { reboot } => match &reboot.stage {

@@ -8,7 +8,6 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tachikoma_core::LoopId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::backup_upload::{PendingUpload, UploadQueue};
@@ -48,31 +47,13 @@ const PRUNE_EVERY: u32 = 16;
 const BACKUP_CANCELED: &str =
     "no backup was taken: the run ended before it was done; `tachikoma state backup` takes one";
 
+/// Work that returns warnings. It ends early when the flag is set.
+type Cleanup = Box<dyn FnOnce(&AtomicBool) -> Vec<String> + Send>;
+
 /// A task for the thread.
-#[derive(Debug)]
 pub(super) enum MaintenanceTask {
-    /// Compress closed segments of the journal.
-    CompressSegments(segment::Closed),
-    /// Compress one closed transcript.
-    CompressTranscript {
-        path: PathBuf,
-        encryption: Encryption,
-    },
-    /// Compress all transcripts of the loop. None of them is being written.
-    CompressTranscripts {
-        directory: PathBuf,
-        encryption: Encryption,
-    },
-    /// Delete transcripts of old iterations.
-    PruneTranscripts { directory: PathBuf, keep: usize },
-    /// Delete old loops.
-    PruneLoops {
-        working_dir: PathBuf,
-        state_dir: PathBuf,
-        backups: PathBuf,
-        current: LoopId,
-        encryption: Encryption,
-    },
+    /// Compress or delete files. Returns warnings. A later run repeats a task that fails or is canceled.
+    Cleanup(Cleanup),
     /// Back up the loop as it was at a moment, and queue the backup for upload.
     Backup {
         backups: Backups,
@@ -133,65 +114,30 @@ pub(super) fn backup_failed(why: &str) -> String {
 }
 
 impl MaintenanceTask {
-    /// Does the task. Compression and pruning are retried at the end of a later run, so that their errors are ignored. An old loop that
-    /// cannot be deleted is reported, because it contains work of the user. `without_work` is the last reported reason why backups lack the
-    /// repository.
+    /// Does the task. `without_work` is the last reported reason why backups lack the repository.
     fn perform(
         self,
         canceled: &Arc<AtomicBool>,
         without_work: &mut Option<String>,
     ) -> Vec<MaintenanceEvent> {
         match self {
-            Self::CompressSegments(closed) => {
-                let _ = closed.compress(canceled);
-            }
-            Self::CompressTranscript { path, encryption } => {
-                let _ = transcripts::compress(&path, &encryption, canceled);
-            }
-            Self::CompressTranscripts {
-                directory,
-                encryption,
-            } => {
-                let _ = transcripts::compress_closed(&directory, &encryption, canceled);
-            }
-            Self::PruneTranscripts { directory, keep } => {
-                let _ = transcripts::prune(&directory, keep);
-            }
-            Self::PruneLoops {
-                working_dir,
-                state_dir,
-                backups,
-                current,
-                encryption,
-            } => {
-                let pruned = retention::prune(
-                    &working_dir,
-                    &state_dir,
-                    &backups,
-                    current,
-                    &encryption,
-                    canceled,
-                );
-                let troubles = pruned.unwrap_or_else(|error| vec![chain(&error)]);
-                return troubles
-                    .into_iter()
-                    .map(MaintenanceEvent::Warning)
-                    .collect();
+            Self::Cleanup(clean) => {
+                let warnings = clean(canceled).into_iter();
+                warnings.map(MaintenanceEvent::Warning).collect()
             }
             Self::Backup {
                 backups,
                 moment,
                 upload,
-            } => return back_up(&backups, *moment, upload, canceled, without_work),
+            } => back_up(&backups, *moment, upload, canceled, without_work),
         }
-        Vec::new()
     }
 
-    /// Returns the events of a task that is canceled before it began. A later run does all tasks but a backup.
+    /// Returns the events of a task that is canceled before it began.
     fn cancel(self) -> Vec<MaintenanceEvent> {
         match self {
             Self::Backup { .. } => vec![MaintenanceEvent::Warning(BACKUP_CANCELED.to_owned())],
-            _ => Vec::new(),
+            Self::Cleanup(_) => Vec::new(),
         }
     }
 }
@@ -279,17 +225,31 @@ impl Maintenance {
         let _ = self.sender.try_send(MaintenanceEvent::Warning(warning));
     }
 
+    /// Queues a task that compresses or deletes files. Its errors are ignored, because a later run repeats it.
+    fn submit_cleanup<T>(&mut self, clean: impl FnOnce(&AtomicBool) -> T + Send + 'static) {
+        self.submit(MaintenanceTask::Cleanup(Box::new(|canceled| {
+            clean(canceled);
+            Vec::new()
+        })));
+    }
+
+    /// Compresses closed segments of the journal.
+    pub fn compress_segments(&mut self, closed: segment::Closed) {
+        self.submit_cleanup(move |canceled| closed.compress(canceled));
+    }
+
     /// Compresses a closed file of an agent's or a gate's output.
     pub fn compress_transcript(&mut self, path: PathBuf, encryption: &Encryption) {
         let encryption = encryption.clone();
-        self.submit(MaintenanceTask::CompressTranscript { path, encryption });
+        self.submit_cleanup(move |canceled| transcripts::compress(&path, &encryption, canceled));
     }
 
     /// Prunes transcripts, once in some iterations.
     pub fn prune_transcripts(&mut self, context: Context<'_>) {
         if context.state.stats.iterations.is_multiple_of(PRUNE_EVERY) {
             for directory in transcript_dirs(context) {
-                self.submit(prune_task(context, directory));
+                let keep = transcripts_kept(context);
+                self.submit_cleanup(move |_| transcripts::prune(&directory, keep));
             }
         }
     }
@@ -300,13 +260,14 @@ impl Maintenance {
         if !config.settings.state.enabled || !retention::is_due(&config.working_dir) {
             return;
         }
-        self.submit(MaintenanceTask::PruneLoops {
-            working_dir: config.working_dir.clone(),
-            encryption: config.encryption.clone(),
-            state_dir: config.resolve(&config.settings.session.state_dir),
-            backups: config.backups().dir,
-            current: context.state.loop_id,
-        });
+        let current = context.state.loop_id;
+        let state_dir = config.resolve(&config.settings.session.state_dir);
+        let (working_dir, backups) = (config.working_dir.clone(), config.backups());
+        // A loop that cannot be deleted is reported, because it contains work of the user.
+        self.submit(MaintenanceTask::Cleanup(Box::new(move |canceled| {
+            let pruned = retention::prune(&working_dir, &state_dir, &backups, current, canceled);
+            pruned.unwrap_or_else(|error| vec![chain(&error)])
+        })));
     }
 
     /// Queues the work at the end of a run, when no agent writes. `closed` are the closed segments of the journal.
@@ -318,15 +279,20 @@ impl Maintenance {
         for directory in transcript_dirs(context) {
             // An agent without output leaves no directory.
             if directory.is_dir() {
-                self.submit(prune_task(context, directory.clone()));
-                self.submit(MaintenanceTask::CompressTranscripts {
-                    directory,
-                    encryption: context.config.encryption.clone(),
+                let keep = transcripts_kept(context);
+                let encryption = context.config.encryption.clone();
+                self.submit_cleanup(move |canceled| {
+                    let pruned = transcripts::prune(&directory, keep);
+                    pruned.and(transcripts::compress_closed(
+                        &directory,
+                        &encryption,
+                        canceled,
+                    ))
                 });
             }
         }
         if let Some(closed) = closed {
-            self.submit(MaintenanceTask::CompressSegments(closed));
+            self.compress_segments(closed);
         }
     }
 
@@ -449,12 +415,9 @@ fn transcript_dirs(context: Context<'_>) -> [PathBuf; 2] {
     ]
 }
 
-fn prune_task(context: Context<'_>, directory: PathBuf) -> MaintenanceTask {
+fn transcripts_kept(context: Context<'_>) -> usize {
     let keep = context.config.settings.session.transcripts_kept;
-    MaintenanceTask::PruneTranscripts {
-        directory,
-        keep: usize::try_from(keep).unwrap_or(usize::MAX),
-    }
+    usize::try_from(keep).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use super::control::Control;
 use super::features::Features;
 use super::hook_runner::HookRunner;
 use super::maintenance::Maintenance;
-use super::notifier::Notifier;
 use super::opencode_server::OwnServer;
 use super::program::{find_program, search_path};
 use super::queue::{InputQueue, warning_input};
@@ -30,7 +29,7 @@ use crate::config::{AgentError, LoopConfig, OpenCodeServer};
 use crate::control::ControlServer;
 use crate::git::snapshots;
 use crate::handle;
-use crate::notify::{Address, Notices};
+use crate::notify::{Address, Notifier};
 use crate::process::control_socket::ListenError;
 use crate::process::{Family, orphans};
 use crate::prompt::{self, PromptError};
@@ -196,18 +195,17 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     let saved =
         prepare_snapshot(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
     let done = found == FoundLoop::Nothing && !config.new_loop;
-    let mut targets = Notices::new(Address::all(
+    let addresses = Address::all(
         &config.settings.notify,
         &config.secrets,
         &config.cloud_environment.proxies(),
-    ));
-    targets.tests.clone_from(&state.progress.tests);
+    );
     let features = Features {
         session: Session::new(&config.settings, channels.notices.clone()),
         autocommit: Autocommit::new(state.time),
         hooks: HookRunner::default(),
         checks: Checks::default(),
-        notifier: Notifier::new(targets),
+        notifier: Notifier::new(addresses, state.progress.tests.clone()),
         maintenance: Maintenance::default(),
         backups: BackupSchedule::new(),
         snapshots: Snapshots::new(saved),

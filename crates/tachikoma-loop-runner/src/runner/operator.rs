@@ -7,9 +7,9 @@ use tachikoma_core::{
 };
 
 use super::context::Context;
-use crate::process::Hooks;
+use crate::process::{CallerRole, Hooks};
 use crate::prompt;
-use crate::request::{Caller, ControlRequest};
+use crate::request::ControlRequest;
 use crate::store::prompts;
 use tachikoma_core::error_chain as chain;
 
@@ -20,14 +20,14 @@ use tachikoma_core::error_chain as chain;
 pub(super) fn input(
     context: Context<'_>,
     request: ControlRequest,
-    caller: Caller,
+    caller: CallerRole,
     ticket: Ticket,
 ) -> Result<Input, String> {
     let request = match request {
         // The loop waits for the hook. The stop is recorded, and takes effect after the hook.
         ControlRequest::Command {
             command: LoopCommand::Stop(Urgency::Graceful),
-        } if caller == Caller::Hook(Hooks::Framing) => OperatorRequest::StopAfterHooks,
+        } if caller == CallerRole::Hook(Hooks::Framing) => OperatorRequest::StopAfterHooks,
         ControlRequest::Command { command } => return Ok(Input::Command { ticket, command }),
         ControlRequest::Set { key, value } => {
             return Ok(Input::CustomSet { ticket, key, value });
@@ -37,7 +37,7 @@ pub(super) fn input(
                 ticket,
                 text,
                 tell: false,
-                operator: caller != Caller::Agent,
+                operator: caller.may_control(),
             });
         }
         ControlRequest::Done { reason } => {

@@ -67,7 +67,7 @@ impl Reload {
                 reply,
             });
         };
-        // Not a thread of the runtime, whose end would wait for it.
+        // Not a thread of the runtime: the end of the runtime would wait for it.
         let started = std::thread::Builder::new()
             .name("settings".to_owned())
             .spawn(read);

@@ -3,7 +3,6 @@
 mod agent_input;
 mod launch;
 mod patterns;
-mod process_sample;
 mod prompts;
 
 use std::ffi::OsString;
@@ -15,7 +14,7 @@ use tachikoma_agents::{
     is_conversation_id,
 };
 use tachikoma_core::{
-    AgentInput, Generation, Input, SessionNo, Spent, StopSignal, TurnEnd, microusd,
+    Activity, AgentInput, Generation, Input, Spent, StopSignal, TurnEnd, microusd,
 };
 use tokio::sync::broadcast;
 
@@ -25,14 +24,16 @@ use super::maintenance::Maintenance;
 use super::program::{path_with_ourselves, search_path};
 use super::queue::{InputQueue, warning_input};
 use super::turn::{TurnOrder, TurnStart};
-use crate::advice;
+use crate::advice::ASK_HAND_OFF;
 use crate::clock::Clock;
 use crate::notice::Notice;
-use crate::process::{Guard, GuardError, GuardReport, Spawn, input, lines, output};
+use crate::process::{Guard, GuardError, GuardReport, Spawn, input, lines, look, output};
 use crate::session::process::{LiveLaunch, ReaderEvent};
 use crate::session::pump::{Output, Pump};
 use crate::session::stdin::{AgentStdin, StdinError};
 use crate::settings::Settings;
+use crate::shell::CancellableTask;
+use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
 
 use agent_input::{agent_input, quota};
@@ -41,7 +42,6 @@ use launch::{
     transcript, turn_variables,
 };
 use patterns::Patterns;
-use process_sample::ProcessSample;
 use prompts::Prompts;
 
 /// How long an agent may take to end by itself at the end of a run. It only has to notice that its stdin is closed.
@@ -49,6 +49,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The costs that the agent counts and those that were recorded may differ by this much: a fraction of a cent for each of some turns.
 const ROUNDING_MICROUSD: u64 = 10_000;
+
+/// The name of the task in an error message.
+const SAMPLE: &str = "process sample";
 
 /// The recorded part of the agent's first line about a turn that failed.
 const REASON_BYTES_MAX: usize = 512;
@@ -58,8 +61,8 @@ const REASON_BYTES_MAX: usize = 512;
 pub(super) struct Session {
     guard: Option<Guard>,
     launch: Option<LiveLaunch>,
-    /// The sample of the agent's processes that is being taken.
-    sample: Option<ProcessSample>,
+    /// The running sample of what the processes of a launch do. Dropping it cancels it.
+    sample: Option<(Generation, CancellableTask<Option<Activity>>)>,
     prompts: Prompts,
     patterns: Patterns,
     /// The version that the agent last reported.
@@ -94,7 +97,7 @@ impl Session {
     /// # Errors
     /// The guard cannot be started.
     pub fn start_guard(&mut self, context: Context<'_>) -> Result<(), GuardError> {
-        self.guard = Some(Guard::start(context.guard_options())?);
+        self.guard = Some(Guard::start(&context.guard_options())?);
         Ok(())
     }
 
@@ -108,9 +111,9 @@ impl Session {
     pub async fn next_event(&mut self) -> Event {
         tokio::select! {
             biased;
-            event = guard_event(self.guard.as_mut()) => Event::Guard(event),
-            input = sampled(&mut self.sample) => Event::Input(input),
-            event = next_reader_event(self.launch.as_mut()) => Event::Agent(event),
+            report = await_some(self.guard.as_mut().map(Guard::next)) => Event::Guard(report),
+            result = await_some(self.sample.as_mut().map(|(_, task)| task.ended())) => Event::Sampled(result),
+            event = await_some(self.launch.as_mut().map(LiveLaunch::next_event)) => Event::Agent(event),
         }
     }
 
@@ -401,7 +404,7 @@ impl Session {
         launch.filter(|launch| launch.generation == generation)
     }
 
-    /// Begins a turn. A failure is an input of the core.
+    /// Begins a turn, or starts a session without one. A failure is an input of the core.
     pub async fn begin_turn(
         &mut self,
         context: Context<'_>,
@@ -410,56 +413,15 @@ impl Session {
     ) {
         match &turn.start {
             TurnStart::Launch { resume } => {
-                let resume = resume.clone();
                 self.launch(context, &turn, resume.as_deref(), true, queue)
+                    .await;
+            }
+            TurnStart::Session { resume } => {
+                self.launch(context, &turn, resume.as_deref(), false, queue)
                     .await;
             }
             TurnStart::Prompt => self.prompt(context, &turn, queue).await,
         }
-    }
-
-    /// Starts a session without a prompt. It serves the iteration that comes next.
-    pub async fn open(
-        &mut self,
-        context: Context<'_>,
-        generation: Generation,
-        session: SessionNo,
-        resume: Option<String>,
-        queue: &mut InputQueue,
-    ) {
-        let turn = TurnOrder {
-            generation,
-            iteration: context.state.next_iteration(),
-            attempt: 1,
-            session,
-            start: TurnStart::Launch { resume: None },
-        };
-        self.launch(context, &turn, resume.as_deref(), false, queue)
-            .await;
-    }
-
-    /// Tells the agent during its turn that its context is almost full.
-    pub fn advise(
-        &mut self,
-        context: Context<'_>,
-        generation: Generation,
-        percent: u8,
-        queue: &mut InputQueue,
-    ) {
-        let words = advice::wrap_up(percent);
-        self.say(context, generation, &Message::Aside(&words), queue);
-    }
-
-    /// Tells the agent during its turn what the operator says.
-    pub fn tell(
-        &mut self,
-        context: Context<'_>,
-        generation: Generation,
-        words: &str,
-        queue: &mut InputQueue,
-    ) {
-        let words = advice::from_operator(words);
-        self.say(context, generation, &Message::Aside(&words), queue);
     }
 
     /// Asks the agent for its hand-off.
@@ -473,7 +435,7 @@ impl Session {
             launch.report_text();
         }
         let message = Message::Prompt {
-            text: advice::ASK_HAND_OFF,
+            text: ASK_HAND_OFF,
             iteration: None,
         };
         self.say(context, generation, &message, queue);
@@ -497,7 +459,21 @@ impl Session {
 
     /// Starts a sample of the agent's processes. It replaces one that is being taken.
     pub fn sample_processes(&mut self, generation: Generation) {
-        self.sample = Some(ProcessSample::start(generation, self.guard.as_ref()));
+        let root = self.guard.as_ref().map_or(0, Guard::pid);
+        let sample = CancellableTask::start(SAMPLE, None, move |_| look(root));
+        self.sample = Some((generation, sample));
+    }
+
+    /// Returns the input with the result of a sample.
+    pub fn sampled(&mut self, result: Result<Option<Activity>, String>) -> Option<Input> {
+        let (generation, _) = self.sample.take()?;
+        Some(match result {
+            Ok(activity) => Input::Agent {
+                generation,
+                event: AgentInput::ProcessesSampled { activity },
+            },
+            Err(reason) => Input::Broken { reason },
+        })
     }
 
     /// Ends the agent, or interrupts its turn. An interrupt is a message where the agent knows one, because a signal would end its process
@@ -524,7 +500,7 @@ impl Session {
     }
 
     /// Writes a message to an agent that reads lines. The silence of an agent that does not read it is noticed later.
-    fn say(
+    pub fn say(
         &mut self,
         context: Context<'_>,
         generation: Generation,
@@ -644,10 +620,8 @@ impl Session {
             args: plan.args,
             env,
             env_remove,
-            cwd: config.working_dir.clone(),
-            stdin,
-            stdout,
-            stderr,
+            cwd: config.working_dir.clone().into(),
+            streams: Some([stdin, stdout, stderr]),
         };
         let guard = self.guard.as_mut().ok_or("the guard is gone")?;
         guard
@@ -738,29 +712,6 @@ impl Session {
     pub fn set_launch(&mut self, launch: LiveLaunch) {
         self.launch = Some(launch);
     }
-}
-
-async fn guard_event(guard: Option<&mut Guard>) -> GuardReport {
-    match guard {
-        Some(guard) => guard.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn next_reader_event(launch: Option<&mut LiveLaunch>) -> ReaderEvent {
-    match launch {
-        Some(launch) => launch.next_event().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn sampled(sample: &mut Option<ProcessSample>) -> Input {
-    let Some(running) = sample else {
-        return std::future::pending().await;
-    };
-    let input = running.finished().await;
-    *sample = None;
-    input
 }
 
 /// Returns the agent's first line about a turn that failed.

@@ -7,11 +7,9 @@ use std::time::Duration;
 use tachikoma_core::{Input, Launch, LoopEvent, Outcome, PromptSource, Runner, Seq};
 
 use super::LoopRunner;
-use crate::config::{DISK_FULL_TIMEOUT, LoopConfig};
-use crate::process::Adoption;
+use crate::config::LoopConfig;
 use crate::session::process::LiveLaunch;
 use crate::settings::{AgentName, Settings};
-use crate::store::recover::Loss;
 use crate::store::{journal, layout};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -21,30 +19,16 @@ fn config(dir: &Path) -> LoopConfig {
     settings.agent.name = AgentName::Command;
     settings.agents.command.program = vec!["true".to_owned()];
     let text = "work".to_owned();
+    let launch = Launch {
+        prompt: PromptSource::Text { text },
+        ..Launch::default()
+    };
     LoopConfig {
-        encryption: Encryption::plain(),
-        settings,
-        working_dir: dir.to_owned(),
-        launch: Launch {
-            prompt: PromptSource::Text { text },
-            ..Launch::default()
-        },
-        new_loop: false,
-        new_loop_id: None,
-        guard: Vec::new(),
-        demo: Vec::new(),
-        bridge: Vec::new(),
-        opencode_login: None,
         runtime_dir: dir.join("r"),
         temporary_dir: dir.join("t"),
         search_path: std::env::var_os("PATH"),
-        zone_offset: |_| Some(0),
-        adoption: Adoption::Marked,
-        loss: Loss::Refuse,
         cgroup: false,
-        secrets: std::collections::BTreeMap::new(),
-        cloud_environment: crate::cloud::CloudEnvironment::default(),
-        disk_full_timeout: DISK_FULL_TIMEOUT,
+        ..LoopConfig::new(settings, dir.to_owned(), launch)
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct TurnOrder {
 pub(super) enum TurnStart {
     /// A process is started for it, in the conversation that `resume` names or in a new one.
     Launch { resume: Option<String> },
+    /// A process is started in the same way, but gets no prompt. It serves the iteration that comes next.
+    Session { resume: Option<String> },
     /// The process that is running gets the next prompt.
     Prompt,
 }

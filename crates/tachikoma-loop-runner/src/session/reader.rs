@@ -11,6 +11,7 @@ use super::pump::{ClosedTranscript, Flow, Output, Pump};
 use super::transcript::Transcript;
 use crate::clock;
 use crate::notice::Stream;
+use crate::task::until;
 
 /// The kept part of the last line on standard error: a sentence that says why there was no result.
 const LAST_WORDS_BYTES_MAX: usize = 512;
@@ -223,13 +224,6 @@ impl LineHandler {
                 event => self.events.push(event),
             }
         }
-    }
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }
 

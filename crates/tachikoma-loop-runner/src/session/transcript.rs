@@ -1,8 +1,8 @@
-//! What an agent wrote during one iteration, as a file: raw bytes in the order of arrival, bounded in size.
+//! The output of an agent during one iteration, as a file of limited size: raw bytes in the order of arrival.
 //!
-//! Beyond half of the bound the bytes go to two tail files in turn, so that the head and the latest output are kept and
-//! the disk holds no more than the bound. Closing joins them into one file that says how much was left out; while it
-//! copies, the disk holds a quarter more.
+//! The first half of the limit goes to the head file. Later bytes go to two tail files in turn: when both are full, the older one is
+//! overwritten. Closing joins head and tails into one file with a line that says how many bytes are missing. Meanwhile the files take a quarter
+//! more than the limit.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, ErrorKind, Seek as _, Write as _};
@@ -18,22 +18,22 @@ use crate::store::compressed;
 use crate::store::encryption::lines::{LineEncryptor, OnDamage};
 use crate::store::encryption::{self, Encryption};
 
-/// An attempt is repeated under one number only if its record was lost; more than this many files of one are a mistake.
+/// The limit of files for one attempt. An attempt has a second file only if its record was lost, so more files are a mistake.
 const REPEATS_MAX: u32 = 100;
 
-/// A label is to be recognised by, in a name that has to fit into a directory.
+/// The length of a label in a file name.
 const LABEL_CHARS_MAX: usize = 40;
 
-/// What the two tail files are called besides the transcript's name.
+/// The suffixes of the two tail files.
 pub(super) const TAIL_SUFFIXES: [&str; 2] = [".tail-a", ".tail-b"];
 
-/// One attempt's transcript. Nothing is created before the first byte.
+/// The transcript of one attempt. No file is created before the first byte.
 #[derive(Debug)]
 pub struct Transcript {
     directory: PathBuf,
     iteration: u64,
     attempt: u32,
-    /// What else is part of its name.
+    /// A label in its file name: the name of a gate; `None` for an agent.
     label: Option<String>,
     head_bytes_max: u64,
     tail_bytes_max: u64,
@@ -41,7 +41,7 @@ pub struct Transcript {
     open: Option<Box<Open>>,
 }
 
-/// The files of a transcript that has begun.
+/// The open files of a transcript.
 #[derive(Debug)]
 struct Open {
     directory: OwnedFd,
@@ -49,9 +49,9 @@ struct Open {
     encryption: Encryption,
     head: TranscriptFile,
     head_bytes: u64,
-    /// The two tails; the second is the one being written.
+    /// The two tails. The second one is written.
     tails: [Option<TranscriptTail>; 2],
-    /// Bytes of tails that were given up for newer ones.
+    /// Bytes of tails that were overwritten.
     omitted_bytes: u64,
 }
 
@@ -62,7 +62,7 @@ struct TranscriptTail {
     bytes: u64,
 }
 
-/// A file that is encrypted line by line, or is not.
+/// A file that is encrypted line by line, or is plain text.
 #[derive(Debug)]
 struct TranscriptFile {
     file: File,
@@ -75,11 +75,11 @@ enum Form {
         line_encryptor: LineEncryptor,
         /// How many pieces were written.
         pieces: u64,
-        /// What is written next.
+        /// Bytes that are written with the next piece.
         buffer: Vec<u8>,
     },
     Clear {
-        /// What was written, as long as it could become the beginning of something encrypted.
+        /// The bytes so far, while they could still be the beginning of an encrypted file; `None` after that.
         begins: Option<Vec<u8>>,
     },
 }
@@ -137,7 +137,7 @@ impl TranscriptFile {
         }
     }
 
-    /// Adds all that another one holds.
+    /// Appends the content of another file.
     fn add(&mut self, mut other: File, encryption: &Encryption) -> io::Result<()> {
         other.rewind()?;
         let mut content = encryption.decrypt(other, OnDamage::Fail)?.content;
@@ -173,7 +173,7 @@ impl Transcript {
         }
     }
 
-    /// Has it written as the encryption wants it.
+    /// Sets the encryption.
     #[must_use]
     pub fn kept_in(mut self, encryption: &Encryption) -> Self {
         self.encryption = encryption.clone();
@@ -187,10 +187,10 @@ impl Transcript {
         self
     }
 
-    /// Adds what the agent wrote.
+    /// Appends output of the agent.
     ///
     /// # Errors
-    /// If it cannot be written; what was written before stays.
+    /// The file cannot be written. Earlier output stays in it.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -213,10 +213,10 @@ impl Transcript {
         }
     }
 
-    /// Joins the parts and returns the file, or none if the agent wrote nothing.
+    /// Joins the parts. Returns the file; `None` if the agent wrote nothing.
     ///
     /// # Errors
-    /// If the parts cannot be joined; they stay as they are.
+    /// The parts cannot be joined. They are unchanged.
     pub fn close(self) -> io::Result<Option<PathBuf>> {
         match self.open {
             Some(open) => {
@@ -238,7 +238,7 @@ impl Open {
                 _ => format!("{stem}.{repeat}.log"),
             };
             match create_file(&directory, &name) {
-                // Looked for afterwards: while the earlier one is being compressed, one of the two names is always taken.
+                // Checked after the creation: while an earlier file is being compressed, one of the two names always exists.
                 Ok(_) if is_there(&directory, &format!("{name}{}", compressed::SUFFIX)) => {
                     rustix::fs::unlinkat(&directory, &name, AtFlags::empty())?;
                 }
@@ -281,7 +281,7 @@ impl Open {
         Ok(())
     }
 
-    /// Gives up the older tail and begins a new one in its place.
+    /// Overwrites the older tail with a new one.
     fn turn(&mut self) -> io::Result<&mut TranscriptTail> {
         let [older, newer] = &mut self.tails;
         let fresh = match older.take() {
@@ -327,10 +327,10 @@ impl Open {
     }
 }
 
-/// Opens the directory, and creates it if it does not exist. The directory above it must exist: a working directory that was
-/// removed must not come back empty because its agent said something.
+/// Opens the directory, and creates it if it does not exist. Its parent must exist: a working directory that was removed must not be created
+/// again by output of the agent.
 ///
-/// The agent can replace any directory below `.ralph` by a symbolic link. No component from `.ralph` on may be one.
+/// The agent can replace any directory below `.ralph` by a symbolic link, so that links from `.ralph` on are refused.
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let ours = path.ancestors().find(|part| part.ends_with(RALPH_DIR));
     let base = ours.unwrap_or(path).parent().unwrap_or(path);
@@ -397,7 +397,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("transcripts");
         assert_eq!(written(&directory, 100, &[b""]), None);
-        assert!(!directory.exists(), "not even the directory");
+        assert!(!directory.exists(), "the directory is not created");
     }
 
     #[test]
@@ -405,7 +405,10 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("a/b");
         let mut homeless = Transcript::new(directory.clone(), 12, 1, 100);
-        assert!(homeless.write(b"x").is_err(), "only one level is made");
+        assert!(
+            homeless.write(b"x").is_err(),
+            "only one directory level is created"
+        );
         fs::create_dir(place.path().join("a")).unwrap();
         written(&directory, 100, &[b"x"]).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -414,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_any_directory_below_ralph_is_not_followed() {
+    fn symbolic_links_below_ralph_are_not_followed() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         fs::create_dir_all(path("elsewhere/loop")).unwrap();
@@ -467,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_keeps_head_and_tail_and_says_what_is_missing() {
+    fn long_output_keeps_head_and_tail_and_counts_missing_bytes() {
         let place = tempfile::tempdir().unwrap();
         let found = written(place.path(), 16, &[b"0123456789", b"abcdefghijklmnopqrst"]).unwrap();
         assert_eq!(
@@ -487,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_attempt_that_was_compressed_is_not_overwritten_either() {
+    fn compressed_earlier_attempt_is_never_overwritten() {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("000012.1.log.zst"), "first").unwrap();
         written(place.path(), 100, &[b"again"]).unwrap();
@@ -495,17 +498,20 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_followed() {
+    fn symbolic_link_in_place_of_a_transcript_is_not_followed() {
         let place = tempfile::tempdir().unwrap();
         let victim = place.path().join("victim");
         let directory = place.path().join("transcripts");
         fs::create_dir(&directory).unwrap();
         symlink(&victim, directory.join("000012.1.log")).unwrap();
         written(&directory, 100, &[b"x"]).unwrap();
-        assert!(!victim.exists(), "a planted link leads nowhere");
+        assert!(!victim.exists(), "the link is not followed");
         let link = place.path().join("link");
         symlink(&directory, &link).unwrap();
         let mut transcript = Transcript::new(link, 1, 1, 100);
-        assert!(transcript.write(b"x").is_err(), "nor a directory's");
+        assert!(
+            transcript.write(b"x").is_err(),
+            "a link in place of the directory is refused"
+        );
     }
 }

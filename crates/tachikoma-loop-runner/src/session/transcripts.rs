@@ -1,4 +1,4 @@
-//! The transcripts of a loop as files: which there are, and how they are compressed and pruned.
+//! Lists, compresses and deletes the transcript files of a loop.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,19 +12,19 @@ use super::transcript::TAIL_SUFFIXES;
 use crate::store::compressed::{self, Form, form_of};
 use crate::store::encryption::Encryption;
 
-/// A file takes whole blocks on disk, mostly of this size: a smaller one would not become smaller there.
+/// The usual size of a disk block. A smaller file would not take less space if it were compressed.
 const COMPRESSED_BYTES_MIN: u64 = 4 << 10;
 
-/// One file with what an agent wrote.
+/// One file with the output of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// In which iteration.
+    /// The iteration in which the agent wrote it.
     pub iteration: u64,
-    /// The file; [`compressed::open`] opens it, whether it is compressed or not.
+    /// The file. [`compressed::open`] opens compressed and plain files.
     pub path: PathBuf,
 }
 
-/// What the name of a file of ours says, in the order in which it was written: iteration, attempt, repeat, tail or not.
+/// The parts of a transcript's file name. Their order is the order in which the files were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     iteration: u64,
@@ -39,14 +39,14 @@ enum Part {
     Tail,
 }
 
-/// Lists the transcripts of a loop, oldest first. One whose runner died before it was closed has up to three files.
+/// Lists the transcripts of a loop, oldest first. A transcript that was never closed, because its runner died, has up to three files.
 ///
 /// # Errors
-/// The directory cannot be read. One that is not there has no transcripts.
+/// The directory cannot be read. A missing directory has no transcripts.
 pub fn list(directory: &Path) -> io::Result<Vec<Listed>> {
     let mut found = Vec::new();
     for (name, form, path) in files(directory)? {
-        // Which of two tails is the older one is not in their names.
+        // The names of the two tails do not say which one is older, so their times decide.
         let written = match (form, name.part) {
             (Form::UnderWay, _) => continue,
             (Form::Plain | Form::Compressed, Part::Head) => None,
@@ -55,7 +55,7 @@ pub fn list(directory: &Path) -> io::Result<Vec<Listed>> {
         found.push((name, written, form, path));
     }
     found.sort();
-    // The plain one of two counts.
+    // If a file exists plain and compressed, the plain one is used.
     found.dedup_by(|later, first| later.0 == first.0 && first.0.part == Part::Head);
     let listed = found.into_iter().map(|(name, _, _, path)| Listed {
         iteration: name.iteration,
@@ -64,26 +64,26 @@ pub fn list(directory: &Path) -> io::Result<Vec<Listed>> {
     Ok(listed.collect())
 }
 
-/// Compresses a transcript that was closed, if it is worth it.
+/// Compresses a closed transcript, unless it is too small.
 ///
 /// # Errors
 /// It could not be compressed, and stays as it is.
-pub fn compress(path: &Path, encryption: &Encryption, called_off: &AtomicBool) -> io::Result<()> {
+pub fn compress(path: &Path, encryption: &Encryption, canceled: &AtomicBool) -> io::Result<()> {
     if fs::symlink_metadata(path)?.len() < COMPRESSED_BYTES_MIN {
         return Ok(());
     }
-    compressed::replace(path, encryption, called_off)
+    compressed::replace(path, encryption, canceled)
 }
 
-/// Compresses all closed transcripts of a loop, while none is being written, and removes what a compressor that died
-/// had begun. One with tails was never closed, and stays as it is.
+/// Compresses all closed transcripts of a loop, and deletes incomplete files of a compression that was interrupted. Call it while no transcript
+/// is being written. A transcript with tails was never closed, and is not compressed.
 ///
 /// # Errors
-/// The first one that could not be compressed stays as it is, and so do those behind it.
+/// A file cannot be compressed. It and the files after it are unchanged.
 pub fn compress_closed(
     directory: &Path,
     encryption: &Encryption,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> io::Result<()> {
     let files = files(directory)?;
     let unclosed = |head: &Name| {
@@ -97,7 +97,7 @@ pub fn compress_closed(
         match form {
             Form::UnderWay => fs::remove_file(path)?,
             Form::Plain if name.part == Part::Head && !unclosed(name) => {
-                compress(path, encryption, called_off)?;
+                compress(path, encryption, canceled)?;
             }
             Form::Plain | Form::Compressed => (),
         }
@@ -108,7 +108,7 @@ pub fn compress_closed(
 /// Deletes the transcripts of all iterations but the last `keep` that have one; 0 keeps all. Other files stay.
 ///
 /// # Errors
-/// If the directory cannot be read, or with the first file that cannot be deleted, after trying all.
+/// The directory cannot be read, or a file cannot be deleted. All other files are deleted, and the first error is returned.
 pub fn prune(directory: &Path, keep: usize) -> io::Result<()> {
     if keep == 0 {
         return Ok(());
@@ -125,7 +125,7 @@ pub fn prune(directory: &Path, keep: usize) -> io::Result<()> {
     deleted.fold(Ok(()), io::Result::and)
 }
 
-/// Returns whether a file of that name is one of a transcript.
+/// Returns whether a file name is that of a transcript.
 pub(crate) fn is_ours(name: &str) -> bool {
     parse(OsStr::new(name)).is_some()
 }
@@ -148,14 +148,14 @@ fn files(directory: &Path) -> io::Result<Vec<(Name, Form, PathBuf)>> {
     Ok(ours)
 }
 
-/// Reads a file's name: `000012.1.log`, `000012.1.2.log`, `000012.1-tests.log`, with a tail's suffix or compressed or neither.
+/// Parses a file name: `000012.1.log`, `000012.1.2.log` or `000012.1-tests.log`, and the same with the suffix of a tail or of compression.
 fn parse(name: &OsStr) -> Option<(Name, Form)> {
     let (name, form) = form_of(name.to_str()?);
     let head = TAIL_SUFFIXES
         .iter()
         .find_map(|suffix| name.strip_suffix(suffix));
     let part = match head {
-        // Tails are joined before anything is compressed.
+        // Tails are never compressed: closing a transcript joins them first.
         Some(_) if form != Form::Plain => return None,
         Some(_) => Part::Tail,
         None => Part::Head,
@@ -164,7 +164,7 @@ fn parse(name: &OsStr) -> Option<(Name, Form)> {
     let mut numbers = numbers.split('.');
     let iteration = numbers.next().filter(|number| number.len() >= 6)?;
     let attempt = numbers.next()?;
-    // Behind a `-` there are words for people.
+    // A label for people follows after `-`.
     let attempt = attempt
         .split_once('-')
         .map_or(attempt, |(number, _)| number);
@@ -183,7 +183,7 @@ fn parse(name: &OsStr) -> Option<(Name, Form)> {
     ))
 }
 
-/// Reads a number of digits and nothing else.
+/// Parses a number that consists of digits only.
 fn number(text: &str) -> Option<u64> {
     let ours = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| ours)

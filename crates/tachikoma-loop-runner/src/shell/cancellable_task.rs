@@ -20,14 +20,6 @@ pub(crate) enum TaskCommand {
     Cancel,
 }
 
-/// How a task ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum TaskResult<T> {
-    Completed(T),
-    /// The task itself panicked, not the command that it ran.
-    Panicked(String),
-}
-
 /// A task that runs. Dropping it aborts it.
 #[derive(Debug)]
 pub(crate) struct CancellableTask<T> {
@@ -62,11 +54,11 @@ impl<T: Send + 'static> CancellableTask<T> {
         }
     }
 
-    /// Waits for the result. Cancel-safe.
-    pub async fn ended(&mut self) -> TaskResult<T> {
+    /// Waits for the result. The error is the message of a panic of the task itself. Cancel-safe.
+    pub async fn ended(&mut self) -> Result<T, String> {
         match (&mut self.result).await {
-            Ok(result) => TaskResult::Completed(result),
-            Err(_) => TaskResult::Panicked(self.task.broken().await),
+            Ok(result) => Ok(result),
+            Err(_) => Err(self.task.broken().await),
         }
     }
 

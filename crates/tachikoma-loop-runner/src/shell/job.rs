@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +13,10 @@ use super::cancellable_task::TaskCommand;
 use super::limit::Limit;
 use super::output::CommandOutput;
 use crate::process::{
-    Adoption, Exit, Family, Guard, GuardError, GuardOptions, GuardReport, Hooks, Leftover, Spawn,
-    StopSignal, input, output,
+    Adoption, Exit, Family, Guard, GuardOptions, GuardReport, Hooks, Leftover, Spawn, StopSignal,
+    input, output,
 };
+use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
 
 /// Time after SIGTERM in which a command may clean up.
@@ -57,14 +57,14 @@ pub(crate) struct Ended {
     pub exit: Option<Exit>,
     pub failure: Option<Failure>,
     /// Whether it was canceled.
-    pub called_off: bool,
+    pub canceled: bool,
 }
 
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     TimedOut,
-    CalledOff,
+    Canceled,
     Failed(String),
 }
 
@@ -76,7 +76,7 @@ impl Failure {
                 let limit = humantime::format_duration(limit);
                 format!("it did not end within {limit}")
             }
-            Self::CalledOff => "the loop ended".to_owned(),
+            Self::Canceled => "the loop ended".to_owned(),
             Self::Failed(error) => error,
         }
     }
@@ -103,7 +103,11 @@ pub(crate) struct Shell {
 impl Shell {
     pub fn new(options: GuardOptions) -> Self {
         Self {
-            options,
+            options: GuardOptions {
+                // The guard of the agent is a child of this process too.
+                adoption: Adoption::Marked,
+                ..options
+            },
             guard: None,
             number: 0,
             commands: None,
@@ -161,13 +165,11 @@ impl Shell {
             args,
             env,
             env_remove: Vec::new(),
-            cwd,
-            stdin,
-            stdout,
-            stderr,
+            cwd: cwd.into(),
+            streams: Some([stdin, stdout, stderr]),
         };
         if self.guard.is_none() {
-            let guard = start_guard(&self.options).map_err(|error| chain(&error))?;
+            let guard = Guard::start(&self.options).map_err(|error| chain(&error))?;
             if let Some((family, hooks)) = &self.commands {
                 family.hooks_are_below(*hooks, guard.pid());
             }
@@ -198,21 +200,6 @@ impl Drop for Shell {
     }
 }
 
-fn start_guard(options: &GuardOptions) -> Result<Guard, GuardError> {
-    let lock = options.lock.as_ref();
-    Guard::start(GuardOptions {
-        program: options.program.clone(),
-        args: options.args.clone(),
-        marker: options.marker.clone(),
-        lock: lock.and_then(|lock: &OwnedFd| lock.try_clone().ok()),
-        cgroup: options.cgroup,
-        // The guard of the agent is a child of this process too.
-        adoption: Adoption::Marked,
-        hidden: options.hidden.clone(),
-        commands: options.commands,
-    })
-}
-
 /// A command that runs.
 struct Child {
     /// `None` when its output has ended.
@@ -240,14 +227,14 @@ impl Child {
 
     async fn live(mut self, shell: &mut Shell, orders: &mut mpsc::Receiver<TaskCommand>) -> Ended {
         let number = shell.number;
-        let mut called_off = false;
+        let mut canceled = false;
         loop {
             let Some(guard) = &mut shell.guard else {
-                return self.ended("its guard is gone".to_owned(), called_off);
+                return self.ended("its guard is gone".to_owned(), canceled);
             };
             tokio::select! {
                 biased;
-                order = orders.recv(), if !called_off => match order {
+                order = orders.recv(), if !canceled => match order {
                     Some(TaskCommand::Suspend(done)) => {
                         self.limit.stop();
                         guard.suspend();
@@ -259,8 +246,8 @@ impl Child {
                         guard.resume();
                     }
                     Some(TaskCommand::Cancel) | None => {
-                        called_off = true;
-                        self.failure.get_or_insert(Failure::CalledOff);
+                        canceled = true;
+                        self.failure.get_or_insert(Failure::Canceled);
                         if self.rung.is_none() {
                             self.climb(guard, number);
                         }
@@ -271,14 +258,14 @@ impl Child {
                         self.drain().await;
                         self.last_words = self.said.tail.last_line();
                         self.note(&leftovers, leftovers_unnamed);
-                        return self.exited(exit, called_off);
+                        return self.exited(exit, canceled);
                     }
                     GuardReport::SpawnFailed { generation, message, .. } if generation == number => {
-                        return self.ended(format!("it cannot be started: {message}"), called_off);
+                        return self.ended(format!("it cannot be started: {message}"), canceled);
                     }
                     GuardReport::Lost { .. } => {
                         shell.guard = None;
-                        return self.ended("its guard was killed, and it with the guard".to_owned(), called_off);
+                        return self.ended("its guard was killed, and it with the guard".to_owned(), canceled);
                     }
                     GuardReport::Spawned { .. } | GuardReport::Exited { .. } | GuardReport::SpawnFailed { .. } => {}
                 },
@@ -287,13 +274,13 @@ impl Child {
                     self.failure.get_or_insert(Failure::TimedOut);
                     self.climb(guard, number);
                 }
-                () = rung_over(&mut self.rung) => match self.rung {
+                () = await_some(self.rung.as_mut().map(|(_, limit)| limit.over())) => match self.rung {
                     Some((StopSignal::Kill, _)) => {
                         // The guard continues without the runner.
                         if let Some(guard) = shell.guard.take() {
                             guard.abandon();
                         }
-                        return self.ended("it cannot be killed".to_owned(), called_off);
+                        return self.ended("it cannot be killed".to_owned(), canceled);
                     }
                     Some((StopSignal::Interrupt | StopSignal::Terminate, _)) | None => self.climb(guard, number),
                 },
@@ -335,7 +322,7 @@ impl Child {
         self.said.push(note.as_bytes());
     }
 
-    fn exited(self, exit: Exit, called_off: bool) -> Ended {
+    fn exited(self, exit: Exit, canceled: bool) -> Ended {
         let failed = exit != Exit::Code(0);
         let why = || match &self.last_words {
             Some(words) => format!("{exit}: {words}"),
@@ -349,17 +336,17 @@ impl Child {
             last_words: self.last_words,
             exit: Some(exit),
             failure,
-            called_off,
+            canceled,
         }
     }
 
-    fn ended(self, error: String, called_off: bool) -> Ended {
+    fn ended(self, error: String, canceled: bool) -> Ended {
         Ended {
             said: self.said,
             last_words: self.last_words,
             exit: None,
             failure: Some(Failure::Failed(error)),
-            called_off,
+            canceled,
         }
     }
 }
@@ -376,12 +363,5 @@ async fn hear(from: &mut Option<Receiver>, said: &mut CommandOutput) {
         Ok(read) => said.push(chunk.get(..read).unwrap_or_default()),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         Err(_) => *from = None,
-    }
-}
-
-async fn rung_over(rung: &mut Option<(StopSignal, Limit)>) {
-    match rung {
-        Some((_, limit)) => limit.over().await,
-        None => std::future::pending().await,
     }
 }

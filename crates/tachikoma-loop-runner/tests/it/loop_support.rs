@@ -7,10 +7,7 @@ use std::time::Duration;
 use tachikoma_loop_runner::store::encryption::Encryption;
 
 use tachikoma_core::{Answer, Launch, LoopEvent, Outcome, PromptSource, Record, Seq, State, apply};
-use tachikoma_loop_runner::config::DISK_FULL_TIMEOUT;
-use tachikoma_loop_runner::process::Adoption;
 use tachikoma_loop_runner::settings::{AgentName, HumanDuration, Settings};
-use tachikoma_loop_runner::store::recover::Loss;
 use tachikoma_loop_runner::store::{journal, layout, loops};
 use tachikoma_loop_runner::{LoopConfig, LoopRunner, LoopState, Notice};
 use tempfile::TempDir;
@@ -59,26 +56,11 @@ impl Place {
             ..Launch::default()
         };
         LoopConfig {
-            encryption: Encryption::plain(),
-            settings,
-            working_dir: self.working_dir(),
-            launch,
-            new_loop: false,
-            new_loop_id: None,
             guard: vec![example("guard").into_os_string()],
-            demo: Vec::new(),
-            bridge: Vec::new(),
-            opencode_login: None,
             runtime_dir: self.dir.path().join("r"),
             temporary_dir: self.dir.path().join("t"),
             search_path: std::env::var_os("PATH"),
-            zone_offset: |_| Some(0),
-            adoption: Adoption::Marked,
-            loss: Loss::Refuse,
-            cgroup: true,
-            secrets: std::collections::BTreeMap::new(),
-            cloud_environment: tachikoma_loop_runner::cloud::CloudEnvironment::default(),
-            disk_full_timeout: DISK_FULL_TIMEOUT,
+            ..LoopConfig::new(settings, self.working_dir(), launch)
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt as _;
 
 use tachikoma_loop_runner::process::{
-    Adoption, Containment, Exit, Guard, GuardError, GuardOptions, MARKER, SpawnSubject, input,
+    Containment, Exit, Guard, GuardError, GuardOptions, MARKER, SpawnSubject, input,
 };
 
 use crate::support::{CONTAINMENTS, Rig, is_alive, run};
@@ -28,7 +28,7 @@ fn errors_name_what_stood_in_the_way_and_the_guard_goes_on() {
             let not_executable = rig.order(plain.to_str().unwrap(), &[]);
             check(&mut rig, not_executable, SpawnSubject::Program, EACCES).await;
             let mut gone = rig.order("true", &[]);
-            gone.0.cwd = rig.place.path().join("gone");
+            gone.0.cwd = rig.place.path().join("gone").into();
             check(&mut rig, gone, SpawnSubject::WorkingDirectory, ENOENT).await;
             let long = "x".repeat(200_000);
             let too_long = rig.order("true", &[&long]);
@@ -80,15 +80,9 @@ fn two_agents_never_run_at_once() {
 fn guard_that_cannot_be_started_is_an_error() {
     for cgroup in [true, false] {
         run(async {
-            let started = Guard::start(GuardOptions {
-                hidden: Vec::new(),
-                commands: false,
-                program: "/no/such/guard".into(),
-                args: Vec::new(),
-                marker: "missing".to_owned(),
-                lock: None,
+            let started = Guard::start(&GuardOptions {
                 cgroup,
-                adoption: Adoption::Marked,
+                ..GuardOptions::new(&["/no/such/guard".into()], "missing".to_owned())
             });
             match started {
                 Err(GuardError::Start { source, .. }) => {
@@ -110,12 +104,12 @@ fn input_is_the_prompt_and_then_the_end() {
         assert_eq!(rig.seen.lines, [], "an empty prompt ends at once");
         let prompt = "line one\n".repeat(50_000);
         let mut order = rig.order("wc", &["-c"]);
-        order.0.stdin = input(prompt.as_bytes()).unwrap();
+        order.0.streams.as_mut().unwrap()[0] = input(prompt.as_bytes()).unwrap();
         rig.spawn(order);
         rig.over().await;
         assert_eq!(rig.seen.lines[0].0.trim(), prompt.len().to_string());
         let mut order = rig.order("sh", &["-c", "exit 6"]);
-        order.0.stdin = input(prompt.as_bytes()).unwrap();
+        order.0.streams.as_mut().unwrap()[0] = input(prompt.as_bytes()).unwrap();
         rig.spawn(order);
         rig.over().await;
         assert_eq!(

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use tachikoma_agents::line::Line;
 use tachikoma_loop_runner::process::{
-    Adoption, Containment, Exit, Guard, GuardOptions, GuardReport, Leftover, Spawn, SpawnSubject,
-    input, output,
+    Containment, Exit, Guard, GuardOptions, GuardReport, Leftover, Spawn, SpawnSubject, input,
+    output,
 };
 use tachikoma_loop_runner::session::pump::{Drained, Flow, Output, Pump, Stream};
 use tachikoma_loop_runner::session::transcript::Transcript;
@@ -181,15 +181,10 @@ impl Rig {
 
     pub(crate) fn with_lock(containment: Containment, lock: Option<OwnedFd>) -> Self {
         let marker = format!("test_{}", unique().replace(['.', ' '], "_"));
-        let guard = Guard::start(GuardOptions {
-            hidden: Vec::new(),
-            commands: false,
-            program: example("guard"),
-            args: Vec::new(),
-            marker: marker.clone(),
+        let guard = Guard::start(&GuardOptions {
             lock,
             cgroup: containment == Containment::Cgroup,
-            adoption: Adoption::Marked,
+            ..GuardOptions::new(&[example("guard").into()], marker.clone())
         })
         .unwrap();
         Self {
@@ -212,10 +207,8 @@ impl Rig {
             args: args.iter().map(OsString::from).collect(),
             env: Vec::new(),
             env_remove: Vec::new(),
-            cwd: self.place.path().to_owned(),
-            stdin: input(b"").unwrap(),
-            stdout: for_stdout,
-            stderr: for_stderr,
+            cwd: self.place.path().into(),
+            streams: Some([input(b"").unwrap(), for_stdout, for_stderr]),
         };
         let directory = self.place.path().join("transcripts");
         let transcript = Transcript::new(directory, self.generation + 1, 1, 1024 * 1024);

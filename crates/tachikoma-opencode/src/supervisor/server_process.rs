@@ -202,7 +202,7 @@ impl ServerProcess {
             Some(guard) => guard,
             None => self
                 .guard
-                .insert(Guard::start(guard_options(settings, lock)?)?),
+                .insert(Guard::start(&guard_options(settings, lock)?)?),
         };
         if let Err(error) = guard.spawn(spawn) {
             return not_started(format!("the guard cannot start it: {error}"));
@@ -351,18 +351,14 @@ fn guard_options(
     settings: &SupervisorSettings,
     lock: &WorkLock,
 ) -> Result<GuardOptions, SupervisorError> {
-    let mut words = settings.guard.iter().cloned();
     let lock = lock.share();
     let lock = lock.map_err(StoreError::io("share", &settings.dir.join("lock")))?;
     Ok(GuardOptions {
-        program: words.next().unwrap_or_default().into(),
-        args: words.collect(),
-        marker: settings.id.to_string(),
         lock: Some(lock),
         cgroup: settings.cgroup,
         adoption: settings.adoption,
         hidden: settings.hidden.clone(),
-        commands: false,
+        ..GuardOptions::new(&settings.guard, settings.id.to_string())
     })
 }
 
@@ -392,10 +388,8 @@ fn prepare(
         env_remove: ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"]
             .map(Into::into)
             .into(),
-        cwd: settings.working_dir.clone(),
-        stdin: input(b"").map_err(failed)?,
-        stdout: stdout_writer,
-        stderr: stderr_writer,
+        cwd: settings.working_dir.clone().into(),
+        streams: Some([input(b"").map_err(failed)?, stdout_writer, stderr_writer]),
     };
     Ok((spawn, [stdout, stderr]))
 }

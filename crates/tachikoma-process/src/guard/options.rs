@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use crate::protocol::{Order, SpawnOrder, Text};
 use crate::{Adoption, INSIDE};
 use tachikoma_core::{PASSPHRASE_VARIABLE, TRUST_VARIABLE};
 
@@ -32,6 +31,22 @@ pub struct GuardOptions {
 }
 
 impl GuardOptions {
+    /// Returns the options of a guard that is started with these words, for the loop with the id `marker`: with a cgroup, and without a lock.
+    #[must_use]
+    pub fn new(command: &[OsString], marker: String) -> Self {
+        let mut words = command.iter().cloned();
+        Self {
+            program: words.next().unwrap_or_default().into(),
+            args: words.collect(),
+            marker,
+            lock: None,
+            cgroup: true,
+            adoption: Adoption::Marked,
+            hidden: Vec::new(),
+            commands: false,
+        }
+    }
+
     /// Returns the environment of the guard: that of this process without hidden variables, and the mark of processes that may not control
     /// the loop.
     pub(super) fn environment(&self) -> Vec<(OsString, OsString)> {
@@ -43,29 +58,6 @@ impl GuardOptions {
         let inside = (!self.commands).then(|| (INSIDE.into(), self.marker.clone().into()));
         own.chain(inside).collect()
     }
-}
-
-/// An agent to start.
-#[derive(Debug)]
-pub struct Spawn {
-    /// Number that the reports about this agent have. The caller chooses it.
-    pub generation: u64,
-    /// The program. It is searched in the agent's `PATH` if it has no slash.
-    pub program: OsString,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// Environment variables in addition to those of the runner.
-    pub env: Vec<(OsString, OsString)>,
-    /// Environment variables to remove.
-    pub env_remove: Vec<OsString>,
-    /// Working directory.
-    pub cwd: PathBuf,
-    /// Its standard input; see [`crate::input`].
-    pub stdin: OwnedFd,
-    /// Its standard output; see [`crate::output`].
-    pub stdout: OwnedFd,
-    /// Its standard error.
-    pub stderr: OwnedFd,
 }
 
 /// Why a guard cannot be started.
@@ -83,24 +75,4 @@ pub enum GuardError {
     /// The socket to the guard cannot be made.
     #[error("prepare the guard's socket")]
     Socket(#[source] io::Error),
-}
-
-impl Spawn {
-    /// Splits the order into its message and the three streams that are sent with it.
-    pub(super) fn into_order(self) -> (Order, Vec<OwnedFd>) {
-        let text =
-            |words: Vec<OsString>| words.iter().map(|word| word.as_os_str().into()).collect();
-        let pair = |(name, value): &(OsString, OsString)| {
-            (Text::from(name.as_os_str()), Text::from(value.as_os_str()))
-        };
-        let order = Order::Spawn(Box::new(SpawnOrder {
-            generation: self.generation,
-            program: self.program.as_os_str().into(),
-            args: text(self.args),
-            env: self.env.iter().map(pair).collect(),
-            env_remove: text(self.env_remove),
-            cwd: self.cwd.as_os_str().into(),
-        }));
-        (order, vec![self.stdin, self.stdout, self.stderr])
-    }
 }

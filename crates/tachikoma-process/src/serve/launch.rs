@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::protocol::{SpawnOrder, SpawnSubject};
-use crate::{MARKER, children, spawn};
+use crate::protocol::SpawnSubject;
+use crate::{MARKER, Spawn, children, spawn};
 use tachikoma_core::PASSPHRASE_VARIABLE;
 
 /// Git runs maintenance after a commit in a detached process. The guard would end that process with the agent and report it as a leftover,
@@ -31,21 +31,16 @@ pub(super) struct Failure {
 }
 
 /// Starts an agent with the given streams; its id stays valid until it is waited for.
-pub(super) fn launch(order: SpawnOrder, fds: Vec<OwnedFd>, marker: &str) -> Result<Pid, Failure> {
-    let cwd = PathBuf::from(OsString::from(order.cwd));
-    let mut command = Command::new(OsString::from(order.program));
-    command
-        .args(order.args.into_iter().map(OsString::from))
-        .current_dir(&cwd);
+pub(super) fn launch(order: Spawn, fds: Vec<OwnedFd>, marker: &str) -> Result<Pid, Failure> {
+    let cwd = PathBuf::from(order.cwd);
+    let mut command = Command::new(order.program);
+    command.args(order.args).current_dir(&cwd);
     // Only the runner may have it.
     command.env_remove(PASSPHRASE_VARIABLE);
     for name in order.env_remove {
-        command.env_remove(OsString::from(name));
+        command.env_remove(name);
     }
-    for (name, value) in order.env {
-        command.env(OsString::from(name), OsString::from(value));
-    }
-    command.env(MARKER, marker);
+    command.envs(order.env).env(MARKER, marker);
     set_git(&mut command);
     if let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) {
         command.stdin(Stdio::from(stdin));

@@ -1,4 +1,4 @@
-//! Old loops go, and nothing else does.
+//! Old loops are deleted, and files of other programs are kept.
 
 use crate::store::encryption::Encryption;
 use std::fs;
@@ -8,9 +8,19 @@ use std::path::PathBuf;
 use super::*;
 use crate::store::journal::Journal;
 use crate::store::layout;
+use crate::store::snapshot::Packing;
 use tachikoma_core::SessionNo;
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+fn backups_in(dir: PathBuf) -> Backups {
+    Backups {
+        dir,
+        max: 0,
+        packing: Packing::Plain,
+        encryption: Encryption::plain(),
+    }
+}
+
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 const REMAINS: &str = "journal-0001.jsonl.zst.018f2f6e-0000-7000-8000-000000000000.tmp";
 
 struct Place {
@@ -59,10 +69,9 @@ impl Place {
         prune(
             dir,
             &self.sessions(),
-            &self.backups(),
+            &backups_in(self.backups()),
             id(current),
-            &Encryption::plain(),
-            &GO_ON,
+            &NOT_CANCELED,
         )
         .unwrap();
     }
@@ -200,10 +209,9 @@ fn links_in_the_place_of_our_directories_lead_nowhere() {
         prune(
             dir.path(),
             &elsewhere.sessions(),
-            Path::new(""),
+            &backups_in(PathBuf::new()),
             id(12),
-            &Encryption::plain(),
-            &GO_ON,
+            &NOT_CANCELED,
         )
         .expect_err(link);
         assert_eq!(elsewhere.whole(12), all);
@@ -229,15 +237,14 @@ fn half_a_loop_goes_first() {
 #[test]
 fn a_declined_purge_deletes_nothing() {
     let place = Place::new(12);
-    let called_off = AtomicBool::new(true);
+    let canceled = AtomicBool::new(true);
     let (sessions, backups) = (place.sessions(), place.backups());
     prune(
         place.dir.path(),
         &sessions,
-        &backups,
+        &backups_in(backups.clone()),
         id(12),
-        &Encryption::plain(),
-        &called_off,
+        &canceled,
     )
     .unwrap();
     assert_eq!(place.whole(12).len(), 12);

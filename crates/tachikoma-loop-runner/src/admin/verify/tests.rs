@@ -76,11 +76,11 @@ impl Place {
                 journal.next_segment(&mut state, now).unwrap();
             }
         }
-        let called_off = AtomicBool::new(false);
+        let canceled = AtomicBool::new(false);
         compressed::replace(
             &path.join("journal-0001.jsonl"),
             &Encryption::plain(),
-            &called_off,
+            &canceled,
         )
         .unwrap();
         let transcripts = premises.state_dir.join(loop_id.to_string());
@@ -89,7 +89,7 @@ impl Place {
         compressed::replace(
             &transcripts.join("000001.1.log"),
             &Encryption::plain(),
-            &called_off,
+            &canceled,
         )
         .unwrap();
         fs::write(transcripts.join("000002.1.log"), "plain\n").unwrap();

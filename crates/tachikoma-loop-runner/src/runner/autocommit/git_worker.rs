@@ -1,6 +1,5 @@
 //! The git worker: a thread that runs all git operations of the loop, one at a time. The actor sends orders, and gets replies as events.
 
-mod reply;
 mod worker;
 
 use std::path::PathBuf;
@@ -8,13 +7,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tachikoma_core::AutocommitResult;
+use tachikoma_core::error_chain as chain;
 use tokio::sync::mpsc;
 
-use crate::git::{CancelToken, ChangeOwner, RuntimeFiles, TrackerOptions};
+use crate::git::{CancelToken, ChangeOwner, GitError, RuntimeFiles, TrackerOptions};
 use crate::task::panicked;
 use worker::GitThread;
-
-pub(in crate::runner) use reply::{GitReply, RollbackFailure, SnapshotError, SnapshotTaken};
 
 /// Orders that may wait: one snapshot and one commit at a time, and canceled ones before them.
 const ORDERS_MAX: usize = 16;
@@ -57,7 +56,7 @@ enum GitOrder {
 /// Which work tree to restore.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runner) struct RollbackOrder {
-    /// The iteration whose snapshot is restored.
+    /// The iteration. The snapshot that was taken before it is restored.
     pub iteration: u32,
     /// Whether an earlier runner died during this rollback, and may have done all or a part of it.
     pub again: bool,
@@ -82,17 +81,91 @@ pub(in crate::runner) struct Commit {
     pub limit: Option<Duration>,
 }
 
+/// An answer of the git worker.
+#[derive(Debug)]
+pub(in crate::runner) enum GitReply {
+    /// The repository cannot be used. The text says why, for a person.
+    NoRepository(String),
+    /// Changes of files cannot be detected either.
+    NoChangeDetection(String),
+    /// The survey of the work tree at the start of the run is done.
+    Opened,
+    /// The snapshot before an iteration.
+    Snapshot {
+        iteration: u32,
+        result: Result<SnapshotTaken, SnapshotError>,
+    },
+    /// The survey and the commit after an iteration.
+    Committed {
+        number: u64,
+        result: Result<AutocommitResult, String>,
+    },
+    /// A rollback.
+    RolledBack {
+        iteration: u32,
+        result: Result<String, RollbackFailure>,
+    },
+    /// Something that a person should know.
+    Warning(String),
+    /// The thread panicked.
+    Panicked(String),
+}
+
+/// The snapshot of the work tree before an iteration.
+#[derive(Debug)]
+pub(in crate::runner) struct SnapshotTaken {
+    /// The commit that holds it; `None` if an earlier attempt at the iteration has made one.
+    pub commit: Option<String>,
+    /// How many files differ from the last commit of the branch.
+    pub uncommitted: u32,
+}
+
+/// Why there is no snapshot.
+#[derive(Debug)]
+pub(in crate::runner) enum SnapshotError {
+    Canceled,
+    Failed(String),
+}
+
+impl From<GitError> for SnapshotError {
+    fn from(error: GitError) -> Self {
+        match error {
+            GitError::Canceled { .. } => Self::Canceled,
+            error => Self::Failed(chain(&error)),
+        }
+    }
+}
+
+/// Why a rollback did not succeed.
+#[derive(Debug)]
+pub(in crate::runner) enum RollbackFailure {
+    /// The work tree is unchanged.
+    Unchanged(String),
+    /// Some files are rolled back and others are not.
+    Partial(String),
+}
+
+impl From<String> for RollbackFailure {
+    fn from(why: String) -> Self {
+        Self::Unchanged(why)
+    }
+}
+
 /// The git worker of one run.
 #[derive(Debug)]
 pub(in crate::runner) struct GitWorker {
     orders: Option<SyncSender<GitOrder>>,
     replies: mpsc::UnboundedReceiver<GitReply>,
     thread: Option<JoinHandle<()>>,
-    opening: CancelToken,
-    snapshot: CancelToken,
+    /// Cancels the survey at the start, and with it snapshots and commits.
+    pub opening: CancelToken,
+    /// Cancels the snapshot before an iteration.
+    pub snapshot: CancelToken,
     survey: CancelToken,
-    commit: CancelToken,
-    rollback: CancelToken,
+    /// Cancels the commit. The survey before it continues, because it tells the changes of the loop from those of others.
+    pub commit: CancelToken,
+    /// Cancels a rollback. The worker undoes the changes that the rollback has made so far.
+    pub rollback: CancelToken,
 }
 
 impl GitWorker {
@@ -138,16 +211,6 @@ impl GitWorker {
         self.order(GitOrder::OweSurvey);
     }
 
-    /// Cancels the snapshot before an iteration, because the agent is about to change the work tree.
-    pub fn cancel_snapshot(&self) {
-        self.snapshot.cancel();
-    }
-
-    /// Cancels the survey at the start, and with it snapshots and commits.
-    pub fn cancel_opening(&self) {
-        self.opening.cancel();
-    }
-
     /// Orders a survey and, if `commit` is given, a commit. Returns whether a reply will come.
     pub fn commit(&mut self, number: u64, commit: Option<Commit>, owner: ChangeOwner) -> bool {
         self.survey = CancelToken::new();
@@ -161,11 +224,6 @@ impl GitWorker {
         })
     }
 
-    /// Cancels the commit. The survey continues, because it tells the changes of the loop from those of others.
-    pub fn cancel_commit(&self) {
-        self.commit.cancel();
-    }
-
     /// Orders a rollback. Returns whether a reply will come.
     pub fn roll_back(&mut self, rollback: RollbackOrder) -> bool {
         self.rollback = CancelToken::new();
@@ -173,11 +231,6 @@ impl GitWorker {
             rollback,
             cancel: self.rollback.clone(),
         })
-    }
-
-    /// Cancels a rollback. The worker undoes the changes that the rollback has made so far.
-    pub fn cancel_rollback(&self) {
-        self.rollback.cancel();
     }
 
     /// Waits for the next reply. Cancel-safe.

@@ -1,6 +1,6 @@
 //! Backups for which the queue is full or the time is over.
 
-use tachikoma_core::{State, Timestamp};
+use tachikoma_core::{LoopId, State, Timestamp};
 
 use super::*;
 use crate::store::snapshot::{Packing, Snapshot};

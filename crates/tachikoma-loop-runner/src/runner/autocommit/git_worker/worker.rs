@@ -7,8 +7,10 @@ use std::time::Duration;
 use tachikoma_core::{AutocommitResult, Committed};
 use tokio::sync::mpsc;
 
-use super::reply::{GitReply, RollbackFailure, SnapshotError, SnapshotTaken};
-use super::{Commit, GitOrder, GitWorkerOptions, RollbackOrder};
+use super::{
+    Commit, GitOrder, GitReply, GitWorkerOptions, RollbackFailure, RollbackOrder, SnapshotError,
+    SnapshotTaken,
+};
 use crate::git::rollback::{PerformError, Rollback};
 use crate::git::rollback_backup::RollbackBackup;
 use crate::git::snapshots::{self, Moment};
@@ -365,8 +367,8 @@ impl GitThread {
         };
         git::write_pending_refs(&mut tree.tracker, &planning)
             .map_err(|error| or_canceled(&error))?;
-        // Changes that others made since the last survey do not belong to the loop. After a runner died during a rollback, they cannot be
-        // told from its own changes.
+        // Changes that others made since the last survey do not belong to the loop. If a runner died during a rollback, its own changes and
+        // those of others look the same.
         let owner = if again {
             ChangeOwner::Loop
         } else {
