@@ -197,7 +197,7 @@ fn the_work_is_committed_before_a_reboot_and_the_hand_off_stands_on_it() {
     );
     let checkpoint = scratch.git(&["rev-parse", "--short=7", "HEAD~1"]);
     let given = tachikoma(&scratch).run(["checkpoint", "show", "2"]);
-    let stands = format!("The work tree stands on commit {}.", checkpoint.trim());
+    let stands = format!("The work tree is at commit {}.", checkpoint.trim());
     assert!(given.stdout.contains(&stands), "{}", given.snapshot());
 }
 
@@ -223,7 +223,7 @@ fn the_whole_cycle_of_a_full_context_has_a_commit_of_its_own() {
     assert_eq!(*reboots, 1, "{}", ran.snapshot());
     let second = &prompts(&scratch)[2];
     let head = scratch.git(&["rev-parse", "--short=7", "HEAD"]);
-    let stands = format!("The work tree stands on commit {}.", head.trim());
+    let stands = format!("The work tree is at commit {}.", head.trim());
     assert!(second.1.contains(&stands), "{}", second.1);
 }
 
