@@ -1,4 +1,4 @@
-//! The vocabulary for what an agent does, common to all agents.
+//! Events of agents, common to all of them.
 
 use tachikoma_core::{Context, Timestamp};
 
@@ -63,7 +63,7 @@ pub enum AgentEvent {
     Allowance(Allowance),
     /// A call of the model ended, of the agent or of a sub-agent, with its number of tokens.
     CallEnded(u64),
-    /// The cost of the conversation so far in dollars: the answer to our request. `None` if the agent does not know it.
+    /// The agent answered our request for the cost of its conversation in dollars; `None` if it does not know it.
     Cost(Option<f64>),
     /// A conversation was resumed, with its usage so far.
     TakenUp {
@@ -72,7 +72,7 @@ pub enum AgentEvent {
         /// Tokens of the conversation so far, with cached ones.
         tokens: u64,
     },
-    /// The agent waits for its server; the reason.
+    /// The agent waits for its server, for this reason.
     AwaitingServer(String),
     /// A tool call was not permitted.
     PermissionDenied {
@@ -81,7 +81,7 @@ pub enum AgentEvent {
         /// The agent's own id of the call; empty if it is not reported.
         id: String,
     },
-    /// Number of background tasks: a result does not end the turn while there are some.
+    /// Number of running background tasks. A result does not end the turn while there are some.
     BackgroundTasks(usize),
     /// Another model answers than the requested one.
     ModelFellBack {
@@ -97,7 +97,7 @@ pub enum AgentEvent {
         /// Error message of the agent.
         text: String,
     },
-    /// The answer to our request.
+    /// The agent answered our request.
     ControlAnswered {
         /// The id of the request.
         request_id: String,
@@ -128,7 +128,7 @@ pub struct Reading {
     pub window: Option<u64>,
     /// The model, if it is reported.
     pub model: Option<String>,
-    /// Whether it is an estimate of the agent.
+    /// Whether the agent estimated the number.
     pub estimated: bool,
     /// Whether the model is still answering.
     pub answering: bool,
@@ -149,7 +149,7 @@ impl Reading {
 /// A conversation, as the agent reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// The agent's id of it.
+    /// The agent's id of the conversation.
     pub session_id: String,
     /// The requested model.
     pub model: Option<String>,

@@ -54,7 +54,7 @@ const NAMING: [&str; 14] = [
     "emit", "say", "done", "finished", "complete",
 ];
 
-/// "Do not yet print the promise": how many words after a refusal may name the promise. More would include other statements.
+/// A word for the promise counts within this many words after a refusal, as in "do not yet print the promise".
 const SOON: usize = 3;
 
 /// Characters that models put around a line to emphasize it.

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_observations_and_other_text_is_shown() {
+    fn demo_lines_become_events_and_other_text_is_shown() {
         let reading = Reading {
             tokens: 5,
             window: Some(10),

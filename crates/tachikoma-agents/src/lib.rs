@@ -25,6 +25,7 @@ use std::ffi::OsString;
 
 use tachikoma_core::policy::AgentTraits;
 use tachikoma_core::{Problem, Timestamp};
+use tested_version::TestedAgent;
 
 /// An agent, configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,21 +182,22 @@ impl Agent {
 
     /// Returns whether a version of the agent was tested.
     #[must_use]
-    pub fn is_tried(&self, version: &str) -> bool {
-        match self {
-            Self::Command(_) | Self::Demo(_) => true,
-            Self::Claude(_) => tested_version::CLAUDE.is_tried(version),
-            Self::OpenCode(_) => tested_version::OPENCODE.is_tried(version),
-        }
+    pub fn is_tested(&self, version: &str) -> bool {
+        self.tested().is_none_or(|agent| agent.is_tested(version))
     }
 
     /// Returns what a person can do about a failure that does not go away by itself.
     #[must_use]
     pub fn hint(&self, failure: FailureClass) -> Option<&'static str> {
+        self.tested().and_then(|agent| agent.hint(failure))
+    }
+
+    /// Returns the tested versions of the agent; `None` for agents without versions.
+    fn tested(&self) -> Option<TestedAgent> {
         match self {
             Self::Command(_) | Self::Demo(_) => None,
-            Self::Claude(_) => tested_version::CLAUDE.hint(failure),
-            Self::OpenCode(_) => tested_version::OPENCODE.hint(failure),
+            Self::Claude(_) => Some(tested_version::CLAUDE),
+            Self::OpenCode(_) => Some(tested_version::OPENCODE),
         }
     }
 

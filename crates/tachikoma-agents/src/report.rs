@@ -8,7 +8,7 @@ use crate::{AgentEvent, Decoder, Reading, SessionInfo, TurnResult};
 /// Limit of files that are named; writes to others are counted.
 const FILES_NAMED_MAX: usize = 100;
 
-/// Bytes of the final text that are shown.
+/// Maximum number of bytes of the final text that are shown.
 const TEXT_BYTES_MAX: usize = 2000;
 
 /// How a process ended: its exit code, or the negated number of the signal that killed it.
@@ -30,7 +30,7 @@ impl Exit {
     }
 }
 
-/// What a decoder knows at the end.
+/// What a decoder has learned so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Standing {
     /// Lines that were not understood.

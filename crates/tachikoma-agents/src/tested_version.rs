@@ -14,40 +14,32 @@ pub(crate) struct TestedAgent {
 
 pub(crate) const CLAUDE: TestedAgent = TestedAgent {
     newest: (2, 1, 325),
-    log_in: "log in by `claude` and `/login`, or set ANTHROPIC_API_KEY",
-    choose_model: "name another one by `model` in `[agents.claude]`",
+    log_in: "log in with `claude` and `/login`, or set ANTHROPIC_API_KEY",
+    choose_model: "set another `model` in `[agents.claude]`",
 };
 
 pub(crate) const OPENCODE: TestedAgent = TestedAgent {
     newest: (1, 18, 33),
-    log_in: "log in by `opencode auth login`, or mend the key in its configuration",
-    choose_model: "name another one by `model` in `[agents.opencode]`, as provider/model; `opencode models` lists them",
+    log_in: "log in with `opencode auth login`, or correct the key in its configuration",
+    choose_model: "set another `model` in `[agents.opencode]`, as provider/model; `opencode models` lists them",
 };
 
 impl TestedAgent {
     /// Returns whether a version was tested, or is an earlier one of the same series. Other text is not a version.
-    pub(crate) fn is_tried(&self, version: &str) -> bool {
+    pub(crate) fn is_tested(&self, version: &str) -> bool {
         let (major, minor, newest) = self.newest;
         let mut numbers = version.trim().splitn(3, '.').map(str::parse::<u32>);
         let mut next = || numbers.next().and_then(Result::ok);
         (next(), next()) == (Some(major), Some(minor)) && next().is_some_and(|it| it <= newest)
     }
 
-    /// Returns what to do about a failure that does not go away by itself.
+    /// Returns advice about a failure that a person has to fix; `None` for other failures.
     pub(crate) fn hint(&self, class: FailureClass) -> Option<&'static str> {
         match class {
             FailureClass::Authentication => Some(self.log_in),
-            FailureClass::Billing => Some("look after the account that its key belongs to"),
+            FailureClass::Billing => Some("check the account that the key belongs to"),
             FailureClass::Model => Some(self.choose_model),
-            FailureClass::UsageLimit
-            | FailureClass::Overloaded
-            | FailureClass::Unreachable
-            | FailureClass::PromptTooLong
-            | FailureClass::Lost
-            | FailureClass::Refused
-            | FailureClass::Interrupted
-            | FailureClass::OwnLimit
-            | FailureClass::Other => None,
+            _ => None,
         }
     }
 }
@@ -59,18 +51,18 @@ mod tests {
     #[test]
     fn versions_up_to_the_newest_tested_one_are_known() {
         for known in ["2.1.325", "2.1.50", "2.1.0", " 2.1.9 "] {
-            assert!(CLAUDE.is_tried(known), "{known}");
+            assert!(CLAUDE.is_tested(known), "{known}");
         }
         for unknown in [
             "2.1.326", "2.2.0", "3.0.0", "2.0.37", "1.0.84", "2.1", "2.1.x", "2.1.3-rc", "",
         ] {
-            assert!(!CLAUDE.is_tried(unknown), "{unknown}");
+            assert!(!CLAUDE.is_tested(unknown), "{unknown}");
         }
         for known in ["1.18.33", "1.18.0"] {
-            assert!(OPENCODE.is_tried(known), "{known}");
+            assert!(OPENCODE.is_tested(known), "{known}");
         }
         for unknown in ["1.18.34", "1.19.0", "2.0.0", "1.17.9", "dev", ""] {
-            assert!(!OPENCODE.is_tried(unknown), "{unknown}");
+            assert!(!OPENCODE.is_tested(unknown), "{unknown}");
         }
     }
 }

@@ -13,17 +13,17 @@ use crate::{LoopStats, Phase, Timestamp};
 /// Windows of a subscription that are remembered; services have two or three.
 const WINDOWS_MAX: usize = 8;
 
-/// What was spent, beyond the sums of [`LoopStats`].
+/// Spending of a loop, in addition to the totals in [`LoopStats`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Accounting {
-    /// How long runners ran the loop; pauses and standstills do not count.
+    /// Time that runners ran the loop, in milliseconds, without pauses and suspensions.
     pub ran_ms: u64,
-    /// The moment up to which that is counted.
+    /// Time up to which `ran_ms` is counted; `None` before the first start.
     pub counted_to: Option<Timestamp>,
     /// Cost of the conversation in millionths of a dollar, from the agent's latest report.
     pub conversation_microusd: u64,
-    /// Tokens of the conversation that are counted; none where its beginning was not counted.
+    /// Counted tokens of the conversation; `None` if its beginning was not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_tokens: Option<u64>,
     /// What the turn under way has used so far.
@@ -35,19 +35,19 @@ pub struct Accounting {
 /// What one turn has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnSpending {
-    /// What the conversation had cost before it, in millionths of a dollar.
+    /// Cost of the conversation before the turn, in millionths of a dollar; `None` until it is reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_microusd: Option<u64>,
-    /// What it has cost, in millionths of a dollar.
+    /// Cost of the turn so far, in millionths of a dollar.
     pub cost_microusd: u64,
-    /// Tokens of its calls that are over.
+    /// Tokens of the finished calls of the turn.
     pub tokens: u64,
 }
 
-/// What a conversation has used, all its turns together.
+/// Usage of a conversation over all its turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationUse {
-    /// In millionths of a dollar.
+    /// Cost in millionths of a dollar.
     pub microusd: u64,
     /// Tokens, those from the cache included.
     pub tokens: u64,
@@ -56,7 +56,7 @@ pub struct ConversationUse {
 /// A window of a subscription.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuotaWindow {
-    /// Its name, in the service's word.
+    /// Name of the window, as the service reports it.
     pub window: String,
     /// The used part, in percent.
     pub percent: f64,
@@ -65,7 +65,7 @@ pub struct QuotaWindow {
 }
 
 impl Accounting {
-    /// Returns how long runners have run the loop at a moment, in a phase that has held since the last record.
+    /// Returns how long runners have run the loop until `now`. `phase` has not changed since the last record.
     #[must_use]
     pub fn ran_at(&self, phase: &Phase, now: Timestamp) -> Duration {
         let counted = Duration::from_millis(self.ran_ms);
@@ -75,7 +75,7 @@ impl Accounting {
         }
     }
 
-    /// Returns the used part of the fullest window that has not begun anew by now, in percent.
+    /// Returns the used part of the fullest window that was not reset yet, in percent.
     #[must_use]
     pub fn fullest(&self, now: Timestamp) -> Option<f64> {
         let holds = |window: &&QuotaWindow| window.resets_at.is_none_or(|moment| moment > now);
@@ -83,7 +83,7 @@ impl Accounting {
         percents.reduce(f64::max)
     }
 
-    /// Returns what is known of a window.
+    /// Returns the last report about a window.
     #[must_use]
     pub fn window(&self, name: &str) -> Option<&QuotaWindow> {
         self.quota.iter().find(|known| known.window == name)
@@ -94,21 +94,21 @@ impl Accounting {
         self.window(name).is_some() || self.quota.len() < WINDOWS_MAX
     }
 
-    /// Time passed in a phase.
+    /// Counts the time up to a record.
     pub(crate) fn count(&mut self, phase: &Phase, time: Timestamp) {
         self.ran_ms = millis(self.ran_at(phase, time));
         self.counted_to = Some(time);
     }
 
-    /// A runner takes the loop up: the time without a runner does not count. A window without a known reset
-    /// is forgotten: it may have been reset meanwhile, and the agent reports it again.
-    pub(crate) fn runner_took_up(&mut self, time: Timestamp) {
+    /// A runner starts the loop. The time without a runner does not count. Windows without a known reset are forgotten, because the agent
+    /// reports them again.
+    pub(crate) fn runner_started(&mut self, time: Timestamp) {
         self.counted_to = Some(time);
         self.quota.retain(|window| window.resets_at.is_some());
     }
 
-    /// A part of the time behind us was a standstill.
-    pub(crate) fn stood_still(&mut self, duration: Duration) {
+    /// The machine was suspended. That time does not count.
+    pub(crate) fn suspended(&mut self, duration: Duration) {
         self.counted_to = self.counted_to.map(|since| since.after(duration));
     }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turns_cost_counts_from_what_it_began_with_and_its_result_may_know_more() {
+    fn cost_of_a_turn_counts_from_its_start_value() {
         let (mut accounting, mut stats) = (Accounting::default(), LoopStats::default());
         accounting.turn_began();
         assert_eq!(
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_forgot_a_part_is_counted_from_what_it_remembers() {
+    fn cost_reports_of_a_killed_agent_restart_from_its_own_total() {
         let (mut accounting, mut stats) = (Accounting::default(), LoopStats::default());
         accounting.turn_began();
         accounting.call_ended(&mut stats, 10);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_that_were_cut_are_counted_when_their_conversation_is_taken_up() {
+    fn cut_attempts_are_counted_when_their_conversation_resumes() {
         let used = |microusd, tokens| ConversationUse { microusd, tokens };
         let sums = |stats: &LoopStats| (stats.cost_microusd, stats.tokens);
         let (mut accounting, mut stats) = (Accounting::default(), LoopStats::default());
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_window_counts_until_it_begins_anew() {
+    fn fullest_quota_window_counts_until_its_reset() {
         let mut accounting = Accounting::default();
         let at = Timestamp::from_millis;
         let window = |name: &str, percent, resets: Option<i64>| QuotaWindow {
@@ -312,7 +312,7 @@ mod tests {
             accounting.quota_reported(window(&n.to_string(), 99.0, None));
         }
         assert_eq!(accounting.quota.len(), WINDOWS_MAX);
-        accounting.runner_took_up(at(6_000));
+        accounting.runner_started(at(6_000));
         let left = accounting.fullest(at(6_000));
         assert_eq!(left, Some(3.0), "only the one whose end is known");
     }

@@ -1,23 +1,23 @@
-//! What the processes of an agent were seen doing while it said nothing.
+//! Activity of the agent's processes while it is silent.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What all processes of an agent did together between two looks at them.
+/// Activity of all processes of an agent during a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
     /// Length of the sample, in milliseconds.
     pub over_ms: u64,
-    /// CPU time that they used.
+    /// CPU time in milliseconds.
     pub cpu_ms: u64,
-    /// Bytes that came and went over their connections.
+    /// Bytes sent and received over the network.
     pub network_bytes: u64,
-    /// Bytes that they read and wrote otherwise: files, pipes.
+    /// Bytes read from and written to files and pipes.
     pub file_bytes: u64,
 }
 
-/// An agent that was seen busy.
+/// A sample that found a silent agent busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Busy {
     /// Time of the sample.

@@ -24,7 +24,7 @@ use crate::{
     TurnEnd, TurnResult,
 };
 
-/// Sessions that are remembered; a loop of thousands must not carry all of them in every segment.
+/// Maximum number of past sessions that are kept.
 const HISTORY_MAX: usize = 100;
 
 /// Applies one record. Nothing else changes a state.
@@ -72,12 +72,12 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             resumption,
         } => {
             state.limits = *limits;
-            // A person who starts an ended loop again has looked at the network.
+            // The user has started the ended loop again, so an old outage no longer counts.
             if matches!(resumption, Resumption::AfterEnd { .. }) {
                 work::service_answered(state);
             }
             state.pending_hooks.ready = false;
-            start::take_up(state, launch, runner, time);
+            start::runner_started(state, launch, runner, time);
         }
         LoopEvent::PauseRequested => state.pause_requested = true,
         LoopEvent::Paused { then } => {
@@ -118,7 +118,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         } => {
             state.checkpoint.take(&state.session, reason);
             state.pending_hooks.session_end = true;
-            // A crash between two records of one reboot may say it twice.
+            // After a crash during a reboot, the end of a session may be recorded twice.
             state.history.retain(|past| past.number != *session);
             if state.history.len() >= HISTORY_MAX {
                 state.history.remove(0);
@@ -153,7 +153,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             state.after_cut = *attempt > 1 && (state.after_cut || state.cut);
             state.cut = false;
             state.claimed = false;
-            operator::attempt_attended(state);
+            operator::attempt_started_attended(state);
             state.pending_hooks = PendingHooks::default();
             state.completion.attempt_started();
             state.progress.attempt_started(*attempt);
@@ -343,7 +343,10 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             agent_lives,
         } => {
             completion::iteration_over(state, report.outcome);
-            operator::iteration_attended(state, report.outcome == IterationOutcome::Succeeded);
+            operator::iteration_ended_attended(
+                state,
+                report.outcome == IterationOutcome::Succeeded,
+            );
             if report.claimed {
                 completion::claim(state, Claim::Promise);
             }
@@ -364,7 +367,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             ..
         } => {
             state.failure_streak = *streak;
-            operator::iteration_attended(state, false);
+            operator::iteration_ended_attended(state, false);
             completion::attempt_ended(state, AttemptEnd::Failed);
             work::service_answered(state);
             state.session.note_failure(*duration_ms);
@@ -380,7 +383,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
             work::service_refused(state, *streak, *outage, time);
             state.pending_hooks.ended(None);
             completion::attempt_ended(state, AttemptEnd::Cut);
-            work::cut_short(state, *agent_lives);
+            work::attempt_cut(state, *agent_lives);
         }
         LoopEvent::StreamEnded => with_work(state, |work| work.stream_ended = Some(time)),
         LoopEvent::AttemptCut {
@@ -390,7 +393,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         } => {
             state.cuts += u32::from(reason.is_some());
             state.progress.missed();
-            work::cut_short(state, *agent_lives);
+            work::attempt_cut(state, *agent_lives);
         }
         LoopEvent::SnapshotTaken {
             iteration,
@@ -473,7 +476,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
         }
         LoopEvent::HandOffRequested { until } => {
             state.accounting.turn_began();
-            // The turn that writes it may change files.
+            // The turn of the hand-off may change files.
             state.kept.unsurveyed = true;
             with_reboot(state, |reboot| {
                 reboot.asked = reboot.asked.saturating_add(1);
@@ -516,7 +519,7 @@ fn apply_event(state: &mut State, event: &LoopEvent, time: Timestamp) {
                 };
             });
         }
-        // A runner that dies right here must not reboot a second time.
+        // A runner that dies after this record must not reboot again.
         LoopEvent::RebootCompleted {
             reason,
             iteration,
@@ -586,7 +589,7 @@ fn finish_iteration(state: &mut State, outcome: IterationOutcome, duration_ms: u
     state.phase = Phase::Idle;
 }
 
-/// A denial ends its call: the call is not a failure of the session.
+/// A denied call is not a failure of the session.
 fn denied(state: &mut State, denial: &Denial, time: Timestamp) {
     let mut tool = None;
     with_work(state, |work| {
@@ -606,7 +609,7 @@ fn denied(state: &mut State, denial: &Denial, time: Timestamp) {
     }
 }
 
-/// A call as it is counted: two are the same when tool and input are.
+/// Returns the text by which repeated calls are recognized.
 fn call(name: &str, summary: &str) -> String {
     match summary {
         "" => name.to_owned(),

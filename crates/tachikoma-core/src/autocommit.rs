@@ -1,5 +1,4 @@
-//! What is kept of the loop's work in the repository around it: a look at the work tree when an iteration is over, a commit of
-//! what the loop changed, a snapshot before the next one.
+//! Autocommits: surveys of the work tree, commits of the loop's changes, and snapshots before iterations.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,10 +27,10 @@ pub struct Autocommit {
     /// Whether it was canceled, so that it ends soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub called_off: bool,
-    /// The wait that follows it.
+    /// The wait that is due after the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
-    /// How the loop ends after it; `None` = the loop goes on.
+    /// How the loop ends after the commit; `None` = the loop continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
@@ -50,9 +49,9 @@ impl Autocommit {
 pub enum LoopChanges {
     /// All changes belong to the loop.
     All,
-    /// None: nothing of the loop ran.
+    /// No change belongs to the loop, because nothing of it ran.
     None,
-    /// Those from a moment on.
+    /// Changes after this time belong to the loop.
     Since(Timestamp),
 }
 
@@ -75,7 +74,7 @@ impl fmt::Display for AutocommitPurpose {
     }
 }
 
-/// What a commit says about the work in it.
+/// Status of the work, for the commit message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitStatus {
@@ -95,16 +94,16 @@ impl fmt::Display for CommitStatus {
     }
 }
 
-/// What a commit is made of, besides the work.
+/// Content of a commit message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitOrder {
     /// Number of the iteration that was started last.
     pub iteration: u32,
-    /// What became of the work.
+    /// Status of the work.
     pub status: CommitStatus,
-    /// The session it was done in.
+    /// Number of the session.
     pub session: SessionNo,
-    /// The fill of its context; none where it is not known.
+    /// Fill of the context; `None` if it is unknown.
     pub context: Option<Context>,
 }
 
@@ -117,7 +116,7 @@ pub struct AutocommitResult {
     /// Names of the first of them, relative to the working directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// Lines added and removed in them; 0 where that is not known.
+    /// Number of added and removed lines; 0 if it is unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub lines: u32,
     /// Whether the agent or the user committed since the last survey.
@@ -131,7 +130,7 @@ pub struct AutocommitResult {
     /// The commit that was made; `None` if none was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<Committed>,
-    /// Why nothing was committed that was to be.
+    /// Why the commit failed; `None` if it succeeded or was not needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -148,7 +147,7 @@ impl TrackedWork {
     }
 }
 
-/// A commit of the loop's.
+/// A commit that the loop made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     /// Full hash of the commit.
@@ -158,22 +157,22 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Returns the name as people write it.
+    /// Returns the short hash.
     #[must_use]
     pub fn short(&self) -> &str {
         short_commit(&self.id)
     }
 }
 
-/// Returns the name of a commit as people write it.
+/// Returns the short hash of a commit.
 #[must_use]
 pub fn short_commit(id: &str) -> &str {
-    /// As many as git shows in a small repository; what is looked up by it is looked up by a person.
+    /// Git shows this many digits in a small repository.
     const SHORT: usize = 7;
     id.get(..SHORT).unwrap_or(id)
 }
 
-/// What is known of the work tree and its commits.
+/// State of the work tree and its commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrackedWork {
@@ -181,7 +180,7 @@ pub struct TrackedWork {
     pub number: u64,
     /// The latest snapshot of the work tree; `None` before the first.
     pub snapshot: Option<Snapshot>,
-    /// The latest commit of the loop's.
+    /// The latest commit of the loop; `None` before the first.
     pub last_commit: Option<PastCommit>,
     /// Number of commits that the loop made.
     pub commits: u32,
@@ -190,13 +189,13 @@ pub struct TrackedWork {
     /// Files that the loop changed and does not commit, because the user had changed them before.
     #[serde(skip_serializing_if = "is_zero")]
     pub withheld: u32,
-    /// Files that the latest attempt changed; none where that is not known.
+    /// Number of files that the latest attempt changed; `None` if it is unknown.
     pub files_changed: Option<u32>,
     /// Whether an attempt began or ended after the last survey of the work tree.
     #[serde(rename = "unseen")]
     pub unsurveyed: bool,
-    /// Whether gates or scripts were begun that it was not looked at after, the agent worked outside of an iteration, or a runner took
-    /// the loop up that owed a look: what was changed is the loop's doing.
+    /// Whether gates, scripts or the agent may have changed files since the last survey, outside of an iteration. Such changes belong to
+    /// the loop.
     pub checked: bool,
     /// Whether the agent worked outside of an iteration since the last survey.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -215,7 +214,7 @@ pub struct TrackedWork {
 pub struct Snapshot {
     /// The first iteration that began with it.
     pub iteration: u32,
-    /// The commit that holds it, which is on no branch.
+    /// Hash of the snapshot commit, which is on no branch.
     pub commit: String,
 }
 

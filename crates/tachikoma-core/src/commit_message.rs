@@ -1,10 +1,10 @@
-//! The message of a commit: a text with placeholders, checked before anything is to be committed.
+//! Commit messages with placeholders, checked when the configuration is loaded.
 
 use std::str::FromStr;
 
 use crate::{Context, LoopId, SessionNo};
 
-/// Longer is surely a slip: the message is one argument of a command line.
+/// Maximum size in bytes. The message is one argument of a command line.
 const BYTES_MAX: usize = 8 << 10;
 
 /// A message with its placeholders, as `[git] commit_message` has it.
@@ -34,7 +34,7 @@ const PLACEHOLDERS: [(&str, Placeholder); 5] = [
     ("loop", Placeholder::Loop),
 ];
 
-/// What the placeholders stand for.
+/// Values of the placeholders.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitFacts<'a> {
     /// Number of the iteration, for `{iteration}`.
@@ -70,7 +70,7 @@ pub enum CommitMessageError {
 }
 
 impl CommitMessage {
-    /// What may stand in a message besides plain text, for people.
+    /// Explains the placeholders, for error messages.
     pub const ALLOWED: &'static str = "{iteration}, {status}, {context}, {session} and {loop} are filled in; {{ and }} are plain braces";
 
     /// Returns the message with its placeholders filled in.
@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn doubled_braces_are_plain_and_all_else_stays_as_it_is() {
+    fn doubled_braces_become_plain_braces() {
         assert_eq!(filled("{{{iteration}}} }}{{", None), "{7} }{");
         assert_eq!(filled("feat: ü\n\n- {{x}}\n", None), "feat: ü\n\n- {x}\n");
         assert_eq!(filled("{status}{status}", None), "succeededsucceeded");
     }
 
     #[test]
-    fn what_git_would_not_take_or_nobody_meant_is_refused() {
+    fn invalid_commit_messages_are_rejected() {
         assert_eq!(refused("a {iter}"), "`{iter}` is not a placeholder");
         assert_eq!(refused("a {}"), "`{}` is not a placeholder");
         assert_eq!(

@@ -53,9 +53,9 @@ impl fmt::Display for Claim {
 pub struct Refusal {
     /// The claims that are refused.
     pub claims: Vec<Claim>,
-    /// Everything that speaks against it.
+    /// All doubts about the claims.
     pub reasons: Vec<String>,
-    /// Claims in a row against which nothing else spoke, this one included.
+    /// Number of claims in a row without another doubt, this one included.
     pub confirmed: u32,
 }
 
@@ -64,18 +64,18 @@ pub struct Refusal {
 pub struct Check {
     /// The check that runs.
     pub stage: CheckStage,
-    /// When it is given up; none = never.
+    /// Deadline of the check; `None` = no deadline.
     pub until: Option<Timestamp>,
-    /// The wait that follows it.
+    /// The wait that is due after the check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
 }
 
-/// A check after an iteration, in this order: gates have to prove what a script claims.
+/// A check after an iteration. Objectives and scripts come first, because gates have to prove their claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CheckStage {
-    /// The objectives are read, and the stop scripts are asked.
+    /// The objectives are read, and the stop scripts run.
     Asking,
     /// The gates run.
     Gates {
@@ -86,20 +86,20 @@ pub enum CheckStage {
     },
 }
 
-/// How one gate went.
+/// Result of one gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateResult {
     /// Name of the gate.
     pub name: String,
     /// How long the gate took, in milliseconds.
     pub duration_ms: u64,
-    /// Why it failed; none where it passed.
+    /// Why the gate failed; `None` if it passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The end of what it said.
+    /// End of the gate's output; `None` without output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The file that has all of it, in the loop's own directory.
+    /// Name of the file with the whole output, in the loop's directory; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
@@ -112,18 +112,18 @@ impl GateResult {
     }
 }
 
-/// What was found out by reading and asking.
+/// The objectives, and the answers of the stop scripts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
-    /// What the objectives say, where there are any.
+    /// The objectives; `None` if none are configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objectives: Option<ObjectivesSeen>,
-    /// What each stop script said, in order.
+    /// Results of the stop scripts, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scripts: Vec<ScriptResult>,
 }
 
-/// What one stop script said.
+/// Result of one stop script.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptResult {
     /// Name of the stop script.
@@ -138,7 +138,7 @@ pub struct ScriptResult {
 }
 
 impl ScriptResult {
-    /// Says what is wrong with the script, where something is.
+    /// Returns a warning if the answer of the script cannot be used.
     pub(crate) fn unclear(&self) -> Option<String> {
         match &self.verdict {
             ScriptVerdict::Unclear { problem } => Some(format!(
@@ -151,7 +151,7 @@ impl ScriptResult {
 }
 
 impl Answers {
-    /// Says what is wrong with stop scripts.
+    /// Returns warnings about stop scripts.
     pub(crate) fn unclear(&self) -> Vec<String> {
         self.scripts
             .iter()
@@ -160,7 +160,7 @@ impl Answers {
     }
 }
 
-/// What a stop script wants.
+/// Answer of a stop script.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ScriptVerdict {
@@ -177,7 +177,7 @@ pub enum ScriptVerdict {
     },
 }
 
-/// What the file with the objectives says.
+/// Result of reading the objectives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ObjectivesSeen {
@@ -193,7 +193,7 @@ pub enum ObjectivesSeen {
     },
 }
 
-/// How the latest attempt at an iteration ended, as far as its claims care.
+/// How an attempt ended, for the judgement of its claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptEnd {
@@ -204,11 +204,11 @@ pub enum AttemptEnd {
     HandedOver,
     /// The attempt failed.
     Failed,
-    /// The operator or a limit of the model's service ended it.
+    /// The operator or a limit of the model's service ended the attempt.
     Cut,
 }
 
-/// What has to be found out before the next iteration, and was not yet.
+/// Checks that are due before the next iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owed {
@@ -223,23 +223,23 @@ pub enum Owed {
     Judgement,
 }
 
-/// What is known of whether the work is complete.
+/// Claims and checks of completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Completion {
-    /// How often something was asked: an answer carries the number of the question.
+    /// Number of the latest check. Results carry the number of their check.
     pub number: u64,
-    /// Whether nothing was seen to be done since the loop began.
+    /// Whether the loop has done nothing yet: no changed file, commit or successful tool call.
     pub idle: bool,
     /// How the latest attempt ended.
     pub ended: AttemptEnd,
-    /// What has to be found out about it.
+    /// Checks that are due after the latest attempt.
     pub owed: Owed,
-    /// Who claims, in the iteration last started, that the work is complete.
+    /// Claims of completion in the current iteration.
     pub claims: Vec<Claim>,
-    /// Claims in a row against which nothing spoke.
+    /// Number of claims in a row without a doubt.
     pub confirmed: u32,
-    /// How many iterations had succeeded when the last of them was made.
+    /// Number of successful iterations when the last of these claims was made.
     pub confirmed_at: u32,
     /// Why the latest claim was not believed.
     pub refused: Vec<String>,
@@ -255,22 +255,22 @@ pub struct Completion {
     pub gates_at: u32,
     /// Results of the gates when they last ran.
     pub gates: Vec<GateResult>,
-    /// Whether gates have run before the first iteration, or were given up there.
+    /// Whether the gates before the first iteration have run or were given up.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub baseline: bool,
-    /// What the objectives were when they were last read.
+    /// The objectives when they were last read; `None` before that.
     pub objectives: Option<ObjectivesSeen>,
-    /// How many of them were ticked when they were first read.
+    /// Number of ticked objectives when they were first read; `None` before that.
     pub ticked_before: Option<u32>,
-    /// The most that there ever were.
+    /// Largest number of objectives that was ever read.
     pub most_objectives: u32,
-    /// What was wrong with stop scripts when they were last asked.
+    /// Warnings about stop scripts when they last ran.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unclear: Vec<String>,
 }
 
 impl Completion {
-    /// Returns what is known of a loop that has not begun.
+    /// Returns the state of a new loop.
     pub(crate) fn of_a_new_loop() -> Self {
         Self {
             idle: true,
@@ -308,8 +308,8 @@ impl Completion {
         self.claims.len() < CLAIMS_MAX && !self.claims.contains(claim)
     }
 
-    /// Takes in what the objectives are. Returns whether that is a claim: all are ticked behind an attempt that went well, and
-    /// not all of them were before.
+    /// Updates the objectives. Returns whether they claim completion: all are ticked after a successful attempt, and not all were ticked
+    /// before.
     pub(crate) fn objectives_read(&mut self, objectives: &Objectives) -> bool {
         let ticked = objectives.ticked;
         let before = *self.ticked_before.get_or_insert(ticked);
@@ -337,7 +337,7 @@ impl From<IterationOutcome> for AttemptEnd {
     }
 }
 
-/// The end of an output says how it went.
+/// Returns the last `max_bytes` of an output, which show the result.
 pub(crate) fn end_of(text: &str, max_bytes: usize) -> &str {
     let text = text.trim_end();
     let start = text.ceil_char_boundary(text.len().saturating_sub(max_bytes));

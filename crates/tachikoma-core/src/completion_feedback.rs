@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use crate::State;
 use crate::completion::end_of;
 
-/// All of it. The prompt itself is what the agent is to work on, and its context is paid for.
+/// Maximum size of the text in bytes.
 const ALL_BYTES_MAX: usize = 16 << 10;
 
-/// What headings and reasons may take of that, besides the output of gates.
+/// Maximum size of headings and reasons, without the output of gates.
 const REASONS_BYTES_MAX: usize = 4 << 10;
 
 const END: &str = "\n---\n\n";
 
-/// Writes why the latest claim was not believed, and how the gates that failed said so; nothing where the agent knows.
+/// Returns why the latest claim was refused and which gates failed; empty if the agent knows it already.
 #[must_use]
 pub fn completion_feedback(state: &State) -> String {
     let known = &state.completion;
@@ -24,10 +24,10 @@ pub fn completion_feedback(state: &State) -> String {
     if !known.feedback_due || (failed.is_empty() && known.refused.is_empty()) {
         return String::new();
     }
-    let mut text = "# What stands in the way of completion\n\n".to_owned();
+    let mut text = "# Why the work is not accepted as complete\n\n".to_owned();
     if known.confirmed > 0 && !known.refused.is_empty() {
         text.push_str(
-            "It was claimed that the whole work is complete. Nothing speaks against it, and it has to be confirmed:\n\n",
+            "Completion was claimed, and there are no doubts about it. It has to be confirmed:\n\n",
         );
         for reason in &known.refused {
             let _ = writeln!(text, "- {reason}");
@@ -35,13 +35,12 @@ pub fn completion_feedback(state: &State) -> String {
     } else if known.refused.is_empty() {
         let _ = writeln!(
             text,
-            "After iteration {} these gates were run, and failed. Mend what they complain about.\n",
+            "After iteration {} these gates failed. Fix the problems that they report.\n",
             known.gates_at
         );
     } else {
         text.push_str(
-            "It was claimed that the whole work is complete. That is not believed, and will not be as long as this \
-             holds:\n\n",
+            "The claim that the whole work is complete was refused, for these reasons:\n\n",
         );
         for reason in &known.refused {
             let _ = writeln!(text, "- {reason}");
@@ -69,8 +68,7 @@ pub fn completion_feedback(state: &State) -> String {
     printable(&text)
 }
 
-/// Gates print what they like; a zero byte cannot be in an argument, and an escape sequence says nothing to an agent. Takes no more
-/// room than before.
+/// Replaces control characters in the output of gates: an argument cannot have NUL, and escape sequences say nothing to an agent.
 fn printable(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\t' => c,
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn it_names_the_reasons_and_shows_what_failed() {
+    fn completion_feedback_lists_reasons_and_failed_gates() {
         let mut state = State::new(LoopId::from_u128(1));
         let known = &mut state.completion;
         known.gates_at = 4;
@@ -112,9 +110,9 @@ mod tests {
         assert_eq!(completion_feedback(&state), "", "it was told");
         state.completion.feedback_due = true;
         insta::assert_snapshot!(completion_feedback(&state), @"
-        # What stands in the way of completion
+        # Why the work is not accepted as complete
 
-        After iteration 4 these gates were run, and failed. Mend what they complain about.
+        After iteration 4 these gates failed. Fix the problems that they report.
 
 
         ## Gate `tests`: exit 1
@@ -128,9 +126,9 @@ mod tests {
         ");
         state.completion.refused = vec!["the gate `tests` failed: exit 1".to_owned()];
         insta::assert_snapshot!(completion_feedback(&state), @"
-        # What stands in the way of completion
+        # Why the work is not accepted as complete
 
-        It was claimed that the whole work is complete. That is not believed, and will not be as long as this holds:
+        The claim that the whole work is complete was refused, for these reasons:
 
         - the gate `tests` failed: exit 1
 
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_no_characters_that_control_anything() {
+    fn completion_feedback_has_no_control_characters() {
         let mut state = State::new(LoopId::from_u128(1));
         state.completion.feedback_due = true;
         let output = "a\0b\u{1b}[31mred\r\n\tc";
@@ -157,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn it_keeps_to_its_size_and_every_gate_has_its_share() {
+    fn completion_feedback_is_bounded_and_shows_every_gate() {
         let mut state = State::new(LoopId::from_u128(1));
         let known = &mut state.completion;
         known.feedback_due = true;

@@ -9,7 +9,7 @@ pub struct Context {
     pub tokens: u64,
     /// Tokens that fit into it.
     pub window: u64,
-    /// Whether the agent reported nothing and this is a guess.
+    /// Whether this is an estimate, because the agent reported nothing.
     pub estimated: bool,
 }
 
@@ -29,7 +29,7 @@ impl Context {
         percent
     }
 
-    /// Returns the fill in whole percent, rounded down, for words.
+    /// Returns the fill in whole percent, rounded down.
     #[must_use]
     pub fn percent_rounded_down(&self) -> u8 {
         #[expect(

@@ -1,11 +1,11 @@
-//! What an iteration is worth, by what can be proven of it.
+//! Score of an iteration, from evidence such as changed files, commits and tests.
 
 use serde::{Deserialize, Serialize};
 
 use crate::is_zero;
 use crate::number_format::count;
 
-/// A larger diff is not more progress: beyond this it is a move, a format run or a vendored tree.
+/// More changed lines do not raise the score: such a diff is a move, a format run or a vendored tree.
 const LINES_MAX: u32 = 200;
 
 const FOR_DIFF: u32 = 40;
@@ -15,38 +15,37 @@ const FOR_TESTS_MAX: u32 = 30;
 const FOR_OBJECTIVE: u32 = 10;
 const FOR_OBJECTIVES_MAX: u32 = 20;
 
-/// What an iteration did, as the shell found it. None of it is the agent's word.
+/// Evidence of progress that the runner measured. None of it is reported by the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Files that are other than before.
+    /// Number of changed files.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub files: u32,
-    /// Lines added and removed in them; 0 where that is not known.
+    /// Number of added and removed lines; 0 if it is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lines: u32,
-    /// Whether the branch has moved.
+    /// Whether there are new commits.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub commits: bool,
-    /// Tests that pass and did not.
+    /// Number of tests that pass and did not pass before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub newly_passing: u32,
-    /// Objectives that are ticked and were not.
+    /// Number of objectives that were ticked.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ticked: u32,
 }
 
 impl Evidence {
-    /// Returns what the iteration is worth, from 0 to 100. 0 means that nothing came of it.
+    /// Returns the score of the iteration, from 0 to 100; 0 means no progress.
     #[must_use]
     pub fn score(&self) -> u32 {
         self.points().iter().sum()
     }
 
-    /// For what changed, commits, tests and objectives.
+    /// Returns the points for changes, commits, tests and objectives.
     fn points(&self) -> [u32; 4] {
         let changed = self.files > 0;
-        // A change is something, however small.
-        // Where lines are not known, each file has at least one.
+        // Every change counts. If lines are unknown, each file counts as one line.
         let lines = self.lines.max(self.files).min(LINES_MAX);
         let diff = (lines * FOR_DIFF / LINES_MAX).max(u32::from(changed));
         let commits = if self.commits { FOR_COMMIT } else { 0 };
@@ -60,7 +59,7 @@ impl Evidence {
         ]
     }
 
-    /// Says what the score is made of.
+    /// Lists the parts of the score.
     pub(crate) fn words(&self) -> String {
         let files = count(self.files, "file");
         let changed = match self.lines {
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_zero_and_each_proof_alone_is_more() {
+    fn each_kind_of_evidence_alone_scores_above_zero() {
         assert_eq!(Evidence::default().score(), 0);
         let alone = [
             Evidence {
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_says_what_it_is_made_of() {
+    fn score_lists_its_parts() {
         let evidence = Evidence {
             files: 2,
             lines: 50,
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn more_never_counts_less_and_each_kind_is_capped() {
+    fn score_is_monotonic_and_capped() {
         let all = Evidence {
             files: u32::MAX,
             lines: u32::MAX,

@@ -1,6 +1,6 @@
 //! Explains why a loop did what it did: what happened in one iteration and what was decided, each with its recorded reason.
 //!
-//! A fold over the journal. It asks no policy: [`Record::reasons`] has the reason of each decision.
+//! It reads the journal and decides nothing: [`Record::reasons`] has the reason of each decision.
 
 mod events;
 
@@ -66,9 +66,9 @@ pub struct Entry {
 pub struct Account {
     /// The iteration; 0 for everything before the first one.
     pub iteration: u32,
-    /// How often it was attempted.
+    /// Number of attempts at the iteration.
     pub attempts: u32,
-    /// The last session that it was in.
+    /// Number of the session of the last attempt.
     pub session: u32,
     /// What happened and was decided, in order.
     pub entries: Vec<Entry>,
@@ -121,7 +121,7 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// Begins before the first record. Without a `wanted` iteration the last one is explained.
+    /// Starts an explanation, before the first record. Without a `wanted` iteration the last one is explained.
     #[must_use]
     pub fn new(loop_id: LoopId, wanted: Option<u32>) -> Self {
         Self {
@@ -137,10 +137,9 @@ impl Explain {
         }
     }
 
-    /// Takes one record in.
+    /// Adds the next record.
     ///
-    /// # Errors
-    /// It does not follow the one before it.
+    /// The record does not follow the one before it.
     pub fn take(&mut self, record: &Record) -> Result<(), Gap> {
         self.lost += Gap::check(self.seen, record)?;
         self.seen = Some(record.seq);
@@ -183,7 +182,7 @@ impl Explain {
         }
     }
 
-    /// Begins the account of an iteration, and keeps the one before it if it is wanted.
+    /// Starts the entries of an iteration, and keeps those of the one before if it is wanted.
     fn begin(&mut self, iteration: u32) {
         let next = Account {
             iteration,
@@ -444,7 +443,7 @@ fn measured(state: &State, now: Timestamp) -> Inputs {
     inputs
 }
 
-/// Returns how the loop ends with a record or with what the record begins: the last commit or the hooks at the end.
+/// Returns the outcome if the record ends the loop, or begins its last commit or its end hooks.
 fn ends_with(event: &LoopEvent) -> Option<&Outcome> {
     match event {
         LoopEvent::AutocommitStarted(Autocommit { outcome, .. })

@@ -1,4 +1,4 @@
-//! What the next session needs to know: the hand-off text, prepended to the original prompt.
+//! The hand-off: text about the previous session, before the prompt of a new session.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -11,18 +11,18 @@ const FILES_NAMED_MAX: usize = 20;
 /// Commits named in a hand-off, the latest ones.
 const COMMITS_NAMED_MAX: usize = 20;
 
-/// Things a session said that stand in for its hand-off, and how much of each.
+/// Number of texts of a session that replace a missing hand-off, and the maximum size of each.
 const LAST_WORDS_MAX: usize = 5;
 const LAST_WORDS_BYTES_MAX: usize = 2 << 10;
 
-/// Tool calls that stand in for its hand-off, and how much of each.
+/// Number of tool calls that replace a missing hand-off, and the maximum size of each.
 const LAST_CALLS_MAX: usize = 20;
 const LAST_CALL_BYTES_MAX: usize = 200;
 
-/// What the work tree itself says about the work so far.
+/// State of the work tree, for the hand-off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkTree {
-    /// Files that differ from where the loop began, tracked or not; none where that is not known.
+    /// Files that changed since the loop began, tracked or not; `None` if that is unknown.
     pub changed: Option<Vec<String>>,
     /// The commit that is checked out; `None` if it is not known.
     pub head: Option<String>,
@@ -30,7 +30,7 @@ pub struct WorkTree {
     pub commits: Vec<String>,
 }
 
-/// What a session without a hand-off was last seen to say and do.
+/// Last texts and tool calls of a session without a hand-off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastSeen {
     words: VecDeque<String>,
@@ -38,7 +38,7 @@ pub struct LastSeen {
 }
 
 impl LastSeen {
-    /// Notes something that it said.
+    /// Adds a text of the session.
     pub fn said(&mut self, text: &str) {
         keep_latest(
             &mut self.words,
@@ -48,7 +48,7 @@ impl LastSeen {
         );
     }
 
-    /// Notes a tool call.
+    /// Adds a tool call of the session.
     pub fn called(&mut self, name: &str, about: &str) {
         let call = format!("{name}: {about}");
         keep_latest(&mut self.calls, &call, LAST_CALLS_MAX, LAST_CALL_BYTES_MAX);
@@ -67,14 +67,13 @@ fn keep_latest(list: &mut VecDeque<String>, text: &str, max: usize, bytes_max: u
     list.push_back(text);
 }
 
-/// Returns whether the next prompt needs the hand-off in front of it: in a session that replaced another one, until an
-/// iteration of it has gone well.
+/// Returns whether the next prompt needs the hand-off: in a session that replaced another one, until one of its iterations succeeds.
 #[must_use]
 pub fn handoff_due(state: &State) -> bool {
     state.session.number.0 > 1 && !state.session.oriented
 }
 
-/// Writes what a session would have to know that took over at this moment, without the old one's own words.
+/// Returns the hand-off that a new session would get now, without text of the current session.
 #[must_use]
 pub fn checkpoint_now(state: &State, tree: &WorkTree, max_bytes: usize) -> String {
     let mut next = state.clone();
@@ -86,8 +85,7 @@ pub fn checkpoint_now(state: &State, tree: &WorkTree, max_bytes: usize) -> Strin
     checkpoint(&next, tree, &LastSeen::default(), max_bytes)
 }
 
-/// Writes what a session that takes over here has to know. The most important things come first: what is too long is
-/// cut at its end.
+/// Returns the hand-off for a new session. The most important parts come first, because a text that is too long is cut at its end.
 #[must_use]
 pub fn checkpoint(state: &State, tree: &WorkTree, last: &LastSeen, max_bytes: usize) -> String {
     const END: &str = "\n---\n\n";
@@ -115,11 +113,11 @@ fn head(text: &mut String, state: &State, tree: &WorkTree) {
     let stats = &state.stats;
     let _ = writeln!(
         text,
-        "# Hand-off from the session before this one\n\n\
-         You continue work that an earlier session began; its conversation is gone, its changes to the files are not. \
-         Look at the work tree first and do not redo what is done.\n\n\
+        "# Hand-off from the previous session\n\n\
+         You continue the work of an earlier session. Its conversation is gone, but its changes to the files are there. \
+         Look at the work tree first, and do not repeat finished work.\n\n\
          - Session {}, iteration {}, attempt {}.\n\
-         - So far: {} iterations finished, {} of them well, {} failed, {} handed over.",
+         - So far: {} iterations finished, {} succeeded, {} failed, {} handed over.",
         state.session.number,
         state.iteration,
         state.attempt,
@@ -131,17 +129,17 @@ fn head(text: &mut String, state: &State, tree: &WorkTree) {
     if !state.checkpoint.reason.is_empty() {
         let _ = writeln!(
             text,
-            "- The session before this one was replaced: {}.",
+            "- The previous session was replaced: {}.",
             state.checkpoint.reason
         );
     }
     if let Some(head) = &tree.head {
         let head = short_commit(head);
         let _ = match state.kept.uncommitted {
-            0 => writeln!(text, "- The work tree stands on commit {head}."),
+            0 => writeln!(text, "- The work tree is at commit {head}."),
             left => writeln!(
                 text,
-                "- The work tree stands on commit {head}, with {left} changed files that are not committed."
+                "- The work tree is at commit {head}, with {left} changed files that are not committed."
             ),
         };
     }
@@ -167,20 +165,20 @@ fn words(text: &mut String, state: &State) {
 
 fn last_seen(text: &mut String, last: &LastSeen) {
     if !last.words.is_empty() {
-        text.push_str("\n## What it said last; it wrote no hand-off\n\n");
+        text.push_str("\n## Last output of the previous session, which wrote no hand-off\n\n");
         for words in &last.words {
             let _ = writeln!(text, "{words}\n");
         }
     }
     if !last.calls.is_empty() {
-        text.push_str("\n## Its last tool calls, latest last\n\n");
+        text.push_str("\n## Last tool calls of the previous session, latest last\n\n");
         for call in &last.calls {
             let _ = writeln!(text, "- `{call}`");
         }
     }
 }
 
-/// What is left to do, as far as a file of the user's says so.
+/// Appends the open objectives.
 fn objectives(text: &mut String, state: &State) {
     let Some(ObjectivesSeen::Read { objectives }) = &state.completion.objectives else {
         return;
@@ -191,7 +189,7 @@ fn objectives(text: &mut String, state: &State) {
     }
     let _ = writeln!(
         text,
-        "\n## Objectives that are open ({open} of {})\n",
+        "\n## Open objectives ({open} of {})\n",
         objectives.total
     );
     for words in &objectives.open {
@@ -209,7 +207,7 @@ fn notes(text: &mut String, state: &State) {
         return;
     }
     text.push_str("\n## Notes, latest first\n\n");
-    // The operator's first: the hand-off is cut at its end where it is too long.
+    // Notes of the operator come first, because a long hand-off is cut at its end.
     let (operators, agents): (Vec<_>, Vec<_>) =
         state.notes.iter().rev().partition(|note| note.operator);
     for note in operators.into_iter().chain(agents) {
@@ -265,7 +263,7 @@ fn commits(text: &mut String, tree: &WorkTree) {
     rest(text, more, "before them");
 }
 
-/// Counts what a list does not name.
+/// Appends the number of items that a list leaves out.
 fn rest(text: &mut String, count: usize, what: &str) {
     if count > 0 {
         let _ = writeln!(text, "- and {count} {what}");
@@ -288,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_session_gets_one_until_an_iteration_went_well() {
+    fn later_session_gets_the_hand_off_until_an_iteration_succeeds() {
         let mut state = second_session();
         state.session.number = SessionNo(1);
         assert!(!handoff_due(&state));
@@ -312,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_over_now_gets_what_the_session_under_way_leaves() {
+    fn hand_off_of_now_includes_the_current_session() {
         let mut state = second_session();
         state.iteration = 4;
         state.attempt = 3;
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_all_that_is_known_and_keeps_to_its_size() {
+    fn hand_off_lists_everything_within_its_size() {
         let mut state = second_session();
         state.iteration = 7;
         state.attempt = 1;
@@ -370,20 +368,20 @@ mod tests {
         };
         let text = checkpoint(&state, &tree, &LastSeen::default(), 50_000);
         insta::assert_snapshot!(text, @"
-        # Hand-off from the session before this one
+        # Hand-off from the previous session
 
-        You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
+        You continue the work of an earlier session. Its conversation is gone, but its changes to the files are there. Look at the work tree first, and do not repeat finished work.
 
         - Session 2, iteration 7, attempt 1.
-        - So far: 0 iterations finished, 0 of them well, 0 failed, 0 handed over.
-        - The session before this one was replaced: context at 86%.
-        - The work tree stands on commit 1a2b3c4, with 2 changed files that are not committed.
+        - So far: 0 iterations finished, 0 succeeded, 0 failed, 0 handed over.
+        - The previous session was replaced: context at 86%.
+        - The work tree is at commit 1a2b3c4, with 2 changed files that are not committed.
 
         ## In its own words
 
         The parser is done; the printer is next.
 
-        ## Objectives that are open (22 of 23)
+        ## Open objectives (22 of 23)
 
         - print
         - print

@@ -1,4 +1,4 @@
-//! Hooks: the points of a loop at which commands of the operator run, how they went, and which of them the loop waits for.
+//! Hooks: the points of a loop at which commands of the user run, and their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -103,13 +103,13 @@ pub struct HookResult {
     /// Why the hook failed; `None` if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether the loop is to end because of it.
+    /// Whether the hook stops the loop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stop: bool,
-    /// What it wants to be written down for later, by key; null takes a key away.
+    /// Custom data that the hook sets; a null value removes its key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub custom: BTreeMap<String, serde_json::Value>,
-    /// Whether a line that may have had more of that was too long to be read.
+    /// Whether a line of output was too long to be read for custom data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
 }
@@ -119,12 +119,12 @@ pub struct HookResult {
 pub struct HooksStart {
     /// The point whose hooks run.
     pub point: HookPoint,
-    /// Until when their end must be known.
+    /// Deadline of the hooks.
     pub until: Timestamp,
-    /// What follows them, besides the next iteration.
+    /// The wait that is due after the hooks; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
-    /// How the loop ends with them, if it does.
+    /// How the loop ends after the hooks; `None` = it continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
@@ -165,7 +165,7 @@ impl fmt::Display for HooksEnd {
 pub struct PendingHooks {
     /// Whether the hooks at the end of an attempt are due.
     pub iteration_end: bool,
-    /// How; none where the model's service was limited.
+    /// How the attempt ended; `None` if the model's service refused it.
     pub outcome: Option<IterationOutcome>,
     /// Whether the hooks at the end of a session are due.
     pub session_end: bool,

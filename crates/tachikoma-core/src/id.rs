@@ -1,4 +1,4 @@
-//! Names for things that are counted: loops, sessions, records, launches, questions.
+//! Ids and numbers of loops, sessions, records, launches and requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
-/// The stable name of a loop, kept across processes; printed as `loop_<uuid>`.
+/// Id of a loop, the same over all its runs; printed as `loop_<uuid>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoopId(Uuid);
 
 impl LoopId {
-    /// Makes an id from a UUID that the shell drew.
+    /// Makes an id from a random UUID of the runner.
     #[must_use]
     pub fn new(uuid: Uuid) -> Self {
         Self(uuid)
@@ -30,7 +30,7 @@ impl fmt::Display for LoopId {
     }
 }
 
-/// A text that is not the name of a loop.
+/// A text that is not a loop id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a loop id (`loop_` and a UUID)")]
 pub struct ParseLoopIdError(String);
@@ -84,7 +84,7 @@ macro_rules! counter {
 }
 
 counter! {
-    /// The place of a record in its loop, from 1, without gaps.
+    /// Number of a record in its loop, from 1, without gaps.
     Seq(u64)
 }
 counter! {
@@ -96,7 +96,7 @@ counter! {
     Generation(u64)
 }
 counter! {
-    /// The shell's name for a command that awaits its answer.
+    /// Number of a request that waits for its answer.
     Ticket(u64)
 }
 

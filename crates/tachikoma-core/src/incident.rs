@@ -1,4 +1,4 @@
-//! What happens beside a loop and changes nothing in it, but should be known.
+//! Incidents: events outside of the loop's own work that the user should know.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::HookPoint;
 
-/// Something beside the loop.
+/// An event outside of the loop's own work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Incident {
-    /// A message did not reach whom it was for.
+    /// A notification was not delivered.
     NotifyFailed {
-        /// The way it was to take, and its number in the configuration, from 1.
+        /// The kind of the target, and its number in the configuration, from 1.
         target: String,
         /// The event that the notification is about.
         point: HookPoint,
@@ -21,14 +21,14 @@ pub enum Incident {
         /// How often it was tried; 0 = it was dropped before.
         attempts: u32,
     },
-    /// A backup was copied to where copies go.
+    /// A backup was uploaded.
     CloudCopied {
         /// File name of the backup.
         name: String,
         /// Size of the backup in bytes.
         bytes: u64,
     },
-    /// A backup was not copied, or older copies were not removed.
+    /// A backup was not uploaded, or older uploads were not removed.
     CloudFailed {
         /// File name of the backup.
         name: String,
@@ -89,7 +89,7 @@ impl fmt::Display for Incident {
                 gone,
             } => {
                 let who = match (agent, gone) {
-                    (true, true) => "somebody who is gone",
+                    (true, true) => "a process that has exited",
                     (true, false) => "the agent, or a program that the loop runs,",
                     (false, _) => "another user",
                 };

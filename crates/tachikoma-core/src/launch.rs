@@ -1,4 +1,4 @@
-//! What a run has to do, which process runs it, and the loop that it found.
+//! Launches: the agent, prompt and settings of a run, and the process that runs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,15 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Outcome, Timestamp};
 
-/// What a run has to do: recorded, so that a bare `run` can do it again.
+/// The agent, prompt and settings of a run. Recorded, so that `tachikoma run` without arguments repeats them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// Name of the agent in the configuration.
     pub agent: String,
     /// Where the prompt comes from.
     pub prompt: PromptSource,
-    /// The hash of its words when the run began; none where they could not be read, and in journals that were written before
-    /// this was recorded.
+    /// Hash of the prompt when the run began; `None` if it could not be read, and in older journals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_hash: Option<String>,
     /// Settings that were given as flags, by dotted key.
@@ -32,7 +31,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Returns which settings are other than those of an earlier launch; none if all are the same.
+    /// Returns the settings that changed since an earlier launch; `None` if none did.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Option<Vec<Change>> {
         if self.config_hash == before.config_hash {
@@ -52,8 +51,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// Returns the settings that files or variables say otherwise since an earlier launch, and that a flag of it hides. They stay
-    /// edited for the run that follows, in which they win.
+    /// Returns the settings that changed in files or variables since an earlier launch while a flag overrides them. They apply to the next
+    /// run.
     pub(crate) fn keep_under(&mut self, before: &Self) -> Vec<String> {
         let mut hidden = Vec::new();
         for (key, now) in &mut self.overrides {
@@ -65,15 +64,15 @@ impl Launch {
         hidden
     }
 
-    /// Returns why what was claimed of an earlier launch says nothing about this one, if it is so.
+    /// Returns why claims about an earlier launch do not apply to this one; `None` if they do.
     #[must_use]
     pub fn other_work_than(&self, before: &Self) -> Option<&'static str> {
         let hashes = self.prompt_hash.as_ref().zip(before.prompt_hash.as_ref());
         let edited = hashes.is_some_and(|(now, then)| now != then);
         if self.prompt != before.prompt || edited {
-            Some("the prompt is another one since")
+            Some("the prompt has changed since")
         } else if self.agent != before.agent {
-            Some("the agent is another one since")
+            Some("the agent has changed since")
         } else {
             None
         }
@@ -85,9 +84,9 @@ impl Launch {
 pub struct Change {
     /// Dotted configuration key.
     pub key: String,
-    /// What it was, as TOML; none for its default.
+    /// Old value as TOML; `None` for the default.
     pub from: Option<String>,
-    /// What it is, as TOML; none for its default.
+    /// New value as TOML; `None` for the default.
     pub to: Option<String>,
 }
 
@@ -96,7 +95,7 @@ pub struct Change {
 pub struct Override {
     /// The flag's value, as TOML.
     pub value: String,
-    /// What files and variables said at that time, as TOML: when they are edited since, they win.
+    /// Value in files and variables at that time, as TOML. If it is edited later, the edit wins.
     pub under: String,
 }
 
@@ -109,7 +108,7 @@ pub enum PromptSource {
         /// Its path, relative to the working directory.
         path: String,
     },
-    /// Words given on the command line.
+    /// The text was given on the command line.
     Text {
         /// Text of the prompt.
         text: String,
@@ -141,11 +140,11 @@ impl Default for PromptSource {
 pub struct Runner {
     /// Process id of the runner.
     pub pid: u32,
-    /// When it took up the loop.
+    /// When the process started or resumed the loop.
     pub since: Timestamp,
-    /// What holds the agent's processes together: `cgroup`, `guard` or `group`.
+    /// How the agent's processes are contained: `cgroup`, `guard` or `group`.
     pub containment: String,
-    /// Until when the runner before it was alive, if that died and it is known.
+    /// Time of the last sign of life of the runner before, if it died; `None` if that is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows_until: Option<Timestamp>,
     /// Whether the working directory is in a git repository. `None` in journals of versions that did not record it.
@@ -153,15 +152,15 @@ pub struct Runner {
     pub repository: Option<bool>,
 }
 
-/// What a runner found when it took up a loop.
+/// State of the loop when a runner started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Resumption {
-    /// Nothing: the loop is new.
+    /// The loop is new.
     New,
     /// An earlier runner died.
     AfterCrash,
-    /// The loop had ended and goes on.
+    /// The loop had ended, and is continued.
     AfterEnd {
         /// How the loop had ended.
         outcome: Outcome,

@@ -1,9 +1,9 @@
 //! Fenced blocks of code in Markdown, line by line.
 
-/// How many marks make a fence.
+/// Minimum length of a fence.
 const FENCE_MIN: usize = 3;
 
-/// Follows blocks of code from line to line.
+/// Tracks code blocks from line to line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fences {
     /// The fence that opened the block: its character and how many of them.
@@ -11,7 +11,7 @@ pub struct Fences {
 }
 
 impl Fences {
-    /// Takes the next line, and returns whether it belongs to a block of code; the fences do.
+    /// Reads the next line. Returns whether it belongs to a code block; its fences do.
     pub fn take(&mut self, line: &str) -> bool {
         let text = line.trim_start();
         let mark = text.chars().next().unwrap_or_default();
@@ -25,7 +25,7 @@ impl Fences {
                 true
             }
             None => {
-                // What is written between backticks on one line is code in a sentence.
+                // Backticks that close on the same line are inline code.
                 let opens = match mark {
                     '`' => length >= FENCE_MIN && !behind.contains('`'),
                     '~' => length >= FENCE_MIN,
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_begins_and_ends_with_its_fence_and_code_in_a_sentence_is_none() {
+    fn code_block_ends_at_its_fence_and_inline_code_is_not_a_block() {
         for (text, expected) in [
             ("a\n```\nb\n```\nc", "01110"),
             ("```rust\nb\n``` \nc", "1110"),

@@ -58,7 +58,7 @@ impl fmt::Display for Nth {
     }
 }
 
-/// A share, with a decimal where there is one.
+/// A percentage with at most one decimal.
 pub(crate) struct Percent(pub f64);
 
 impl fmt::Display for Percent {
@@ -68,7 +68,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// So many of a thing.
+/// Returns a number with its noun, in the plural if needed.
 pub(crate) fn count(number: u32, thing: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{ending}")
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_and_numbers_read_as_people_write_them() {
+    fn durations_and_numbers_are_formatted_for_people() {
         let spans = [0, 250, 4_000, 4_250, 90_000, 300_000, 3_600_000, 5_430_000];
         let words = spans.map(|millis| Span(Duration::from_millis(millis)).to_string());
         assert_eq!(

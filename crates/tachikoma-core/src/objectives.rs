@@ -4,37 +4,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::markdown::Fences;
 
-/// Objectives of each kind that are kept by name; a hand-off has no room for more, and the rest is counted.
+/// Maximum number of open and of ticked objectives that are kept by name. The rest is counted.
 const NAMED_MAX: usize = 20;
 
 /// Maximum number of malformed check boxes that a warning lists.
 const ODD_MAX: usize = 3;
 
-/// What is kept of one objective's words.
+/// Maximum size of the text of one objective in bytes.
 const WORDS_BYTES_MAX: usize = 200;
 
-/// How far the objectives are.
+/// Check boxes of the objectives, and how many are ticked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objectives {
     /// Number of check boxes.
     pub total: u32,
     /// Number of check boxes that are ticked.
     pub ticked: u32,
-    /// The first ones that are not, in their own words.
+    /// Texts of the first open objectives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open: Vec<String>,
-    /// The first ones that are.
+    /// Texts of the first ticked objectives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<String>,
-    /// The first lines that look like boxes and are none.
+    /// The first lines that look like check boxes but are malformed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub odd: Vec<String>,
 }
 
 impl Objectives {
-    /// Reads the check boxes of a Markdown text: items of a list that begin with `[x]` or `[X]`, which are ticked, or with
-    /// blanks or another sign in brackets, which are not. Those in blocks of code are examples, those in comments are not shown
-    /// to anybody, and `[-]` is dropped.
+    /// Reads the check boxes of a Markdown text: list items that begin with `[x]` or `[X]` are ticked; those with blanks or another sign
+    /// in brackets are open. Boxes in code blocks and comments are ignored, and so is `[-]`.
     #[must_use]
     pub fn read(markdown: &str) -> Self {
         let mut objectives = Self::default();
@@ -97,13 +96,13 @@ fn cut(words: &str) -> &str {
     words.get(..kept).unwrap_or_default()
 }
 
-/// What a line is.
+/// Kind of a line.
 enum Line<'a> {
-    /// A box: whether it is ticked, and what it says.
+    /// A check box: whether it is ticked, and its text.
     Box(bool, &'a str),
-    /// A line that may be meant as a box.
+    /// A line that looks like a check box but is malformed.
     Odd,
-    /// Anything else.
+    /// Any other line.
     Text,
 }
 
@@ -128,7 +127,7 @@ fn check_box(line: &str) -> Line<'_> {
     let ticked = match (mark.trim(), marks.next(), marks.next()) {
         ("", _, _) => false,
         ("x" | "X", _, None) => true,
-        // What was dropped.
+        // `[-]` marks a dropped objective.
         ("-", _, _) => return Line::Text,
         // An unknown mark is not a tick.
         (_, Some(other), None) if !other.is_alphanumeric() => false,
@@ -146,7 +145,7 @@ fn ends_a_mark(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with([' ', '\t'])
 }
 
-/// The words behind `-`, `*`, `+`, `1.` or `1)`.
+/// Returns the text after `-`, `*`, `+`, `1.` or `1)`.
 fn after_marker(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let rest = match line.strip_prefix(['-', '*', '+']) {
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boxes_of_all_lists_count_and_nothing_else_does() {
+    fn check_boxes_of_every_list_style_count() {
         let read = Objectives::read(
             "# Plan\n- [x] parse\n* [X] print\n+ [ ] colours\n  1. [ ] nested\n2) [x] numbered\n> - [ ] quoted\n\
              - [2024-01-02] a date\n- [link](x)\n- [x](y) link\n- [ ]glued\n[ ] no item\n-[ ] no space\n- [-] dropped\n\
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_box_and_is_none_is_said() {
+    fn malformed_check_boxes_are_reported() {
         for odd in [
             "- [ x ] a",
             "- [v] a",
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_in_comments_are_nobodys_objectives() {
+    fn check_boxes_in_comments_are_ignored() {
         for (text, total) in [
             ("<!-- - [ ] a -->\n- [x] b", 1),
             ("<!--\n- [ ] a\n- [ ] b\n--> \n- [x] c", 1),
@@ -230,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn all_ticked_needs_at_least_one() {
+    fn all_ticked_needs_at_least_one_check_box() {
         assert!(!Objectives::read("nothing here\n").all_ticked());
         assert!(Objectives::read("- [x] one\r\n- [X] two\r\n").all_ticked());
         assert!(!Objectives::read("- [x] one\n- [ ] two").all_ticked());
     }
 
     #[test]
-    fn an_open_box_is_not_overlooked() {
+    fn open_check_boxes_are_found() {
         for open in [
             "\u{feff}- [ ] first\n- [x] a",
             "- [x] a\r- [ ] b\r",
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn many_and_long_ones_are_counted_and_cut() {
+    fn many_and_long_objectives_are_bounded() {
         let text = format!("- [ ] {}\n", "ü".repeat(500)).repeat(1000);
         let read = Objectives::read(&text);
         assert_eq!(read.total, 1000);

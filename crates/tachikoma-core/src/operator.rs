@@ -1,5 +1,4 @@
-//! Between a loop and its operator: questions with a deadline and a default, messages to the agent, and attended
-//! mode.
+//! Questions to the operator with a deadline and a default, messages to the agent, and attended mode.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,13 +23,13 @@ pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1500);
 pub enum QuestionKind {
     /// Whether the next iteration may begin.
     BeforeIteration,
-    /// What follows the iteration that is over.
+    /// What to do after an iteration.
     AfterIteration,
     /// Whether the session is replaced.
     ConfirmReboot,
 }
 
-/// What can be answered. What is offered depends on the question.
+/// An answer to a question. Each question offers some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
@@ -55,7 +54,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// All of them, in the order in which they are offered.
+    /// All answers, in the order in which they are offered.
     pub const ALL: [Self; 9] = [
         Self::Continue,
         Self::Yes,
@@ -68,7 +67,7 @@ impl Choice {
         Self::Stop,
     ];
 
-    /// Returns the word for it.
+    /// Returns the word that the operator types.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -94,11 +93,11 @@ impl fmt::Display for Choice {
 /// A question to the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// Its number, from 1 over the whole life of the loop.
+    /// Number of the question in its loop, from 1.
     pub id: u32,
     /// What the question is about.
     pub kind: QuestionKind,
-    /// The iteration that comes next, or that is over.
+    /// The next iteration, or the one that is over.
     pub iteration: u32,
     /// When the question was asked.
     pub asked_at: Timestamp,
@@ -110,13 +109,13 @@ pub struct Question {
     pub choices: Vec<Choice>,
     /// Text of the question.
     pub about: String,
-    /// The wait that follows it.
+    /// The wait that is due after the question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Wait>,
 }
 
 impl Question {
-    /// Returns what can be answered, in words.
+    /// Returns the accepted answers, separated by commas.
     #[must_use]
     pub fn offers(&self) -> String {
         let words = self.choices.iter().map(|choice| choice.word());
@@ -134,7 +133,7 @@ pub enum AnsweredBy {
     Default,
 }
 
-/// A prompt that holds for one iteration.
+/// A prompt that replaces the configured one for one iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditedPrompt {
     /// Hash of the prompt, which is also the name of its file.
@@ -143,7 +142,7 @@ pub struct EditedPrompt {
     pub bytes: u64,
 }
 
-/// What happened between a loop and its operator.
+/// An event between a loop and its operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum OperatorEvent {
@@ -195,7 +194,7 @@ pub enum OperatorEvent {
         /// Number of the last of them.
         through: u32,
     },
-    /// The configuration was read again; what changed holds from here on.
+    /// The configuration was reloaded. The changes apply from now on.
     Reloaded {
         /// The settings that apply from now on.
         launch: Box<Launch>,
@@ -210,7 +209,7 @@ pub enum OperatorEvent {
     },
 }
 
-/// What the operator wants of a live loop, besides commands.
+/// A request of the operator that is not a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperatorRequest {
@@ -223,7 +222,7 @@ pub enum OperatorRequest {
         /// The prompt of the next iteration, for the answer `edit`.
         prompt: Option<EditedPrompt>,
     },
-    /// To write the answer to a question: it stays open meanwhile.
+    /// The operator starts or stops writing the answer. The question stays open meanwhile.
     Hold {
         /// Number of the question.
         id: u32,
@@ -253,7 +252,7 @@ pub enum OperatorRequest {
     StopAfterHooks,
 }
 
-/// A message to the agent that waits.
+/// A message to the agent that it has not confirmed by a successful iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorMessage {
     /// Number of the message, from 1.
@@ -269,7 +268,7 @@ pub struct OperatorMessage {
     pub delivered: bool,
 }
 
-/// What is known of the operator.
+/// Questions, answers and messages of the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operator {
     /// The number of the latest question; 0 before the first.
@@ -291,15 +290,15 @@ pub struct Operator {
     /// Whether a question was asked since the last iteration. If so, resuming from a pause is a yes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put: bool,
-    /// Whether an iteration is over that no question was about.
+    /// Whether the last iteration was not asked about yet.
     pub behind: bool,
     /// Attended mode as set by a command; `None` = as configured.
     #[serde(default)]
     pub attended: Option<bool>,
-    /// The iteration up to which a reboot is put off.
+    /// The last iteration for which the operator postponed the reboot; `None` if it is not postponed.
     #[serde(default)]
     pub put_off: Option<u32>,
-    /// The prompt of the next iteration, or of the one under way.
+    /// The edited prompt of the current or next iteration; `None` without one.
     #[serde(default)]
     pub prompt: Option<EditedPrompt>,
     /// Number of the latest message to the agent.

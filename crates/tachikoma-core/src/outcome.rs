@@ -350,7 +350,9 @@ impl fmt::Display for Timeout {
             Self::Silence => "silence_timeout ran out: the agent fell silent",
             Self::Tool => "tool_timeout ran out: a tool call did not end",
             Self::StreamGone => "the agent closed its output and did not end",
-            Self::ResultGrace => "result_grace ran out: the agent lingered after its final result",
+            Self::ResultGrace => {
+                "result_grace ran out: the agent did not end after its final result"
+            }
         })
     }
 }

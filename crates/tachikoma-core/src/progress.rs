@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_seen_through_and_looked_at_can_have_come_to_nothing() {
+    fn no_progress_needs_a_finished_and_surveyed_iteration() {
         let mut known = Progress::default();
         assert_eq!(known.measure(1, None), None, "it is not over");
         known.attempt_ended(true);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cut_attempt_did_is_its_iterations_and_not_that_of_the_next() {
+    fn changes_of_a_cut_attempt_count_for_its_own_iteration() {
         let mut known = Progress::default();
         known.attempt_started(1);
         known.seen_in_the_tree(&AutocommitResult {

@@ -21,14 +21,14 @@ pub fn prompt_preamble(state: &State) -> String {
     // After a rollback the files are not as the attempt left them, and the note below says so.
     if state.after_cut && state.kept.work_tree_note.is_none() {
         text.push_str(&format!(
-            "An earlier attempt at this iteration was cut short; this is attempt {}. What it changed is still in the files and may be \
-             incomplete. Look at the files before you go on, and do not repeat what is done.\n\n",
+            "An earlier attempt at this iteration was cut short; this is attempt {}. Its changes are still in the files and may be \
+             incomplete. Look at the files before you continue, and do not repeat finished work.\n\n",
             state.attempt
         ));
     }
     if let Some(what) = &state.kept.work_tree_note {
         text.push_str(what);
-        text.push_str(" Look at the files before you go on: they are not as you left them.\n\n");
+        text.push_str(" Look at the files before you continue: they are not as you left them.\n\n");
     }
     if let Some(why) = state
         .kept
@@ -40,8 +40,8 @@ pub fn prompt_preamble(state: &State) -> String {
         let (cut, why) = (start > 0, why.get(start..).unwrap_or_default());
         let dots = if cut { "..." } else { "" };
         text.push_str(&format!(
-            "What was changed is not committed yet: the commit after the last iteration was not made. Put right what you can of it; it is \
-             tried again after this iteration. This is why:\n\n{dots}{why}\n\n"
+            "The changes are not committed yet, because the commit after the last iteration failed. Fix the cause if you can: the commit is \
+             tried again after this iteration. The error:\n\n{dots}{why}\n\n"
         ));
     }
     text
@@ -53,7 +53,7 @@ mod tests {
     use crate::id::LoopId;
 
     #[test]
-    fn it_says_what_happened_and_the_end_of_why_no_more() {
+    fn preamble_reports_cut_attempts_rollbacks_and_failed_commits() {
         let mut state = State::new(LoopId::from_u128(1));
         assert_eq!(prompt_preamble(&state), "");
         state.kept.refused = Some(format!("{}: the linter says no", "ä".repeat(5000)));

@@ -27,7 +27,7 @@ pub(crate) fn reading(policy: &Policy, session: &Session, context: &Context) -> 
     let fill = fill(context);
     if !policy.reboot.manages_context() {
         return format!(
-            "{fill}; its fill is the agent's own matter: {}",
+            "{fill}; the agent manages its context itself: {}",
             off(&policy.reboot)
         );
     }
@@ -42,7 +42,7 @@ pub(crate) fn reading(policy: &Policy, session: &Session, context: &Context) -> 
     match level(policy, session, context) {
         Level::Fine | Level::Warning => format!("{fill}, redline {redline}: below"),
         Level::Redline => format!("{fill}, redline {redline}: reached"),
-        Level::Hard => format!("{fill}, hard limit {hard}: takes no prompt any more"),
+        Level::Hard => format!("{fill}, hard limit {hard}: reached"),
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn rate(rules: &RebootRules, book: &RebootBook, now: Timestamp) -> St
         ));
     }
     if parts.is_empty() {
-        return "no reboot before it".to_owned();
+        return "no earlier reboot".to_owned();
     }
     parts.join("; ")
 }
@@ -127,9 +127,9 @@ pub(crate) fn reboot_wanted(
     match not_before {
         Some(until) => {
             let span = Span(until.since(now));
-            format!("a reboot is wanted and pending for {span}: {why}; {rate}")
+            format!("a reboot is due, and allowed in {span}: {why}; {rate}")
         }
-        None => format!("a reboot is wanted and may happen: {why}; {rate}"),
+        None => format!("a reboot is due and allowed: {why}; {rate}"),
     }
 }
 
@@ -160,9 +160,9 @@ pub(crate) fn session_goes_on(policy: &Policy, state: &State, now: Timestamp) ->
         ));
     }
     if rules.on_degradation {
-        parts.push("not worse than before".to_owned());
+        parts.push("its quality did not fall".to_owned());
     }
-    format!("the session goes on: {}", parts.join("; "))
+    format!("the session continues: {}", parts.join("; "))
 }
 
 /// Says why a turn is ended before its time, as far as its cause says.
@@ -170,7 +170,7 @@ pub(crate) fn turn_ended(cause: Cause) -> String {
     match cause {
         Cause::HandOver => "the turn is ended for a reboot".to_owned(),
         Cause::Skip => "the turn is ended: the operator skips it".to_owned(),
-        Cause::Interrupt => "the turn is ended: a stop, or a pause at once".to_owned(),
+        Cause::Interrupt => "the turn is ended: a stop or an immediate pause".to_owned(),
         Cause::Timeout { timeout } => format!("the turn is ended: {timeout}"),
     }
 }
@@ -237,11 +237,11 @@ pub(crate) fn wait(policy: &Policy, state: &State, wait: Wait, now: Timestamp) -
 pub(crate) fn limited(attempt: &LimitedAttempt) -> String {
     let what = match attempt.outage {
         true => "cannot be reached",
-        false => "takes nothing more",
+        false => "refuses requests",
     };
     let (nth, reason) = (Nth(attempt.streak), &attempt.reason);
     format!(
-        "the model's service {what} ({nth} time in a row): {reason}; no failure, and the iteration is repeated"
+        "the model's service {what} ({nth} time in a row): {reason}; this is not a failure, and the iteration is repeated"
     )
 }
 

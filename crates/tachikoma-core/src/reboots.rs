@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{HookResult, SessionNo, Timestamp, is_zero};
 
-/// Attempts that are remembered in full.
+/// Maximum number of finished reboots that are kept.
 const HISTORY_MAX: usize = 100;
 
 /// Reboots of the last hour that are counted; `max_reboots_per_hour` may not be larger.
@@ -34,7 +34,7 @@ pub struct RebootBook {
     /// Number of all reboots that freed too little of the context.
     #[serde(skip_serializing_if = "is_zero")]
     pub futile_total: u32,
-    /// Successes of the last hour, oldest first.
+    /// Times of successful reboots in the last hour, oldest first.
     pub recent: Vec<Timestamp>,
     /// Finished reboots, oldest first.
     pub history: Vec<RebootEntry>,
@@ -57,9 +57,9 @@ pub struct RebootEntry {
     pub duration_ms: u64,
     /// Number of the session before the reboot.
     pub from: SessionNo,
-    /// The agent's own name for that one.
+    /// The agent's id of the conversation before the reboot.
     pub from_agent_id: Option<String>,
-    /// The agent's own name for the session after it, once it is known.
+    /// The agent's id of the conversation after the reboot; `None` until it is known.
     pub to_agent_id: Option<String>,
     /// Results of the hooks of the reboot.
     pub hooks: Vec<HookResult>,
@@ -151,7 +151,7 @@ impl RebootBook {
         self.recent.iter().filter(within).count()
     }
 
-    /// Returns the moment at which fewer than `limit` successes lie in the last hour, if that is not now.
+    /// Returns when the hourly limit allows another reboot; `None` = now.
     pub(crate) fn hour_opens(&self, limit: u32, now: Timestamp) -> Option<Timestamp> {
         if limit == 0 || self.last_hour(now) < limit as usize {
             return None;
@@ -161,15 +161,15 @@ impl RebootBook {
     }
 }
 
-/// Why a session is replaced by a fresh one, as planned.
+/// Why a session is replaced by a new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RebootReason {
-    /// The context is too full to go on well.
+    /// The context reached the redline.
     Redline {
         /// The measured fill, rounded down.
         percent: u8,
-        /// The measured fill, where the redline in tokens was reached first.
+        /// The measured fill in tokens, if the redline in tokens was reached first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tokens: Option<u64>,
     },
@@ -180,22 +180,22 @@ pub enum RebootReason {
         /// Failed and repeated tool calls, in words.
         details: String,
     },
-    /// The session has had as many iterations as it may.
+    /// The session reached its maximum number of iterations.
     IterationLimit {
         /// Number of iterations in the session.
         count: u32,
     },
-    /// The session is as old as it may become.
+    /// The session reached its maximum age.
     DurationLimit {
         /// Age of the session in seconds.
         seconds: u64,
     },
-    /// The agent's final words matched a pattern.
+    /// The agent's final text matched a pattern.
     PatternMatch {
         /// The pattern that matched.
         pattern: String,
     },
-    /// The agent reports nothing about its context, and called tools as often as it may.
+    /// The agent does not report its context, and reached the maximum number of tool calls.
     ToolCalls {
         /// Number of tool calls in the session.
         count: u32,
@@ -220,8 +220,8 @@ impl fmt::Display for RebootReason {
                 percent,
                 tokens: None,
             } => write!(f, "context at {percent}%"),
-            Self::Refused => f.write_str("the agent takes no more into its context"),
-            Self::Degradation { details } => write!(f, "the agent got worse: {details}"),
+            Self::Refused => f.write_str("the context of the agent is full"),
+            Self::Degradation { details } => write!(f, "the quality of the agent fell: {details}"),
             Self::IterationLimit { count: 1 } => f.write_str("1 iteration in this session"),
             Self::IterationLimit { count } => write!(f, "{count} iterations in this session"),
             Self::DurationLimit { seconds } => write!(f, "the session is {seconds} s old"),
@@ -232,7 +232,7 @@ impl fmt::Display for RebootReason {
                 f,
                 "{count} tool calls in a session whose context is not known"
             ),
-            Self::ErrorRecovery { error } => write!(f, "the conversation cannot go on: {error}"),
+            Self::ErrorRecovery { error } => write!(f, "the conversation is broken: {error}"),
             Self::Manual => f.write_str("asked for by the operator"),
         }
     }

@@ -25,7 +25,7 @@ pub enum RecordedInput {
     Given(Box<Input>),
 }
 
-/// The numbers that an input must carry in order not to be dropped, as they were before the step.
+/// Numbers of the current launch, autocommit and check before the step. Inputs with other numbers are dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedNumbers {
     agent: Option<Generation>,
@@ -81,7 +81,7 @@ impl RecordedInput {
     }
 }
 
-/// Removes what the step did not use, and brings durations to the precision of the journal.
+/// Removes parts of the input that the step did not use, and rounds durations to milliseconds.
 fn normalize(input: &mut Input, events: &[&LoopEvent]) {
     match input {
         Input::Command { ticket, .. }
@@ -144,6 +144,14 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
         let generation = before.agent?;
         Some(Input::Agent { generation, event })
     };
+    let exited = |exit, claimed, last_words, problem| AgentInput::Exited {
+        exit,
+        claimed,
+        stop_pattern: stop_pattern(events),
+        leftovers: leftovers(events),
+        last_words,
+        problem,
+    };
     let ticket = Ticket::default();
     let number = before.check;
     match first {
@@ -196,22 +204,10 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
         LoopEvent::HandOffWritten { text, .. } => {
             agent(AgentInput::HandOffText { text: text.clone() })
         }
-        LoopEvent::AgentExited { exit } => agent(AgentInput::Exited {
-            exit: *exit,
-            claimed: false,
-            stop_pattern: stop_pattern(events),
-            leftovers: leftovers(events),
-            last_words: None,
-            problem: None,
-        }),
-        LoopEvent::IterationCompleted { report, .. } => agent(AgentInput::Exited {
-            exit: report.exit?,
-            claimed: report.claimed,
-            stop_pattern: stop_pattern(events),
-            leftovers: leftovers(events),
-            last_words: None,
-            problem: None,
-        }),
+        LoopEvent::AgentExited { exit } => agent(exited(*exit, false, None, None)),
+        LoopEvent::IterationCompleted { report, .. } => {
+            agent(exited(report.exit?, report.claimed, None, None))
+        }
         LoopEvent::IterationFailed { failure, .. } => {
             let (exit, last_words, problem) = match failure {
                 Failure::Exited { exit } => (*exit, None, None),
@@ -229,14 +225,7 @@ fn in_events(before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
                     return None;
                 }
             };
-            agent(AgentInput::Exited {
-                exit,
-                claimed: false,
-                stop_pattern: stop_pattern(events),
-                leftovers: leftovers(events),
-                last_words,
-                problem,
-            })
+            agent(exited(exit, false, last_words, problem))
         }
         LoopEvent::Claimed { reason } => Some(Input::CompletionClaimed {
             ticket,

@@ -1,10 +1,10 @@
-//! What of a loop's own can be destroyed under its runner.
+//! Files of a loop that can be damaged and repaired while it runs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What of a loop's own can be destroyed and repaired.
+/// A file of the loop that was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repair {

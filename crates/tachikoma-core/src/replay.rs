@@ -25,7 +25,7 @@ use decision::{Decision, DecisionKind, DecisionReader};
 /// The rules of one launch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
-    /// What the core decides by.
+    /// The rules.
     pub policy: Policy,
     /// The patterns in the agent's final text that end the loop; `None` = all that ended it. The journal has no agent output, so that
     /// other patterns cannot be matched.
@@ -61,7 +61,7 @@ pub struct Difference {
     pub recorded: String,
     /// What the replay decides.
     pub replayed: String,
-    /// The condition that makes the difference, with its figures.
+    /// The stop condition or limit that leads to the other decision, with its values.
     pub by: String,
 }
 
@@ -91,7 +91,7 @@ pub struct Replayed {
     pub recorded: Totals,
     /// Totals of the replay, up to the difference.
     pub replayed: Totals,
-    /// Whether the recorded loop ended where the replay goes on.
+    /// Whether the recorded loop ended and the replayed one continues.
     pub goes_on: bool,
     /// Records that the recorded rules do not reproduce.
     pub unexplained: u64,
@@ -148,7 +148,7 @@ impl Model {
         next_deadline(&self.rules.policy, &self.state)
     }
 
-    /// Takes an input in. Of a step that a crash cut short, only the first `written` records count, and none of the effects.
+    /// Handles an input. For a step that a crash cut short, only the first `written` records count, and no effect.
     fn step(&mut self, now: Timestamp, input: Input, written: Option<usize>) -> Step {
         let Some(written) = written else {
             return step(&self.rules.policy, &mut self.state, now, input);
@@ -243,8 +243,7 @@ impl<'a> Replay<'a> {
 
     /// Takes in the next record of the journal.
     ///
-    /// # Errors
-    /// It does not follow the one before it.
+    /// The record does not follow the one before it.
     pub fn take(&mut self, record: Record) -> Result<(), Gap> {
         let lost = Gap::check(self.seen, &record)?;
         let first = self.seen.is_none();
@@ -281,7 +280,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A segment has the full state. The models only need it where the journal begins, or goes on after a loss.
+    /// Applies the first record of a segment. The models need its state only at the start of the journal, or after a loss.
     fn open_segment(&mut self, record: &Record, begins: bool) {
         apply(&mut self.state, record);
         apply(&mut self.recorded.state, record);
@@ -355,8 +354,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Only the death of its runner cuts a step short. What other programs add to the journal before the next runner starts proves
-    /// nothing.
+    /// Only the death of a runner cuts a step short. Records that other programs add before the next start say nothing about it.
     fn judge_cut(&mut self, next: Option<&Input>) {
         match next {
             Some(Input::Start { .. } | Input::Decline { .. }) => self.cut = None,
@@ -420,7 +418,7 @@ impl<'a> Replay<'a> {
 
     /// Wakes the replay at a deadline of its own that comes before the input and before every deadline of the recorded loop.
     fn wake_earlier(&mut self, seq: Seq, now: Timestamp, iteration: u32, input: &Input) {
-        // No runner was there, or the machine was suspended.
+        // No runner ran the loop, or the machine was suspended.
         if matches!(input, Input::Start { .. } | Input::Suspended { .. }) {
             return;
         }
@@ -510,54 +508,43 @@ impl<'a> Replay<'a> {
     /// Returns why the replay does not decide what the recorded loop decided.
     fn why_not(&self, missing: &DecisionKind) -> String {
         let (policy, state) = (&self.replayed.rules.policy, &self.replayed.state);
-        match (missing, &state.session.context) {
-            (
-                DecisionKind::Ended { .. }
-                | DecisionKind::TurnEnded {
-                    cause: Cause::Interrupt,
-                    ..
-                },
-                _,
-            ) => {
+        match missing {
+            DecisionKind::Ended { .. }
+            | DecisionKind::TurnEnded {
+                cause: Cause::Interrupt,
+                ..
+            } => {
                 let conditions = stop::conditions(policy, state, state.time);
                 let conditions = reasons::conditions(&conditions);
                 format!("no stop condition is met: {conditions}")
             }
-            (
-                DecisionKind::TurnEnded { .. }
-                | DecisionKind::Rebooted { .. }
-                | DecisionKind::RebootPending { .. }
-                | DecisionKind::WrapUpAdvised,
-                Some(context),
-            ) => reasons::reading(policy, &state.session, context),
-            (
-                DecisionKind::TurnEnded { .. }
-                | DecisionKind::Rebooted { .. }
-                | DecisionKind::RebootPending { .. }
-                | DecisionKind::WrapUpAdvised,
-                None,
-            ) => "no condition for it is met".to_owned(),
-            (DecisionKind::SilenceChecked { timeout, .. }, _) => timeout.to_string(),
-            (DecisionKind::FutileReboot, _) => "the reboot freed enough of the context".to_owned(),
-            (DecisionKind::ClaimRefused, _) => "the claim is accepted".to_owned(),
-            (DecisionKind::GatesRun { .. }, _) => "the gates are not needed".to_owned(),
-            (DecisionKind::FreshSession, _) => "the session goes on".to_owned(),
-            (DecisionKind::Waited { reason, .. }, _) => {
+            DecisionKind::TurnEnded { .. }
+            | DecisionKind::Rebooted { .. }
+            | DecisionKind::RebootPending { .. }
+            | DecisionKind::WrapUpAdvised => match &state.session.context {
+                Some(context) => reasons::reading(policy, &state.session, context),
+                None => "no condition for it is met".to_owned(),
+            },
+            DecisionKind::SilenceChecked { timeout, .. } => timeout.to_string(),
+            DecisionKind::FutileReboot => "the reboot freed enough of the context".to_owned(),
+            DecisionKind::ClaimRefused => "the claim is accepted".to_owned(),
+            DecisionKind::GatesRun { .. } => "the gates are not needed".to_owned(),
+            DecisionKind::FreshSession => "the session continues".to_owned(),
+            DecisionKind::Waited { reason, .. } => {
                 format!("there is no reason to wait ({reason})")
             }
         }
     }
 }
 
-/// Returns the effects that something in the world depends on. Answers to requests and questions for the cost change nothing that is
-/// recorded.
+/// Returns the effects that change something. Answers to requests and questions for the cost do not.
 fn orders(effects: &[Effect]) -> Vec<&Effect> {
     let decides =
         |effect: &&Effect| !matches!(effect, Effect::Reply { .. } | Effect::AskCost { .. });
     effects.iter().filter(decides).collect()
 }
 
-/// Returns whether two records say the same, wherever they stand in the journal.
+/// Returns whether two records have the same time and event.
 fn is_same(one: &Record, other: &Record) -> bool {
     one.time == other.time && one.event == other.event
 }

@@ -1,16 +1,16 @@
-//! One agent conversation: what is known of it while it lasts, and what is kept when it is over.
+//! Sessions: one conversation of the agent each.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Context, Generation, SessionNo, Spent, Timestamp, is_zero};
 
-/// Failed calls that are remembered; a person, and the next session, want the pattern and not the log.
+/// Maximum number of failed calls that are kept.
 const FAILED_CALLS_MAX: usize = 20;
 
-/// Files that are remembered by name; a hand-off names fewer, and counts the rest.
+/// Maximum number of changed files that are kept by name.
 const FILES_MAX: usize = 200;
 
-/// Iterations that a judgement about the quality of a session looks back on.
+/// Number of iterations that the judgement of the quality looks at.
 const SAMPLES_MAX: usize = 12;
 
 /// Maximum number of different calls of one iteration that are counted. Beyond that, repeats are not counted.
@@ -19,7 +19,7 @@ const CALLS_MAX: usize = 32;
 /// An iteration that fails faster did not work on anything, so that the conversation itself may be broken.
 const FAST_FAILURE_MS: u64 = 10_000;
 
-/// A note is a line or a paragraph; longer texts belong into files, which outlive every session.
+/// Maximum size of a note in bytes. Longer texts belong into files.
 pub const NOTE_BYTES_MAX: usize = 4 << 10;
 
 /// One agent conversation.
@@ -28,19 +28,19 @@ pub const NOTE_BYTES_MAX: usize = 4 << 10;
 pub struct Session {
     /// Its number; 0 before the first.
     pub number: SessionNo,
-    /// The agent's own name for it, where it has one.
+    /// The agent's id of the conversation; `None` until it is known.
     pub agent_id: Option<String>,
     /// When the session began.
     pub started: Option<Timestamp>,
-    /// How many iterations it has finished.
+    /// Number of iterations that the session has finished.
     pub iterations: u32,
-    /// Whether one of them succeeded: then the session knows the work and needs no hand-off.
+    /// Whether one of its iterations succeeded, so that the session needs no hand-off.
     pub oriented: bool,
     /// The latest reading of its context; unknown until the first.
     pub context: Option<Context>,
     /// The first reading of its context, in tokens: what its prompt, its hand-off and the agent's own text take.
     pub first_tokens: Option<u64>,
-    /// Where it is replaced, in tokens; none where it is not.
+    /// Redline in tokens; `None` if the session is not rebooted for its context.
     pub redline_tokens: Option<u64>,
     /// The reading that the latest iteration began with.
     pub context_before: Option<Context>,
@@ -50,15 +50,15 @@ pub struct Session {
     pub advised: bool,
     /// Iterations in a row that failed at once.
     pub fast_failures: u32,
-    /// Whether it was opened by a reboot that no reading has shown to be worth it yet.
+    /// Whether a reboot opened the session and no reading has shown yet that it helped.
     pub unproven: bool,
-    /// Why it cannot go on, in the agent's own judgement.
+    /// Why the conversation cannot continue, as the agent reports it; `None` if it can.
     pub spent: Option<Spent>,
     /// Number of tool calls in the session.
     pub tool_calls: u32,
-    /// The pattern of the reboot rules that its words matched.
+    /// The pattern of `on_patterns` that its final text matched; `None` without a match.
     pub pattern: Option<String>,
-    /// What is counted over the iteration under way.
+    /// Counts of the current iteration.
     pub tally: Tally,
     /// The quality of its iterations, oldest first.
     pub samples: Vec<Sample>,
@@ -74,16 +74,16 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandOff {
-    /// It was not asked for one since its latest prompt.
+    /// The session was not asked for a hand-off since its last prompt.
     #[default]
     NotAsked,
-    /// It was asked and wrote none; it waits for its reboot.
+    /// The session was asked and wrote none. It waits for its reboot.
     Missing,
-    /// It wrote one, and was not prompted since.
+    /// The session wrote a hand-off and got no prompt since.
     Written,
 }
 
-/// What is counted over one iteration.
+/// Counts of one iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tally {
@@ -93,7 +93,7 @@ pub struct Tally {
     pub failed: u32,
     /// Different calls, with how often each was made.
     pub different: Vec<(String, u32)>,
-    /// Calls that were denied; they are in none of the others.
+    /// Number of denied calls. They are not in the other counts.
     #[serde(skip_serializing_if = "is_zero")]
     pub denied: u32,
 }
@@ -105,14 +105,14 @@ pub struct Sample {
     pub calls: u32,
     /// Number of tool calls that failed.
     pub failed: u32,
-    /// Calls that repeated one of the same iteration, word for word.
+    /// Number of calls that repeated an earlier call of the iteration.
     pub repeated: u32,
 }
 
 /// A call that failed, maybe more than once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedCall {
-    /// The tool and what it was called with.
+    /// Name and short description of the call.
     pub call: String,
     /// How often the call failed.
     pub times: u32,
@@ -120,25 +120,25 @@ pub struct FailedCall {
     pub error: String,
 }
 
-/// What a session leaves to the next one.
+/// Data of a session for the hand-off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checkpoint {
-    /// Its own words, where it was asked and answered.
+    /// Text of the last hand-off; `None` before the first.
     pub words: Option<String>,
     /// The session that wrote them.
     pub words_of: SessionNo,
-    /// Why it was given up.
+    /// Why the session was replaced.
     pub reason: String,
     /// Calls that failed, with how often.
     pub failed_calls: Vec<FailedCall>,
-    /// Files that it and the sessions before it changed.
+    /// Files that this and earlier sessions changed.
     pub files: Vec<String>,
     /// Number of changed files beyond those in `files`.
     pub files_unnamed: u32,
 }
 
-/// A note for the sessions to come.
+/// A note for later sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// When the note was written.
@@ -152,7 +152,7 @@ pub struct Note {
     pub operator: bool,
 }
 
-/// The process of an agent.
+/// The running process of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveAgent {
     /// Number of the launch.
@@ -166,7 +166,7 @@ pub struct LiveAgent {
 pub struct PastSession {
     /// Number of the session.
     pub number: SessionNo,
-    /// The agent's own name for it, where it had one.
+    /// The agent's id of the conversation; `None` if it was not reported.
     pub agent_id: Option<String>,
     /// When the session began.
     pub started: Option<Timestamp>,
@@ -204,7 +204,7 @@ impl Session {
         });
     }
 
-    /// Takes a call out of the tally that was denied: a fresh session would be denied it too.
+    /// Removes a denied call from the counts: a new session would be denied it too.
     pub(crate) fn call_denied(&mut self, call: &str) {
         self.tally.denied = self.tally.denied.saturating_add(1);
         self.tally.calls = self.tally.calls.saturating_sub(1);
@@ -250,9 +250,9 @@ impl Session {
 }
 
 impl Checkpoint {
-    /// Takes over what a session leaves, on top of what it was left itself.
+    /// Adds the data of a session that ended to that of earlier sessions.
     pub(crate) fn take(&mut self, session: &Session, reason: &str) {
-        // Words of an earlier session stay until there are newer ones.
+        // The last hand-off stays until there is a newer one.
         reason.clone_into(&mut self.reason);
         self.failed_calls.clone_from(&session.failed_calls);
         self.files_unnamed = self.files_unnamed.saturating_add(session.files_unnamed);

@@ -1,4 +1,4 @@
-//! What a loop has done so far, in numbers that close.
+//! Totals of a loop.
 
 use serde::{Deserialize, Serialize};
 

@@ -50,14 +50,14 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Wake => turn.wake(),
         Input::Command { ticket, command } => turn.command(ticket, command),
         Input::Shutdown { signal, urgency } => turn.shutdown(signal, urgency),
-        Input::Decline { signal } => turn.write_off(Outcome::Signal { signal }),
-        Input::Broken { reason } => turn.write_off(Outcome::Error { reason }),
+        Input::Decline { signal } => turn.end_at_once(Outcome::Signal { signal }),
+        Input::Broken { reason } => turn.end_at_once(Outcome::Error { reason }),
         Input::Suspended { duration } => turn.suspended(duration),
         // Events of an earlier launch are dropped here.
         Input::Agent { generation, event } => {
             let agent = turn.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {
-                turn.event(event);
+                turn.agent_event(event);
             }
         }
         Input::HooksRan { point, results } => turn.hooks_ran(point, results),
@@ -65,24 +65,24 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
             iteration,
             commit,
             uncommitted,
-        } => turn.snapshot(iteration, commit, uncommitted),
-        Input::AutocommitFinished { number, kept } => turn.kept(number, kept),
-        Input::ConditionsAnswered { number, answers } => turn.answered(number, answers),
+        } => turn.snapshot_taken(iteration, commit, uncommitted),
+        Input::AutocommitFinished { number, kept } => turn.autocommit_finished(number, kept),
+        Input::ConditionsAnswered { number, answers } => turn.conditions_answered(number, answers),
         Input::GatesRan {
             number,
             results,
             tests,
         } => turn.gates_ran(number, results, tests),
-        Input::CompletionClaimed { ticket, reason } => turn.done(ticket, reason),
+        Input::CompletionClaimed { ticket, reason } => turn.completion_claimed(ticket, reason),
         Input::Note {
             ticket,
             text,
             tell,
             operator,
         } => turn.note(ticket, &text, tell, operator),
-        Input::OperatorRequest { ticket, request } => turn.operator(ticket, request),
+        Input::OperatorRequest { ticket, request } => turn.operator_request(ticket, request),
         Input::RolledBack { iteration, result } => turn.rolled_back(iteration, result),
-        Input::CustomSet { ticket, key, value } => turn.set(ticket, key, value),
+        Input::CustomSet { ticket, key, value } => turn.set_custom(ticket, key, value),
         Input::Warning { warning } => turn.record(LoopEvent::Warned { warning }),
         Input::DiskWasFull { duration } => turn.record(LoopEvent::DiskWasFull {
             duration_ms: millis(duration),
@@ -137,7 +137,7 @@ impl Stepper<'_> {
         self.state.work()
     }
 
-    fn set(&mut self, ticket: Ticket, key: String, value: serde_json::Value) {
+    fn set_custom(&mut self, ticket: Ticket, key: String, value: serde_json::Value) {
         let answer = match custom::verdict(&self.state.custom, &key, &value) {
             Ok(note) => {
                 // A key that does not exist need not be removed.
@@ -183,7 +183,7 @@ impl Stepper<'_> {
             }
             Phase::Working { work } => {
                 let work = (**work).clone();
-                self.overdue(&work);
+                self.iteration_overdue(&work);
             }
             Phase::Autocommitting {
                 autocommit:
@@ -208,7 +208,7 @@ impl Stepper<'_> {
                 self.check_overdue(&check);
             }
             Phase::Hooking { hooking } if hooking.until <= self.now => {
-                self.give_up_hooks("they did not end in time");
+                self.give_up_hooks("the hooks did not end in time");
             }
             Phase::Rebooting { reboot }
                 if timeout::reboot(self.policy, reboot).is_some_and(|until| until <= self.now) =>

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// A signal that ends an agent. Ordered: each is sent if the agent outlives the one before.
+/// A signal that ends an agent. Each is sent if the agent survives the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopSignal {

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_is_new() {
+    fn report_lists_newly_passing_failing_and_fixed_tests() {
         use Verdict::{Errored, Failed, Passed, Skipped};
         let mut books = TestsSeen::default();
         let first = run(
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded_and_the_rest_is_counted() {
+    fn report_bounds_test_names_and_counts_the_rest() {
         let names: Vec<String> = (0..300)
             .map(|n| format!("{n} {}", "ü".repeat(400)))
             .collect();

@@ -1,9 +1,7 @@
-//! What is known of each test over many runs: which pass, which fail, which were just mended or broken, and which
-//! cannot make up their mind.
+//! History of each test over many runs: passing, failing, fixed, broken or flaky.
 //!
-//! A run is remembered as its difference to what was known ([`TestRun`]), because a journal that names thousands of
-//! passing tests at every iteration would be nothing but that. The books ([`TestsSeen`]) have a hash and the last
-//! [`RUNS_KEPT`] outcomes of each test, and the names of those that failed within them.
+//! A run is stored as its difference to the history ([`TestRun`]), because thousands of passing tests would fill the journal. The history
+//! ([`TestsSeen`]) has a hash and the last [`RUNS_KEPT`] outcomes of each test, and the names of tests that failed.
 
 mod outcomes;
 mod result;
@@ -16,20 +14,20 @@ use serde::{Deserialize, Serialize};
 pub use outcomes::{FLIPS_FLAKY, Outcomes, RUNS_KEPT, RUNS_RECENT, Standing};
 pub use result::{ParseTestIdError, TestId, Verdict};
 
-/// Tests that are remembered. As many make 0.7 MB of each snapshot, which is written at the end of every iteration.
+/// Maximum number of tests in the history. They take 0.7 MB of each snapshot.
 pub const TESTS_KEPT_MAX: usize = 20_000;
 
 /// Maximum number of failed tests that are remembered by name.
 pub const NAMES_KEPT_MAX: usize = 500;
 
-/// Names are kept up to this length; what a test is known by is the hash of all of it.
+/// Maximum size of a test name in bytes. Tests are identified by the hash of the whole name.
 pub const NAME_BYTES_KEPT: usize = 200;
 
-/// What holds of known tests that a [`TestRun`] does not name.
+/// Outcome of known tests that a [`TestRun`] does not list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rest {
-    /// They ended as in the run before this one.
+    /// They ended as in the previous run.
     AsBefore,
     /// They were not part of the run.
     NotRun,
@@ -40,9 +38,9 @@ pub enum Rest {
 pub struct TestRun {
     /// Whether the tested code changed since the run before. A test that passes without a change was not fixed.
     pub changed: bool,
-    /// What holds of tests that are not named here.
+    /// Outcome of tests that are not listed here.
     pub rest: Rest,
-    /// Tests with what they came to.
+    /// Verdicts of tests that differ from the previous run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ended: BTreeMap<TestId, Verdict>,
     /// Tests that were not part of the run although the rest was.
@@ -53,7 +51,7 @@ pub struct TestRun {
     pub names: BTreeMap<TestId, String>,
 }
 
-/// What is known of the tests over all runs.
+/// History of all tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TestsSeen {
@@ -64,7 +62,8 @@ pub struct TestsSeen {
 }
 
 impl TestsSeen {
-    /// Returns what a run means, given what is known; apply it to make it known.
+    /// Compares a run with the history. Of two results with one name the worse one counts. `changed` says whether the tested code changed
+    /// since the last run.
     ///
     /// Of two results with one name the graver counts. `changed` is whether what is tested changed since the run before.
     pub fn compare<'a>(
@@ -106,7 +105,7 @@ impl TestsSeen {
             } else {
                 (Rest::NotRun, BTreeSet::new(), all.iter().collect())
             };
-        // Known ones first, because "as before" would be wrong for them; then the gravest, so that the bound costs little.
+        // Known tests come first, because leaving them out would mean "as before". Then the worst verdicts.
         let mut listed: Vec<(TestId, Verdict)> = listed
             .into_iter()
             .map(|(id, (verdict, _))| (*id, *verdict))
@@ -122,7 +121,7 @@ impl TestsSeen {
         }
     }
 
-    /// Takes a run into the books.
+    /// Adds a run to the history.
     pub fn apply(&mut self, run: &TestRun) {
         let before = self.runs;
         self.runs = self.runs.saturating_add(1);
@@ -147,7 +146,7 @@ impl TestsSeen {
         self.forget();
     }
 
-    /// Keeps the books within their bounds: what passes and was not run for the longest time goes first.
+    /// Removes the oldest passing tests beyond the maximum.
     fn forget(&mut self) {
         let too_many = self.tests.len().saturating_sub(TESTS_KEPT_MAX);
         if too_many > 0 {
@@ -229,7 +228,7 @@ impl TestsSeen {
     }
 }
 
-/// Whether two verdicts leave the same trace.
+/// Returns whether two verdicts are stored in the same way.
 const fn same(left: Verdict, right: Verdict) -> bool {
     match (left, right) {
         (Verdict::Failed | Verdict::Errored, Verdict::Failed | Verdict::Errored) => true,
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_difference_says_all_that_the_run_said() {
+    fn applying_the_difference_restores_the_whole_run() {
         for seed in 1..=200 {
             let mut state = seed * 0x9e37_79b9;
             let (mut seen, mut model) = (TestsSeen::default(), Model::default());
@@ -331,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_like_the_one_before_is_a_record_of_nothing() {
+    fn unchanged_test_run_has_an_empty_difference() {
         let mut seen = TestsSeen::default();
         let all: Vec<String> = (0..5000).map(|number| format!("test {number}")).collect();
         let results = || all.iter().map(|name| (name.as_str(), Verdict::Passed));
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_known_for_what_failed() {
+    fn names_are_kept_for_failed_tests() {
         let mut seen = TestsSeen::default();
         take(
             &mut seen,
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn two_results_of_one_name_are_one_and_the_graver() {
+    fn worse_of_two_results_with_one_name_counts() {
         let mut seen = TestsSeen::default();
         take(
             &mut seen,
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_books_stay_bounded_and_keep_what_matters() {
+    fn test_history_is_bounded_and_keeps_failures() {
         let mut seen = TestsSeen::default();
         let long = "x".repeat(1000);
         let failing: Vec<String> = (0..700).map(|number| format!("{number} é{long}")).collect();

@@ -1,16 +1,16 @@
-//! The core's notion of time: milliseconds since the Unix epoch, handed in by the shell.
+//! Timestamps in milliseconds since the Unix epoch. The runner passes the time.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A moment, precise to the millisecond because that is what the journal writes: a replayed state must equal
-/// the live one. Written and read as RFC 3339 in UTC.
+/// A point in time in milliseconds, as precise as the journal, so that a replayed state equals the live one. Written and read as RFC 3339
+/// in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// The last moment that can be written in every time zone (the end of the year 9999); later ones are clamped to it.
+/// The last time that can be written in every time zone (end of the year 9999). Later times are clamped to it.
 const LAST_MILLIS: i64 = 253_402_207_200_000;
 
 impl Timestamp {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_survives_its_text() {
+    fn timestamp_survives_serialization() {
         for millis in [0, 1, 999, 1_763_183_084_007, LAST_MILLIS] {
             let moment = Timestamp::from_millis(millis);
             let text = serde_json::to_string(&moment).unwrap();

@@ -70,7 +70,7 @@ pub fn runner_unkept(ground: &Ground) -> String {
     );
     let words = &last.last_user;
     assert!(
-        words.contains("Hand-off from the session before this one"),
+        words.contains("Hand-off from the previous session"),
         "{words}"
     );
     "a fresh one with the checkpoint".into()

@@ -66,7 +66,9 @@ pub fn told_words(ground: &Ground) -> String {
 /// The redline: the tool ends, the turn is interrupted, the hand-off is written, and a new session has it in its prompt.
 pub fn redline(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
-        let fresh = request.first_user.contains("Hand-off from the session");
+        let fresh = request
+            .first_user
+            .contains("Hand-off from the previous session");
         Some(if fresh {
             Turn::text("On we go.").using(Usage::cached(21_000))
         } else if request.last_user.contains("Write its hand-off") {
@@ -129,7 +131,9 @@ pub fn redline(ground: &Ground) -> String {
 /// A context that crosses the hard limit during a tool, and again during the hand-off: the hand-off is used.
 pub fn hard_limit_mid_tool(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
-        let fresh = request.first_user.contains("Hand-off from the session");
+        let fresh = request
+            .first_user
+            .contains("Hand-off from the previous session");
         Some(if fresh {
             Turn::text("On we go.").using(Usage::cached(21_000))
         } else if request.last_user.contains("Write its hand-off") {
@@ -158,7 +162,9 @@ pub fn hard_limit_mid_tool(ground: &Ground) -> String {
 pub fn runner_dies(ground: &Ground) -> String {
     let mut asked_before = false;
     let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {
-        let fresh = request.first_user.contains("Hand-off from the session");
+        let fresh = request
+            .first_user
+            .contains("Hand-off from the previous session");
         Some(if fresh {
             Turn::text("On we go.").using(Usage::cached(21_000))
         } else if request.last_user.contains("Write its hand-off") {

@@ -132,7 +132,9 @@ fn advice(ground: &Ground) -> String {
 /// The redline: interrupted at the tool boundary, the hand-off is written, and a new session has it in its prompt.
 fn redline(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
-        let fresh = request.first_user.contains("Hand-off from the session");
+        let fresh = request
+            .first_user
+            .contains("Hand-off from the previous session");
         Some(if fresh {
             Turn::text("On we go.").using(Usage::cached(11_000))
         } else if request.last_user.contains("Write its hand-off") {
@@ -158,7 +160,9 @@ fn redline(ground: &Ground) -> String {
 /// A context that is too full for the model's service: no endless compaction, but a new session.
 fn too_long(ground: &Ground) -> String {
     let model = ScriptedModel::reacting(Scenario::default(), |request: &Request| {
-        let fresh = request.first_user.contains("Hand-off from the session");
+        let fresh = request
+            .first_user
+            .contains("Hand-off from the previous session");
         Some(if fresh {
             Turn::text("On we go.")
         } else {
@@ -343,7 +347,7 @@ fn forgotten(ground: &Ground) -> String {
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert!(
         last.last_user
-            .contains("Hand-off from the session before this one"),
+            .contains("Hand-off from the previous session"),
         "{last:?}"
     );
     "a fresh one with the checkpoint".into()

@@ -57,7 +57,7 @@ fn in_block(block: &[u8; BLOCK], between: &mut Between, depth: &mut usize) -> Op
     None
 }
 
-/// For the few blocks with escapes, and for the rest after the last block.
+/// Searches byte by byte: for blocks with escapes, and for the rest after the last block.
 fn byte_by_byte(bytes: &[u8], between: &mut Between, depth: &mut usize) -> Option<usize> {
     for (at, byte) in bytes.iter().enumerate() {
         if between.escaped {

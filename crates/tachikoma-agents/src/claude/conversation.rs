@@ -1,4 +1,4 @@
-//! What is known of the conversation of one process. Readers of lines change it, and the decoder shows it.
+//! State of the conversation of one process. The readers of lines update it.
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ pub struct Conversation {
     pub readings: u64,
 }
 
-/// What was seen since the last result.
+/// State of the current turn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
     /// Set if the usage limit rejected a request; the inner value is the time of its reset.

@@ -6,7 +6,7 @@ use super::{message, result, system};
 use crate::AgentEvent;
 use crate::report::Standing;
 
-/// Bytes of a line that is not understood that are kept.
+/// Maximum number of bytes that are kept of a line that is not understood.
 const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
 
 /// Most lines with streaming begin like this and are not needed: the text comes again when its block

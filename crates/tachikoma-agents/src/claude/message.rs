@@ -9,13 +9,13 @@ use crate::{AgentEvent, PlanChange, PlanItem};
 /// The model's name in messages that the agent itself creates. Their usage is zero and not used.
 const SYNTHETIC: &[u8] = b"<synthetic>";
 
-/// Bytes of the purpose of a tool call: a line on a terminal.
+/// Maximum size of the description of a tool call in bytes.
 const ABOUT_BYTES_MAX: usize = 200;
 
-/// Bytes of a tool's output: enough to see why it failed.
+/// Maximum number of bytes that are kept of a tool's output: enough to see why it failed.
 const TAIL_BYTES_MAX: usize = 1024;
 
-/// Bytes of a path: the limit of operating systems.
+/// Maximum size of a path in bytes, as in operating systems.
 const PATH_BYTES_MAX: usize = 4096;
 
 /// Limit of items of a plan.

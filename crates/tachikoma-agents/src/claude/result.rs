@@ -10,7 +10,7 @@ use crate::{AgentEvent, FailureClass, TurnOutcome, TurnResult};
 /// Limit of a word of the agent in bytes.
 const WORD_BYTES_MAX: usize = 256;
 
-/// Bytes of the errors of a turn that failed without a text.
+/// Maximum size of the errors of a turn that failed without a text.
 const ERRORS_BYTES_MAX: usize = 4096;
 
 #[derive(Default)]

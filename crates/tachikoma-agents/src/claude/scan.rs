@@ -245,7 +245,7 @@ impl<'a> Raw<'a> {
         self.0.strip_prefix(b"\"")?.strip_suffix(b"\"")
     }
 
-    /// Returns the string.
+    /// Returns the string with its escapes decoded.
     pub fn text(self) -> Option<Cow<'a, str>> {
         self.bare().map(unescaped)
     }

@@ -1,4 +1,4 @@
-//! What is known of one conversation. The decoder and the reader of parts change it.
+//! State of one conversation. The decoder and the reader of parts update it.
 
 use serde_json::Value;
 use tachikoma_core::Timestamp;
@@ -11,7 +11,7 @@ use crate::{
     ARE_YOU_THERE, AgentEvent, FailureClass, Reading, Retry, SessionInfo, TurnOutcome, TurnResult,
 };
 
-/// Bytes of a line that is not understood that are kept.
+/// Maximum number of bytes that are kept of a line that is not understood.
 pub(super) const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
 
 /// Limit of an id or a name in bytes.
@@ -46,10 +46,10 @@ pub(super) struct Conversation {
     pub readings: u64,
 }
 
-/// What was seen since the last result.
+/// State of the current turn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Turn {
-    /// Whether a part of a turn was seen.
+    /// Whether a turn has begun.
     pub open: bool,
     /// The message of the last text, and its text so far.
     message: String,
@@ -305,7 +305,7 @@ impl Conversation {
         }
     }
 
-    /// Ends the turn.
+    /// Ends the turn, and reports its result.
     pub fn end(&mut self, seen: &mut Vec<AgentEvent>) {
         let turn = std::mem::take(&mut self.turn);
         self.running.clear();

@@ -6,7 +6,7 @@ use tachikoma_core::Problem;
 use crate::tested_version::OPENCODE;
 use crate::{FailureClass, TurnResult};
 
-/// Bytes of an error message that are kept.
+/// Maximum size of an error message in bytes.
 const MESSAGE_BYTES_MAX: usize = 2048;
 
 /// Error codes of a connection that failed or broke.

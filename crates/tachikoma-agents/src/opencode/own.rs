@@ -71,7 +71,7 @@ pub enum Own {
         /// Tokens that fit into it.
         window: u64,
     },
-    /// The answer to [`Order::AreYouThere`].
+    /// The bridge answers [`Order::AreYouThere`].
     #[serde(rename = "tachikoma.here")]
     Here {},
     /// The cost of the conversation so far: the answer to [`Order::WhatCost`].

@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::conversation::{Conversation, line};
 use crate::{AgentEvent, PlanChange, PlanItem};
 
-/// Bytes of the purpose of a tool call.
+/// Maximum size of the description of a tool call in bytes.
 const ABOUT_BYTES_MAX: usize = 200;
 
-/// Bytes of the end of a tool's output.
+/// Maximum number of bytes that are kept of the end of a tool's output.
 const TAIL_BYTES_MAX: usize = 2048;
 
 /// Limit of a path in bytes.

@@ -33,7 +33,7 @@ pub(super) const OWN_COMMANDS: [&str; 4] = [
     "tachikoma status*",
 ];
 
-/// Characters with which such a command could do more: write or read a file, or expand something.
+/// Patterns of commands that redirect or expand something, so that they could do more.
 const MORE: [&str; 4] = ["*>*", "*<*", "*$*", "*`*"];
 
 /// Subcommands of `tachikoma` that an agent may always call.
@@ -61,7 +61,7 @@ pub fn is_permitted_command(line: &str, allow: &[String]) -> bool {
     is_own || allow.iter().any(is_allowed)
 }
 
-/// Returns the words of a command; `None` if a shell would do more than pass them on.
+/// Splits a command into words; `None` if a shell would do more than run it with these arguments.
 fn words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -105,7 +105,7 @@ pub fn rules(permission: Permission, allow: &[String]) -> Value {
         rules.extend(OWN_COMMANDS.map(|command| rule("bash", command, "allow")));
         rules.extend(patterns(allow).map(|command| rule("bash", &command, "allow")));
         rules.extend(MORE.map(|command| rule("bash", command, "ask")));
-        // A sub-agent has its own conversation, for which these rules do not hold.
+        // A sub-agent has its own conversation, to which these rules do not apply.
         rules.push(rule("task", "*", "deny"));
     }
     // There is no user to answer.

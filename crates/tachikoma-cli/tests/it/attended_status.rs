@@ -113,7 +113,7 @@ fn rejected_output_of_a_hook_is_reported_and_removed_values_are_unset() {
     let ran = tool.run(words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     for said in [
-        "warning: the hook `./long.sh` said a line that is too long to be read; if it had `custom`",
+        "warning: the hook `./long.sh` printed a line that is too long; custom data in it is ignored",
         "`m` is set\n",
         "`m` is removed\n",
     ] {

@@ -197,7 +197,7 @@ fn work_is_committed_before_a_reboot_and_the_hand_off_names_the_commit() {
     );
     let checkpoint = scratch.git(&["rev-parse", "--short=7", "HEAD~1"]);
     let given = tachikoma(&scratch).run(["checkpoint", "show", "2"]);
-    let stands = format!("The work tree stands on commit {}.", checkpoint.trim());
+    let stands = format!("The work tree is at commit {}.", checkpoint.trim());
     assert!(given.stdout.contains(&stands), "{}", given.snapshot());
 }
 
@@ -223,7 +223,7 @@ fn a_reboot_has_its_own_commit() {
     assert_eq!(*reboots, 1, "{}", ran.snapshot());
     let second = &prompts(&scratch)[2];
     let head = scratch.git(&["rev-parse", "--short=7", "HEAD"]);
-    let stands = format!("The work tree stands on commit {}.", head.trim());
+    let stands = format!("The work tree is at commit {}.", head.trim());
     assert!(second.1.contains(&stands), "{}", second.1);
 }
 

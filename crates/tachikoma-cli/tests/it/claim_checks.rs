@@ -195,14 +195,14 @@ fn stop_scripts_that_cannot_run_are_reported_at_the_start() {
 #[test]
 fn suspicious_objectives_are_reported_before_the_first_iteration() {
     for (plan, expected) in [
-        ("no boxes\n", "there is no check box in the objectives, "),
+        ("no boxes\n", "the objectives have no check box, "),
         (
             "- [ ] a\n- [v] b\n",
-            "in the objectives these look like check boxes and are none: `- [v] b`; ",
+            "these lines of the objectives look like check boxes but are not: `- [v] b`; ",
         ),
         (
             "- [x] a\n",
-            "all objectives (1) are ticked before anything is done: ",
+            "all objectives (1) were ticked before the first iteration, ",
         ),
     ] {
         let scratch = Scratch::new();
@@ -228,10 +228,7 @@ fn a_claim_of_a_script_after_a_failed_iteration_needs_a_gate() {
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], fails));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     let refused = &events(&scratch, "claim_refused")[0]["reasons"][0];
-    assert_eq!(
-        refused,
-        "iteration 1 failed, and there is no gate that could prove it all the same"
-    );
+    assert_eq!(refused, "iteration 1 failed, and no gate proves the work");
     scratch.write(
         "tachikoma.toml",
         scripts.to_owned() + &gate("proof", "true", ""),

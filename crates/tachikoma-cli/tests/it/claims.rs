@@ -32,7 +32,7 @@ fn a_claim_holds_only_for_its_prompt() {
     words[2] = "paint it blue now";
     let ran = tachikoma(&scratch).run(words);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    refused_for(&scratch, "the prompt is another one since");
+    refused_for(&scratch, "the prompt has changed since");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn an_edit_of_the_prompt_revokes_a_claim() {
     scratch.write("prompt.md", "paint it blue now\n");
     let ran = tachikoma(&scratch).run(again("touch worked"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    refused_for(&scratch, "the prompt is another one since");
+    refused_for(&scratch, "the prompt has changed since");
 }
 
 #[test]
@@ -62,5 +62,5 @@ fn a_rollback_revokes_a_claim() {
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "2"], "touch worked"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert!(!ran.stderr.contains("is judged first"), "{}", ran.stderr);
-    refused_for(&scratch, "the work tree was rolled back since");
+    refused_for(&scratch, "the work tree was rolled back after the claim");
 }

@@ -342,7 +342,7 @@ fn a_reboot_into_the_same_conversation_fails() {
     let shown = shown.replace("$0.2057", "[COST]");
     assert_snapshot!(shown, @"
     exit: 1
-    error: 2 reboots in a row changed nothing (the agent went on in the same conversation): look whether one of the agent's arguments names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, [COST])
+    error: 2 reboots in a row changed nothing (the agent continued the same conversation): check whether an argument of the agent names a conversation (3 iterations, 2 handed over, 1 interrupted, 2 reboots, [DURATION] of work, [COST])
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     let outcomes = outline(&scratch).0;
@@ -382,7 +382,7 @@ fn a_failed_new_session_keeps_the_old_one() {
     the old session is asked for its hand-off
       | Half done.
     hand-off written, 10 bytes
-    the reboot failed, the old session goes on: the fresh session did not answer in time
+    the reboot failed, the old session goes on: the new session did not answer in time
     a reboot is pending: context at 85%; it may happen in [DURATION]
     iteration 2 (session 1)
       | on we go

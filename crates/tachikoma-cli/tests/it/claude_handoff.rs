@@ -58,14 +58,14 @@ fn the_full_cycle_hands_the_work_over() {
         text.replace(commit, mask)
     });
     assert_snapshot!(masked, @"
-    # Hand-off from the session before this one
+    # Hand-off from the previous session
 
-    You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
+    You continue the work of an earlier session. Its conversation is gone, but its changes to the files are there. Look at the work tree first, and do not repeat finished work.
 
     - Session 2, iteration 2, attempt 1.
-    - So far: 1 iterations finished, 1 of them well, 0 failed, 0 handed over.
-    - The session before this one was replaced: context at 85%.
-    - The work tree stands on commit [COMMIT].
+    - So far: 1 iterations finished, 1 succeeded, 0 failed, 0 handed over.
+    - The previous session was replaced: context at 85%.
+    - The work tree is at commit [COMMIT].
 
     ## In its own words
 
@@ -316,8 +316,8 @@ fn without_a_hand_off_the_last_output_and_tool_calls_are_used() {
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
     let kept = fs::read_to_string(checkpoint_file(&scratch, 2)).unwrap();
     for part in [
-        "## What it said last; it wrote no hand-off\n\nThe parser is half done.\n",
-        "## Its last tool calls, latest last\n\n- `Bash: echo parsing > parser.rs`\n",
+        "## Last output of the previous session, which wrote no hand-off\n\nThe parser is half done.\n",
+        "## Last tool calls of the previous session, latest last\n\n- `Bash: echo parsing > parser.rs`\n",
     ] {
         assert!(kept.contains(part), "{kept}");
     }

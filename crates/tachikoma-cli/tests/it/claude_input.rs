@@ -62,8 +62,8 @@ fn an_agent_without_a_login_is_reported() {
     assert_snapshot!(trouble(&ran), @"
     exit: 1
     iteration 1 failed after [DURATION]: the agent reported that its turn failed: Not logged in · Please run /login
-    stopping: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY
-    error: the agent reported that its turn failed: Not logged in · Please run /login; log in by `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
+    stopping: the agent reported that its turn failed: Not logged in · Please run /login; log in with `claude` and `/login`, or set ANTHROPIC_API_KEY
+    error: the agent reported that its turn failed: Not logged in · Please run /login; log in with `claude` and `/login`, or set ANTHROPIC_API_KEY (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);
@@ -75,8 +75,8 @@ fn an_unknown_model_is_reported() {
     assert_snapshot!(trouble(&ran), @"
     exit: 1
     iteration 1 failed after [DURATION]: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.
-    stopping: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]`
-    error: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; name another one by `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
+    stopping: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; set another `model` in `[agents.claude]`
+    error: the agent reported that its turn failed: There's an issue with the selected model (claude-opus-5-5). It may not exist or you may not have access to it. Run --model to pick a different model.; set another `model` in `[agents.claude]` (1 iteration, 1 failed, [DURATION] of work)
     hint: `tachikoma logs` has what the agent wrote; fix the cause, then `tachikoma run` continues
     ");
     expect_intact(&scratch);

@@ -34,7 +34,7 @@ fn the_agent_claims_completion_from_inside_its_tree() {
     let answer = fs::read_to_string(scratch.path().join("answer")).unwrap();
     assert_eq!(
         answer,
-        "end your turn: the claim is judged when iteration 1 is over\n"
+        "end your turn; the claim is checked after iteration 1\n"
     );
     assert_eq!(events(&scratch, "claimed")[0]["reason"], "all tests pass");
 }
@@ -54,7 +54,7 @@ fn done_without_an_iteration_is_refused() {
     let waiting = tachikoma(&scratch).run(["done"]);
     assert_eq!(waiting.code(), Some(1), "{}", waiting.snapshot());
     assert!(
-        waiting.stderr.contains("no iteration runs"),
+        waiting.stderr.contains("no iteration is running"),
         "{}",
         waiting.snapshot()
     );
@@ -288,7 +288,7 @@ fn objectives_that_vanish_are_warned_of_once_and_no_claim_is_believed() {
     let reasons = reasons(&scratch);
     assert_eq!(reasons.len(), 3);
     assert!(
-        reasons[0].starts_with("the objectives are not known: read ")
+        reasons[0].starts_with("the objectives cannot be read: read ")
             && reasons[0].contains("No such file"),
         "{reasons:?}"
     );
@@ -390,7 +390,7 @@ fn reasons_against_a_claim_reach_every_kind_of_session() {
         assert_eq!(asked[0].1, "the task\n");
         let second = &asked[1].1;
         assert!(
-            second.starts_with("# What stands in the way of completion\n"),
+            second.starts_with("# Why the work is not accepted as complete\n"),
             "{second}"
         );
         assert!(

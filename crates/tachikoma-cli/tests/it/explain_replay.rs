@@ -121,11 +121,11 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     exit: 0
     --- stdout
     iteration 2 of [LOOP], session 1
-    [TIME]    iteration 2, attempt 1, session 1: the agent that is up is prompted
+    [TIME]    iteration 2, attempt 1, session 1: the running agent is prompted
     [TIME]    context 72.5 % (145 004 of 200 000 tokens), redline 85 %: below
     [TIME] => the agent is asked to finish: context 72.5 % (145 004 of 200 000 tokens), context.warning_percent = 70
     [TIME]    context 85.5 % (171 004 of 200 000 tokens), redline 85 %: reached
-    [TIME] => a reboot is wanted and may happen: context 85.5 % (171 004 of 200 000 tokens), redline 85 %: reached; no reboot before it
+    [TIME] => a reboot is due and allowed: context 85.5 % (171 004 of 200 000 tokens), redline 85 %: reached; no earlier reboot
     [TIME] => the turn is ended for a reboot: context 85.5 % (171 004 of 200 000 tokens), redline 85 %: reached; a tool call or an answer in flight may end first (session.graceful_timeout) (until [TIME])
     [TIME]    context 85.5 % (171 010 of 200 000 tokens), redline 85 %: reached
     [TIME]    the agent reported success; it cost $0.0950
@@ -154,7 +154,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
     [TIME] the loop ended: the work is complete: completion is claimed by the agent's promise; no gate is configured
 
     iteration 4 of [LOOP], session 3
-    [TIME]    iteration 4, attempt 1, session 3: the agent that is up is prompted
+    [TIME]    iteration 4, attempt 1, session 3: the running agent is prompted
     [TIME]    context 10 % (20 004 of 200 000 tokens), redline 85 %: below
     [TIME]    the reboot helped: the context is at 10 %
     [TIME]    context 10 % (20 010 of 200 000 tokens), redline 85 %: below
@@ -179,7 +179,7 @@ fn an_iteration_is_explained_with_every_decision_and_its_inputs() {
         });
         found.unwrap_or_else(|| panic!("{part}: {}", ran.stdout))
     };
-    let wanted = decision("a reboot is wanted");
+    let wanted = decision("a reboot is due");
     assert_eq!(wanted["iteration"], 2);
     assert_eq!(wanted["inputs"]["context_tokens"], 171_004);
     assert_eq!(wanted["inputs"]["context_redline_tokens"], 170_000);

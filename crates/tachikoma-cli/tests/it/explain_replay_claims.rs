@@ -48,10 +48,10 @@ fn a_false_claim_is_explained() {
     [TIME]    1 file changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` failed after [DURATION]: exit 1
-    [TIME] => completion is claimed by the agent's promise, and not believed: the gate `proof` failed: exit 1
-    [TIME]    worth 1 of 100: 1 for 1 file
+    [TIME] => completion is claimed by the agent's promise, and refused: the gate `proof` failed: exit 1
+    [TIME]    progress 1 of 100: 1 for 1 file
     [TIME] => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); it ran [DURATION] of [DURATION] (stop_conditions.max_duration); 2 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); 2 of 100 iterations (max_iterations); the claim of completion was refused
-    [TIME] => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
+    [TIME] => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     [TIME] => went on with iteration 3
     --- stderr
     ");
@@ -68,7 +68,7 @@ fn a_false_claim_is_explained() {
     [TIME]    2 files changed, nothing committed
     [TIME] => gates run (proof): completion is claimed by the agent's promise (until [TIME])
     [TIME]    the gate `proof` passed after [DURATION]
-    [TIME]    worth 1 of 100: 1 for 2 files
+    [TIME]    progress 1 of 100: 1 for 2 files
     --- stderr
     ");
     let ran = tachikoma(&scratch).run(["explain", "1", "--json"]);

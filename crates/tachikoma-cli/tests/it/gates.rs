@@ -382,7 +382,7 @@ fn a_gate_can_read_the_status_but_not_command() {
         output.contains("only the operator may ask this"),
         "{output}"
     );
-    assert!(output.contains("no iteration runs whose work"), "{output}");
+    assert!(output.contains("no iteration is running"), "{output}");
     assert!(output.ends_with("noted"), "{output}");
 }
 

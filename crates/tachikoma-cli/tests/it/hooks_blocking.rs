@@ -193,7 +193,7 @@ fn a_stop_acts_at_once_while_a_hook_runs_and_status_names_the_hook() {
     assert_eq!(ran.code(), Some(5), "{}", ran.snapshot());
     assert_eq!(scratch.read("said"), "loop_end 0 1 operator\n");
     let given_up = events(&scratch, "hooks_ran");
-    assert_eq!(given_up[0]["given_up"], "the loop is to stop");
+    assert_eq!(given_up[0]["given_up"], "the loop is stopping");
     await_nobody(&long);
 }
 

@@ -216,7 +216,7 @@ fn a_server_that_forgot_the_conversation_gets_a_fresh_one_with_the_hand_off() {
     assert_eq!(bed.of_type("session_started").len(), 2);
     let kept = bed.state_file("conversations.json");
     assert!(
-        kept.contains("Hand-off from the session before this one"),
+        kept.contains("Hand-off from the previous session"),
         "{kept}"
     );
 }

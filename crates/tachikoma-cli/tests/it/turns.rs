@@ -129,13 +129,13 @@ fn a_reboot_hands_over_to_the_next_session() {
     --- stderr
     ");
     assert_snapshot!(scratch.read("got-2"), @"
-    # Hand-off from the session before this one
+    # Hand-off from the previous session
 
-    You continue work that an earlier session began; its conversation is gone, its changes to the files are not. Look at the work tree first and do not redo what is done.
+    You continue the work of an earlier session. Its conversation is gone, but its changes to the files are there. Look at the work tree first, and do not repeat finished work.
 
     - Session 2, iteration 2, attempt 1.
-    - So far: 1 iterations finished, 0 of them well, 0 failed, 1 handed over.
-    - The session before this one was replaced: asked for by the operator.
+    - So far: 1 iterations finished, 0 succeeded, 0 failed, 1 handed over.
+    - The previous session was replaced: asked for by the operator.
 
     ---
 

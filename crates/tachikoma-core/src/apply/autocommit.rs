@@ -10,7 +10,7 @@ pub(super) fn autocommit_started(state: &mut State, autocommit: Autocommit) {
     state.kept.number += 1;
     state.kept.unsurveyed = false;
     state.kept.outside = false;
-    // A runner that dies before the last look is made leaves it to the next one.
+    // If the runner dies before the last survey, the next one repeats it.
     state.kept.checked = autocommit.purpose == AutocommitPurpose::End;
     match autocommit.purpose {
         AutocommitPurpose::Iteration => {
@@ -70,7 +70,7 @@ pub(super) fn autocommit_finished(
             commit: commit.clone(),
         });
     }
-    keep_over(state, purpose);
+    autocommit_over(state, purpose);
 }
 
 pub(super) fn autocommit_given_up(state: &mut State, purpose: AutocommitPurpose) {
@@ -81,11 +81,11 @@ pub(super) fn autocommit_given_up(state: &mut State, purpose: AutocommitPurpose)
         state.kept.files_changed = None;
         state.progress.missed();
     }
-    keep_over(state, purpose);
+    autocommit_over(state, purpose);
 }
 
 /// Ends the phase. The next record states what follows.
-fn keep_over(state: &mut State, purpose: AutocommitPurpose) {
+fn autocommit_over(state: &mut State, purpose: AutocommitPurpose) {
     match purpose {
         AutocommitPurpose::Iteration | AutocommitPurpose::End => state.phase = Phase::Idle,
         AutocommitPurpose::Checkpoint => {

@@ -12,17 +12,17 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         if let Some(until) = runner.follows_until {
             state.accounting.count(&state.phase, until.min(time));
         }
-        state.accounting.runner_took_up(time);
+        state.accounting.runner_started(time);
     } else if let LoopEvent::Suspended { duration_ms } = event {
         let duration = Duration::from_millis(*duration_ms);
-        state.accounting.stood_still(duration);
+        state.accounting.suspended(duration);
     } else if !event.may_come_without_runner() {
         // If a runner recorded one of the other events, the next record counts the time.
         state.accounting.count(&state.phase, time);
     }
 }
 
-/// Moves every deadline by the time in which nothing could happen.
+/// Extends all deadlines by the time of a suspension.
 pub(super) fn postpone_deadlines(state: &mut State, duration: Duration) {
     with_reboot(state, |reboot| match &mut reboot.stage {
         RebootStage::Begun => {}

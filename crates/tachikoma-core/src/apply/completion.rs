@@ -13,7 +13,7 @@ const OUTPUT_BYTES_MAX: usize = 16 << 10;
 pub(super) fn iteration_over(state: &mut State, outcome: IterationOutcome) {
     let claimed = !state.completion.claims.is_empty();
     let interrupted = outcome == IterationOutcome::Interrupted;
-    // It was said before the money was gone, and gates cost none.
+    // The claim was made before the budget was used up, and gates cost nothing.
     let end = match claimed && interrupted && is_for_budget(state) {
         true => AttemptEnd::HandedOver,
         false => outcome.into(),
@@ -21,7 +21,7 @@ pub(super) fn iteration_over(state: &mut State, outcome: IterationOutcome) {
     attempt_ended(state, end);
 }
 
-/// Returns whether a turn that is interrupted now is so because a budget is used up: by us, or by an agent that minds it itself.
+/// Returns whether a turn that is interrupted now was interrupted because a budget is used up.
 fn is_for_budget(state: &State) -> bool {
     match &state.stop {
         Some(Stop::Budget { .. }) => true,
@@ -74,7 +74,7 @@ pub(super) fn conditions_answered(state: &mut State, answers: &Answers) {
 
 pub(super) fn gates_ran(state: &mut State, iteration: u32, results: &[GateResult]) {
     let failed = results.iter().filter(|result| !result.passed()).count();
-    // Before the first iteration they are where the loop starts from, and stand for no failure of it.
+    // Gates before the first iteration show the start of the loop. They do not count as failures.
     let baseline = iteration == 0;
     state.stats.test_failure_streak = match failed {
         0 => 0,

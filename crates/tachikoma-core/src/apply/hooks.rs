@@ -12,7 +12,7 @@ pub(super) fn hooks_started(state: &mut State, start: &HooksStart) {
     }
     let found = std::mem::replace(&mut state.phase, Phase::Idle);
     let over = match (point, found) {
-        // A runner died over the same hooks.
+        // An earlier runner died during the same hooks.
         (
             HookPoint::LoopStart,
             Phase::Hooking {
@@ -24,7 +24,7 @@ pub(super) fn hooks_started(state: &mut State, start: &HooksStart) {
         (HookPoint::LoopStart, found) => Some(Box::new(found)),
         (_, _) => None,
     };
-    // As gates do, they may change the work tree.
+    // Hooks may change the work tree, like gates.
     state.kept.checked |= point != HookPoint::LoopEnd;
     state.phase = Phase::Hooking {
         hooking: Hooking {

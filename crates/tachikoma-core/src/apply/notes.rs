@@ -2,7 +2,7 @@
 
 use crate::{Note, State, Timestamp};
 
-/// Notes of the agent that are remembered, and notes of the operator: neither pushes the other's out.
+/// Maximum number of notes of the agent, and of the operator. Neither displaces the other.
 const NOTES_MAX: usize = 50;
 
 pub(super) fn noted(state: &mut State, text: &str, tell: bool, operator: bool, time: Timestamp) {

@@ -5,8 +5,8 @@ use crate::{
     Timestamp, Wait, WaitReason,
 };
 
-/// A runner takes up a work tree that is being brought back: that has its whole time again.
-pub(super) fn take_up_rollback(state: &mut State, time: Timestamp) {
+/// A runner resumes a rollback, which gets its whole timeout again.
+pub(super) fn restart_rollback_timeout(state: &mut State, time: Timestamp) {
     if state.rolling_back().is_some() {
         await_operator(state, Some(time.after(crate::operator::ROLLBACK_TIMEOUT)));
     }
@@ -118,8 +118,8 @@ pub(super) fn withdraw_question(state: &mut State) {
     }
 }
 
-/// Records that an attempt begins. Its prompt contains all pending words of the operator.
-pub(super) fn attempt_attended(state: &mut State) {
+/// An attempt begins. Its prompt contains all pending messages of the operator.
+pub(super) fn attempt_started_attended(state: &mut State) {
     state.operator.agreed = false;
     state.operator.put = false;
     state.operator.behind = false;
@@ -130,9 +130,8 @@ pub(super) fn attempt_attended(state: &mut State) {
     }
 }
 
-/// An iteration is over. The agent may have missed words in an iteration that failed or was interrupted, so that the next prompt
-/// repeats them.
-pub(super) fn iteration_attended(state: &mut State, succeeded: bool) {
+/// An iteration is over. Messages stay pending unless the iteration succeeded, because the agent may have missed them.
+pub(super) fn iteration_ended_attended(state: &mut State, succeeded: bool) {
     state.operator.rolled_back = None;
     state.operator.put = false;
     state.operator.behind = true;
@@ -142,7 +141,7 @@ pub(super) fn iteration_attended(state: &mut State, succeeded: bool) {
 }
 
 /// Resets answers and attended mode when an ended loop is started again: the operator may have left since.
-pub(super) fn taken_up_anew(state: &mut State) {
+pub(super) fn reset_for_new_run(state: &mut State) {
     state.operator.agreed = false;
     state.operator.put = false;
     state.operator.behind = false;

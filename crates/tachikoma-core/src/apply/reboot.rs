@@ -34,7 +34,7 @@ pub(super) fn entry(
     }
 }
 
-/// Records a request for a reboot. It postpones a reboot in progress that asked for its hand-off early, or could not ask for it.
+/// Records a request for a reboot. During a reboot it postpones that reboot.
 pub(super) fn reboot_requested(
     state: &mut State,
     reason: &RebootReason,
@@ -68,7 +68,7 @@ pub(super) fn hand_off_written(state: &mut State, text: &str, partial: bool) {
     with_reboot(state, |reboot| reboot.stage = RebootStage::Begun);
 }
 
-/// The turn that was to write the hand-off is over: what it says about the model's service counts as that of an attempt.
+/// The turn of the hand-off is over. Limits of the model's service count as for an attempt.
 pub(super) fn hand_off_resulted(
     state: &mut State,
     success: bool,
@@ -87,7 +87,7 @@ pub(super) fn hand_off_resulted(
     }
 }
 
-/// Changes the reboot that is under way, if there is one.
+/// Changes the current reboot, if there is one.
 pub(super) fn with_reboot(state: &mut State, change: impl FnOnce(&mut Reboot)) {
     if let Phase::Rebooting { reboot } = &mut state.phase {
         change(reboot);

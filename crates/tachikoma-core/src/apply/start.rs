@@ -1,9 +1,9 @@
-//! What changes when a runner takes up the loop.
+//! How the start of a runner changes the state.
 
 use super::operator;
 use crate::{Launch, Phase, Runner, State, Timestamp};
 
-pub(super) fn take_up(state: &mut State, launch: &Launch, runner: &Runner, time: Timestamp) {
+pub(super) fn runner_started(state: &mut State, launch: &Launch, runner: &Runner, time: Timestamp) {
     if state.needs_survey() {
         // The survey at the start finds the changes of the cut iteration, but does not measure its progress.
         state.progress.missed();
@@ -17,7 +17,7 @@ pub(super) fn take_up(state: &mut State, launch: &Launch, runner: &Runner, time:
     // The operator started the loop again, so an earlier request to stop no longer applies.
     state.stop = None;
     state.stop_urgent = false;
-    operator::take_up_rollback(state, time);
+    operator::restart_rollback_timeout(state, time);
     if matches!(state.phase, Phase::Ended { .. }) {
         state.failure_streak = 0;
         // These counters may have ended the loop. The operator who runs it again wants it to continue.
@@ -27,7 +27,7 @@ pub(super) fn take_up(state: &mut State, launch: &Launch, runner: &Runner, time:
         state.reboots.failures = 0;
         state.reboots.futile = 0;
         state.pause_requested = false;
-        operator::taken_up_anew(state);
+        operator::reset_for_new_run(state);
         state.phase = Phase::Idle;
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn service_answered(state: &mut State) {
 /// The model's service refused an attempt, or could not be reached.
 pub(super) fn service_refused(state: &mut State, streak: u32, outage: bool, time: Timestamp) {
     state.limit_streak = streak;
-    // Where no request ever succeeded, the outage is as old as the attempt that noticed it.
+    // If no request ever succeeded, the outage began with the attempt.
     let mut attempt_began = time;
     if let Phase::Working { work } = &state.phase
         && !state.reached_service()
@@ -20,8 +20,8 @@ pub(super) fn service_refused(state: &mut State, streak: u32, outage: bool, time
     state.outage_since = outage.then(|| state.outage_since.unwrap_or(attempt_began));
 }
 
-/// The attempt under way is over without a result; its iteration is owed.
-pub(super) fn cut_short(state: &mut State, agent_lives: bool) {
+/// The attempt ended without a result. Its iteration is repeated.
+pub(super) fn attempt_cut(state: &mut State, agent_lives: bool) {
     state.cut = true;
     if !agent_lives {
         state.agent = None;
@@ -32,7 +32,7 @@ pub(super) fn cut_short(state: &mut State, agent_lives: bool) {
 pub(super) fn begin_work(state: &mut State, generation: Generation, time: Timestamp) {
     let mut work = Work::new(generation, time);
     match state.agent.filter(|agent| agent.generation == generation) {
-        // The process of the session is up, and gets its next prompt.
+        // The process of the session runs, and gets its next prompt.
         Some(agent) => {
             work.pid = agent.pid;
             work.launched = Some(time);
@@ -52,7 +52,7 @@ pub(super) fn launching(state: &mut State, generation: Generation) {
     });
 }
 
-/// Changes the attempt that is under way, if there is one.
+/// Changes the current attempt, if there is one.
 pub(super) fn with_work(state: &mut State, change: impl FnOnce(&mut Work)) {
     if let Phase::Working { work } = &mut state.phase {
         change(work);

@@ -1,12 +1,12 @@
-//! Calls of tools that are no work: an agent that only talks to the loop has done nothing.
+//! Recognizes tool calls that only run `tachikoma` commands. They are not work.
 
-/// What an agent may ask of the loop from inside its own turn.
+/// `tachikoma` commands that an agent may run.
 const COMMANDS: [&str; 3] = ["done", "note", "status"];
 
-/// What is put around such a command, and does nothing by itself.
+/// Shell commands that may surround them and change nothing.
 const AROUND: [&str; 4] = ["cd", "echo", "true", "printf"];
 
-/// Returns whether what a tool was called with, in a few words, is nothing but words to the loop.
+/// Returns whether a tool call only runs `tachikoma` commands.
 pub(crate) fn only_talks_to_the_loop(summary: &str) -> bool {
     let parts = summary.split(['&', ';', '|', '\n']);
     let mut spoke = false;
@@ -31,7 +31,7 @@ mod tests {
     use super::only_talks_to_the_loop;
 
     #[test]
-    fn words_to_the_loop_are_told_from_work() {
+    fn calls_of_tachikoma_commands_are_not_work() {
         for talk in [
             "tachikoma done",
             "/usr/bin/tachikoma done --reason 'all is well'",

@@ -74,13 +74,13 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
                 format!("{} is {to}", change.key)
             });
             let changed: Vec<String> = changed.collect();
-            fact(format!("other settings hold: {}", changed.join(", ")))
+            fact(format!("settings changed: {}", changed.join(", ")))
         }
         LoopEvent::IterationStarted {
             iteration, attempt, ..
         } => {
             let how = match state.work().is_some_and(|work| work.reused) {
-                true => "the agent that is up is prompted",
+                true => "the running agent is prompted",
                 false => "the agent is launched",
             };
             let session = state.session.number;
@@ -123,16 +123,16 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
                 Nth(state.stats.no_progress_count)
             )),
             score => fact(format!(
-                "worth {score} of 100: {}",
+                "progress {score} of 100: {}",
                 measured.evidence.words()
             )),
         },
-        LoopEvent::CheckGivenUp { reason } => decision(format!("that is given up: {reason}")),
+        LoopEvent::CheckGivenUp { reason } => decision(format!("the check is given up: {reason}")),
         LoopEvent::ClaimRefused(refusal) => {
             let who = reasons::claims(&refusal.claims);
             let how = match refusal.confirmed {
-                0 => "not believed",
-                _ => "not enough yet",
+                0 => "refused",
+                _ => "more confirmations are needed",
             };
             decision(format!("{who}, and {how}: {}", refusal.reasons.join("; ")))
         }
@@ -174,7 +174,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             ))
         }
         LoopEvent::RebootRequested { reason, .. } => {
-            without_reason(record, &format!("a reboot is wanted: {reason}"))
+            without_reason(record, &format!("a reboot is due: {reason}"))
         }
         LoopEvent::RebootStarted { reason, from, .. } => {
             without_reason(record, &format!("session {from} is rebooted: {reason}"))
@@ -206,7 +206,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
         LoopEvent::PauseRequested => fact("the operator asks for a pause"),
         LoopEvent::PauseWithdrawn => fact("the operator withdraws the pause"),
         LoopEvent::Paused { .. } => decision("paused, as the operator asked"),
-        LoopEvent::Resumed => fact("the operator lets it go on"),
+        LoopEvent::Resumed => fact("the operator resumes the loop"),
         LoopEvent::StopRequested { stop, .. } => decision(match stop {
             Stop::Operator => "the operator stops the loop".to_owned(),
             Stop::Signal { signal } => format!("signal {signal} stops the loop"),
@@ -310,7 +310,7 @@ fn answered(answers: &Answers) -> String {
             "{} of {} objectives are ticked",
             objectives.ticked, objectives.total
         ),
-        ObjectivesSeen::Unknown { reason } => format!("the objectives are not known: {reason}"),
+        ObjectivesSeen::Unknown { reason } => format!("the objectives cannot be read: {reason}"),
     });
     let scripts = answers.scripts.iter().map(script);
     let parts: Vec<String> = objectives.into_iter().chain(scripts).collect();
@@ -323,7 +323,7 @@ fn answered(answers: &Answers) -> String {
 fn script(script: &ScriptResult) -> String {
     let name = &script.name;
     let verdict = match &script.verdict {
-        ScriptVerdict::GoOn => "lets the loop go on".to_owned(),
+        ScriptVerdict::GoOn => "lets the loop continue".to_owned(),
         ScriptVerdict::Claim => "says that the work is complete".to_owned(),
         ScriptVerdict::Stop => "ends the loop".to_owned(),
         ScriptVerdict::Unclear { problem } => format!("is not usable: {problem}"),

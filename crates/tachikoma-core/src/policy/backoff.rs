@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_doubles_up_to_the_cap_and_never_falls() {
+    fn backoff_doubles_up_to_its_cap() {
         let seconds: Vec<u64> = (1..=9)
             .map(|failures| delay(Backoff::default(), failures).as_secs())
             .collect();

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn each_budget_is_gone_when_it_is_reached_and_zero_is_none() {
+    fn budgets_are_used_up_at_their_limit_and_off_at_zero() {
         let none = Budgets::default();
         let much = spent(u64::MAX, u64::MAX, 1 << 40, Some(100.0));
         assert_eq!(verdict(&none, &much), None);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forecast_goes_on_as_before() {
+    fn forecast_assumes_a_constant_rate() {
         let budgets = Budgets {
             cost_microusd: 10 * DOLLAR,
             duration: Duration::from_secs(4_000),

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_does_while_it_waits_is_not_work() {
+    fn activity_of_a_waiting_agent_is_not_busy() {
         assert!(!seen(0, 0, 0));
         assert!(!seen(120, 0, 11_000), "idle, a shell that sleeps beside it");
         assert!(!seen(120, 82, 2_800), "a ping in each second");
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_work_alone_suffices() {
+    fn cpu_network_or_file_activity_alone_is_busy() {
         assert!(seen(2_000, 0, 0), "a core");
         assert!(seen(200, 0, 0), "a tenth of one");
         assert!(seen(0, 2_520, 0), "an answer of ten words in a second");
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_of_no_time_divides_by_nothing() {
+    fn sample_of_zero_length_is_not_busy() {
         assert!(!is_busy(&Activity::default()));
     }
 }

@@ -137,7 +137,7 @@ pub fn next(policy: &Policy, state: &State) -> Next {
         return Next::Believe;
     }
     let reason = format!(
-        "this is claim {confirmed} of {needed} in a row; look at the work anew, and claim it again if it is complete"
+        "this is claim {confirmed} of {needed} in a row; review the work, and claim completion again if it is complete"
     );
     Next::Refuse {
         reasons: vec![reason],
@@ -149,13 +149,15 @@ fn gates_due(policy: &Policy, state: &State) -> Vec<String> {
     let known = &state.completion;
     match known.ended {
         AttemptEnd::Succeeded => policy.completion.due(!known.claims.is_empty()),
-        AttemptEnd::HandedOver | AttemptEnd::Failed if stands(state) => policy.completion.due(true),
+        AttemptEnd::HandedOver | AttemptEnd::Failed if is_valid_claim_left(state) => {
+            policy.completion.due(true)
+        }
         AttemptEnd::HandedOver | AttemptEnd::Failed | AttemptEnd::Cut => Vec::new(),
     }
 }
 
 /// Returns whether there is a claim that is still valid after the end of its attempt.
-fn stands(state: &State) -> bool {
+fn is_valid_claim_left(state: &State) -> bool {
     let known = &state.completion;
     let of_the_turn = |claim: &Claim| match claim {
         // Objectives that a failed attempt ticked are claimed by it, too.
@@ -173,18 +175,18 @@ fn stands(state: &State) -> bool {
 fn doubts(policy: &Policy, state: &State) -> Vec<String> {
     let known = &state.completion;
     let iteration = state.iteration;
-    if !stands(state) {
+    if !is_valid_claim_left(state) {
         return vec![match known.ended {
-            AttemptEnd::Failed => format!("iteration {iteration}, which made it, failed"),
+            AttemptEnd::Failed => format!("iteration {iteration}, which claimed it, failed"),
             AttemptEnd::Succeeded | AttemptEnd::HandedOver | AttemptEnd::Cut => {
-                format!("iteration {iteration}, which made it, was not seen through")
+                format!("iteration {iteration}, which claimed it, was interrupted")
             }
         }];
     }
     let mut doubts = Vec::new();
     if known.ended == AttemptEnd::Failed && policy.completion.gates.is_empty() {
         doubts.push(format!(
-            "iteration {iteration} failed, and there is no gate that could prove it all the same"
+            "iteration {iteration} failed, and no gate proves the work"
         ));
     }
     doubts.extend(nothing_was_done(policy, state).map(str::to_owned));
@@ -246,7 +248,7 @@ fn fewer_objectives(known: &Completion) -> Option<String> {
     let (now, most) = (objectives.total, known.most_objectives);
     (only && now < most).then(|| {
         format!(
-            "the objectives had {most} check boxes, and have {now}: what is taken away is not done"
+            "the objectives had {most} check boxes, and have {now}: removed check boxes do not count as done"
         )
     })
 }
@@ -255,7 +257,7 @@ fn open_objectives(seen: Option<&ObjectivesSeen>) -> Option<String> {
     let objectives = match seen {
         Some(ObjectivesSeen::Read { objectives }) => objectives,
         Some(ObjectivesSeen::Unknown { reason }) => {
-            return Some(format!("the objectives are not known: {reason}"));
+            return Some(format!("the objectives cannot be read: {reason}"));
         }
         None => return Some("the objectives were not read".to_owned()),
     };
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_believed_if_nothing_at_all_speaks_against_it() {
+    fn claim_is_accepted_only_without_any_doubt() {
         let (mut believed, mut asked) = (0, 0);
         let seen = [None, Some("- [x] a"), Some("- [ ] a"), Some("nothing")];
         let gates = [None, Some(false), Some(true)];
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn how_the_attempt_ended_voids_what_its_agent_claims_and_nothing_else() {
+    fn failed_or_cut_attempt_invalidates_claims_of_its_agent_only() {
         let done = || Claim::Done { reason: None };
         let script = || Claim::Script {
             name: "s".to_owned(),
@@ -401,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_asked_for_in_order_and_by_nobody_who_stops() {
+    fn due_checks_run_in_order_and_not_during_a_stop() {
         let mut policy = policy(true, false, 1);
         policy.completion.asking = Some(Duration::from_secs(1));
         let mut state = judged(vec![Claim::Promise], AttemptEnd::Succeeded);
@@ -423,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_have_together_what_each_has_and_no_limit_if_one_has_none() {
+    fn timeout_of_gates_is_the_sum_of_their_timeouts() {
         let mut rules = policy(true, false, 1).completion;
         let names = vec!["tests".to_owned()];
         assert_eq!(rules.limit(&names), None);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_follow_each_other_and_the_agents_refusal_caps_them() {
+    fn context_levels_are_capped_by_the_agents_refusal() {
         let usual = policy(85.0);
         for (tokens, expected) in [
             (0, Level::Fine),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_redline_that_comes_first_counts() {
+    fn lower_of_the_two_redlines_applies() {
         let in_a_million = |tokens| Context {
             window: 1_000_000,
             ..at(tokens)
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_begins_near_the_token_redline_has_only_the_one_in_percent() {
+    fn session_that_begins_near_the_token_redline_uses_the_percent_redline() {
         let usual = policy(85.0);
         let context = Context {
             window: 1_000_000,

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_holds_at_its_value_and_not_above_it() {
+    fn custom_data_limits_are_inclusive() {
         let long = |length: usize| "k".repeat(length);
         assert_eq!(check(&long(KEY_BYTES_MAX), &json!(1)), Ok(()));
         assert_eq!(
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_map_takes_no_new_key_but_changes_and_removals() {
+    fn full_custom_data_rejects_new_keys_only() {
         let full: BTreeMap<_, _> = (0..KEYS_MAX)
             .map(|number| (format!("k{number}"), json!(1)))
             .collect();

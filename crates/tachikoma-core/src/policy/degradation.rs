@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_quality_is_never_a_fall() {
+    fn constant_quality_is_not_degradation() {
         for calls in 0..=6 {
             for failed in 0..=calls {
                 for repeated in 0..=calls {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fall_is_told_with_what_was_seen_and_never_before_three_iterations() {
+    fn degradation_is_reported_after_three_iterations_at_the_earliest() {
         let good = sample(10, 0, 0);
         for (name, samples, expected) in [
             ("two", vec![good, sample(10, 9, 0)], None),

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn each_clock_holds_a_reboot_back_and_the_latest_wins() {
+    fn latest_of_the_rate_limits_delays_a_reboot() {
         let rules = RebootRules::default();
         for (book, now, expected) in [
             (book(None, None, 0), 0, None),
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hour_counts_successes_and_opens_when_the_oldest_of_them_is_an_hour_old() {
+    fn hourly_limit_counts_successful_reboots() {
         let rules = RebootRules {
             min_interval: Duration::ZERO,
             max_per_hour: 3,

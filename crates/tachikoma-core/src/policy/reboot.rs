@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_switching_reboots_off_does() {
+    fn every_setting_that_turns_reboots_off_works() {
         let rules = RebootRules {
             after_iterations: None,
             ..RebootRules::default()
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn n_reboots_are_allowed_and_the_next_is_exhausted() {
+    fn reboots_beyond_the_maximum_are_exhausted() {
         let rules = RebootRules {
             max_reboots: Some(2),
             ..RebootRules::default()
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_redline_is_asked_before_the_iteration_count() {
+    fn redline_is_checked_before_the_iteration_count() {
         let rules = RebootRules {
             after_iterations: Some(3),
             ..RebootRules::default()

@@ -51,8 +51,8 @@ impl RebootKind {
     fn of(reason: &RebootReason) -> Self {
         Self(match reason {
             RebootReason::Redline { .. } => "redline",
-            RebootReason::Refused => "the agent takes no more",
-            RebootReason::Degradation { .. } => "the agent got worse",
+            RebootReason::Refused => "context full",
+            RebootReason::Degradation { .. } => "quality fell",
             RebootReason::IterationLimit { .. } => "iterations of the session",
             RebootReason::DurationLimit { .. } => "age of the session",
             RebootReason::PatternMatch { .. } => "pattern",

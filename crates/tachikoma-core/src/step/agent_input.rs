@@ -13,7 +13,7 @@ use crate::{
 const TOOLS_MAX: usize = 256;
 
 impl Stepper<'_> {
-    pub(super) fn event(&mut self, event: AgentInput) {
+    pub(super) fn agent_event(&mut self, event: AgentInput) {
         match &self.state.phase {
             Phase::Working { work } => {
                 let work = (**work).clone();
@@ -49,14 +49,16 @@ impl Stepper<'_> {
             }
             // Only a reboot opens a session without a prompt or reads a hand-off.
             AgentInput::Opened | AgentInput::HandOffText { .. } => {}
-            AgentInput::SessionNamed { agent_id } => self.named(agent_id),
-            AgentInput::Output => self.output(work),
-            AgentInput::ContextMeasured { context, answering } => self.measured(context, answering),
+            AgentInput::SessionNamed { agent_id } => self.session_named(agent_id),
+            AgentInput::Output => self.output_seen(work),
+            AgentInput::ContextMeasured { context, answering } => {
+                self.context_measured(context, answering);
+            }
             AgentInput::ToolStarted { id, name, summary } => {
                 if work.tools.len() < TOOLS_MAX {
                     self.record(LoopEvent::ToolStarted { id, name, summary });
                     if self.state.stop.is_none() {
-                        self.advise();
+                        self.ask_to_finish();
                         self.deliver_messages();
                     }
                 }
@@ -68,7 +70,7 @@ impl Stepper<'_> {
                 }
             }
             AgentInput::ToolDenied { tool, id } => {
-                self.denied(work, tool, id);
+                self.tool_denied(work, tool, id);
                 self.interrupt_at_boundary();
             }
             AgentInput::FileTouched { path } => {
@@ -83,7 +85,7 @@ impl Stepper<'_> {
             AgentInput::ConversationResumed(told) => self.conversation_resumed(told),
             AgentInput::Quota(quota) => self.quota_reported(quota),
             AgentInput::ProcessesSampled { activity } => self.processes_sampled(work, activity),
-            AgentInput::TurnEnded(end) => self.resulted(work, end),
+            AgentInput::TurnEnded(end) => self.turn_resulted(work, end),
             AgentInput::Exited {
                 exit,
                 claimed,
@@ -116,7 +118,7 @@ impl Stepper<'_> {
     }
 
     /// Records a denied call with how often it was denied and what would permit it.
-    fn denied(&mut self, work: &Work, name: String, id: String) {
+    fn tool_denied(&mut self, work: &Work, name: String, id: String) {
         let tool = work.tools.get(&id);
         let summary = tool.map_or_else(String::new, |tool| tool.summary.clone());
         let mut known = self.state.denials.iter();
@@ -142,15 +144,17 @@ impl Stepper<'_> {
     /// Handles events between two turns. An agent may start work by itself there.
     fn agent_input_between_turns(&mut self, event: AgentInput) {
         match event {
-            AgentInput::SessionNamed { agent_id } => self.named(agent_id),
+            AgentInput::SessionNamed { agent_id } => self.session_named(agent_id),
             AgentInput::Quota(quota) => self.quota_reported(quota),
             AgentInput::Exited {
                 exit, leftovers, ..
-            } => self.gone_between_turns(exit, leftovers),
-            AgentInput::ToolStarted { name, summary, .. } => self.worked_outside(name, &summary),
-            AgentInput::TurnEnded(end) => self.resulted_outside(&end),
+            } => self.exited_between_turns(exit, leftovers),
+            AgentInput::ToolStarted { name, summary, .. } => {
+                self.tool_called_without_prompt(name, &summary);
+            }
+            AgentInput::TurnEnded(end) => self.turn_ended_without_prompt(&end),
             AgentInput::NotLaunched { .. } | AgentInput::GuardLost => {
-                self.gone_between_turns(Exit::Unknown, Vec::new());
+                self.exited_between_turns(Exit::Unknown, Vec::new());
             }
             AgentInput::Launched { .. }
             | AgentInput::Opened
@@ -169,7 +173,7 @@ impl Stepper<'_> {
     }
 
     /// The agent calls a tool without a prompt. Only the first call is recorded.
-    fn worked_outside(&mut self, mut tool: String, summary: &str) {
+    fn tool_called_without_prompt(&mut self, mut tool: String, summary: &str) {
         if self.state.kept.outside {
             return;
         }
@@ -186,7 +190,7 @@ impl Stepper<'_> {
     }
 
     /// A turn without a prompt ended, or a turn whose hand-off was canceled.
-    pub(super) fn resulted_outside(&mut self, end: &TurnEnd) {
+    pub(super) fn turn_ended_without_prompt(&mut self, end: &TurnEnd) {
         // The next result includes the totals of this one.
         if !end.more && (end.cost_microusd > 0 || end.tokens > 0) {
             self.record(LoopEvent::WorkedOutside {
@@ -209,7 +213,7 @@ impl Stepper<'_> {
         }
     }
 
-    fn output(&mut self, work: &Work) {
+    fn output_seen(&mut self, work: &Work) {
         // Output only matters for the silence timeouts, which need one record per step. After the first signal no timeout runs.
         let due = work.escalation.is_none()
             && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
@@ -218,9 +222,9 @@ impl Stepper<'_> {
         }
     }
 
-    fn resulted(&mut self, work: &Work, end: TurnEnd) {
+    fn turn_resulted(&mut self, work: &Work, end: TurnEnd) {
         if end.more {
-            return self.output(work);
+            return self.output_seen(work);
         }
         if work.result.is_some() {
             return;
@@ -228,8 +232,8 @@ impl Stepper<'_> {
         self.record(LoopEvent::TurnResulted(end.as_recorded()));
         self.pattern_matched(end.stop_pattern);
         if end.spent == Some(Spent::Full) && self.state.session.unproven {
-            let futile = "the agent takes not even its first prompt, which is too long";
-            self.verified(100, Some(futile.to_owned()), TOO_LONG);
+            let futile = "the agent rejected its first prompt, which is too long";
+            self.reboot_verified(100, Some(futile.to_owned()), TOO_LONG);
         }
         if self.policy.agent.persistent {
             self.turn_ended();

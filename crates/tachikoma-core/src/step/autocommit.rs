@@ -127,7 +127,7 @@ impl Stepper<'_> {
     }
 
     /// The agent's process has ended between two turns. A commit that waited for that starts now.
-    pub(super) fn gone_between_turns(&mut self, exit: Exit, leftovers: Vec<Leftover>) {
+    pub(super) fn exited_between_turns(&mut self, exit: Exit, leftovers: Vec<Leftover>) {
         let waits = self
             .state
             .autocommit()
@@ -167,7 +167,7 @@ impl Stepper<'_> {
     }
 
     /// A snapshot of the work tree before an iteration was taken.
-    pub(super) fn snapshot(&mut self, iteration: u32, commit: String, uncommitted: u32) {
+    pub(super) fn snapshot_taken(&mut self, iteration: u32, commit: String, uncommitted: u32) {
         let kept = &self.state.kept;
         let known = kept.snapshot.as_ref().is_some_and(|s| s.commit == commit);
         if !known || kept.uncommitted != uncommitted {
@@ -180,7 +180,11 @@ impl Stepper<'_> {
     }
 
     /// An autocommit ended.
-    pub(super) fn kept(&mut self, number: u64, kept: Result<AutocommitResult, String>) {
+    pub(super) fn autocommit_finished(
+        &mut self,
+        number: u64,
+        kept: Result<AutocommitResult, String>,
+    ) {
         // An answer that is no longer awaited is dropped here.
         let awaited = self
             .state
@@ -231,7 +235,9 @@ impl Stepper<'_> {
                 Some(stop) => self.close(stop.into()),
                 None => self.advance_reboot(RebootStep::OpenNew),
             },
-            (AutocommitPurpose::End, Some(outcome)) if self.holds(&outcome) => self.close(outcome),
+            (AutocommitPurpose::End, Some(outcome)) if self.still_applies(&outcome) => {
+                self.close(outcome);
+            }
             (AutocommitPurpose::Iteration | AutocommitPurpose::End, _) => {
                 self.advance(Stage::Check, autocommit.then);
             }
@@ -247,7 +253,7 @@ impl Stepper<'_> {
     ) {
         self.request_stop(stop, urgency);
         if urgency == Urgency::Kill && autocommit.called_off {
-            return self.give_up_autocommit(autocommit, "it was told to end, and did not at once");
+            return self.give_up_autocommit(autocommit, "it was canceled, and did not end at once");
         }
         if urgency >= Urgency::Now && autocommit.closing.is_some() {
             return self.give_up_autocommit(autocommit, "the agent had not ended yet");

@@ -28,7 +28,7 @@ impl Stepper<'_> {
             // A claim that is accepted ends the loop in the stage `End`.
             Next::Refuse { .. } | Next::Believe | Next::Nothing => {
                 self.refuse_claim();
-                self.measure();
+                self.measure_progress();
                 PASSED
             }
         }
@@ -46,7 +46,7 @@ impl Stepper<'_> {
     }
 
     /// Measures the progress of the iteration after its checks.
-    fn measure(&mut self) {
+    fn measure_progress(&mut self) {
         let iteration = self.state.iteration;
         let tests_passed = self.state.completion.gates_passed_after(iteration);
         if let Some(measured) = self.state.progress.measure(iteration, tests_passed) {
@@ -59,7 +59,7 @@ impl Stepper<'_> {
 
     /// Starts the checks when a runner starts or resumes the loop. The objectives are read before the first iteration, to notice later
     /// which were ticked.
-    pub(super) fn check_first(&mut self, then: Option<Wait>) {
+    pub(super) fn check_at_start(&mut self, then: Option<Wait>) {
         let known = &self.state.completion;
         let unread = known.owed == Owed::Nothing && known.ticked_before.is_none();
         let goes_on = stop::verdict(self.policy, self.state, self.now).is_none();
@@ -95,8 +95,8 @@ impl Stepper<'_> {
     }
 
     /// The objectives were read and the stop scripts have answered.
-    pub(super) fn answered(&mut self, number: u64, answers: Answers) {
-        let Some(check) = self.awaited(number, |stage| *stage == CheckStage::Asking) else {
+    pub(super) fn conditions_answered(&mut self, number: u64, answers: Answers) {
+        let Some(check) = self.awaited_check(number, |stage| *stage == CheckStage::Asking) else {
             return;
         };
         let known = self.state.completion.objectives.as_ref();
@@ -107,7 +107,7 @@ impl Stepper<'_> {
         };
         let mut unclear = answers.unclear();
         unclear.retain(|warning| !self.state.completion.unclear.contains(warning));
-        let odd = self.odd_objectives(&answers);
+        let odd = self.objective_warnings(&answers);
         let stop = answers
             .scripts
             .iter()
@@ -119,7 +119,7 @@ impl Stepper<'_> {
         self.record(LoopEvent::ConditionsAnswered { answers });
         if let Some(reason) = lost {
             let warning = format!(
-                "the objectives are not known, and no claim of completion is believed until they are: {reason}"
+                "the objectives cannot be read, so claims of completion are refused: {reason}"
             );
             self.record(LoopEvent::Warned { warning });
         }
@@ -133,7 +133,7 @@ impl Stepper<'_> {
     }
 
     /// Returns warnings about unusual objectives, unless they were given before.
-    fn odd_objectives(&self, answers: &Answers) -> Vec<String> {
+    fn objective_warnings(&self, answers: &Answers) -> Vec<String> {
         let Some(ObjectivesSeen::Read { objectives: now }) = &answers.objectives else {
             return Vec::new();
         };
@@ -145,26 +145,26 @@ impl Stepper<'_> {
         let mut odd = Vec::new();
         if now.total == 0 && before.is_none_or(|before| before.total > 0) {
             odd.push(
-                "there is no check box in the objectives, and no claim of completion is believed until there is; a box is \
+                "the objectives have no check box, so claims of completion are refused; a check box is \
                  `- [ ]` or `- [x]`"
                     .to_owned(),
             );
         } else if let Some(before) = before.filter(|before| before.total > now.total) {
             odd.push(format!(
-                "the objectives had {} check boxes, and have {}",
+                "the objectives had {} check boxes, and now have {}",
                 before.total, now.total
             ));
         }
         if known.ticked_before.is_none() && now.all_ticked() {
             odd.push(format!(
-                "all objectives ({}) are ticked before anything is done: that claims nothing, and they speak against no claim",
+                "all objectives ({}) were ticked before the first iteration, so they prove nothing",
                 now.total
             ));
         }
         if !now.odd.is_empty() && before.is_none_or(|before| before.odd != now.odd) {
             let lines: Vec<String> = now.odd.iter().map(|line| format!("`{line}`")).collect();
             odd.push(format!(
-                "in the objectives these look like check boxes and are none: {}; a box is `- [ ]` or `- [x]`",
+                "these lines of the objectives look like check boxes but are not: {}; a check box is `- [ ]` or `- [x]`",
                 lines.join(", ")
             ));
         }
@@ -178,7 +178,7 @@ impl Stepper<'_> {
         tests: Option<TestsReport>,
     ) {
         let gates = |stage: &CheckStage| matches!(stage, CheckStage::Gates { .. });
-        let Some(check) = self.awaited(number, gates) else {
+        let Some(check) = self.awaited_check(number, gates) else {
             return;
         };
         let iteration = self.state.iteration;
@@ -192,7 +192,7 @@ impl Stepper<'_> {
     }
 
     /// Returns the check that an answer belongs to. An answer that is no longer awaited is dropped here.
-    fn awaited(&self, number: u64, stage: impl Fn(&CheckStage) -> bool) -> Option<Check> {
+    fn awaited_check(&self, number: u64, stage: impl Fn(&CheckStage) -> bool) -> Option<Check> {
         let check = self.state.check().filter(|check| stage(&check.stage));
         check
             .filter(|_| number == self.state.completion.number)
@@ -215,7 +215,7 @@ impl Stepper<'_> {
     }
 
     /// Cancels the checks that are due, so that the claim is refused: it was about other work.
-    pub(super) fn forgo_check(&mut self, reason: &str) {
+    pub(super) fn cancel_due_checks(&mut self, reason: &str) {
         let known = &self.state.completion;
         let owes = match known.owed {
             Owed::Nothing => false,
@@ -229,8 +229,8 @@ impl Stepper<'_> {
     }
 
     /// The work tree was rolled back by a command. If no check follows the current phase, the claim is refused now.
-    pub(super) fn rolled_back_outside(&mut self) {
-        self.forgo_check("the work tree was rolled back since");
+    pub(super) fn rolled_back_by_command(&mut self) {
+        self.cancel_due_checks("the work tree was rolled back after the claim");
         match &self.state.phase {
             Phase::Waiting { .. } | Phase::Rebooting { .. } | Phase::Paused { .. } => {
                 self.refuse_claim();
@@ -246,7 +246,7 @@ impl Stepper<'_> {
     }
 
     /// `tachikoma done` claims that the whole work is complete.
-    pub(super) fn done(&mut self, ticket: Ticket, reason: Option<String>) {
+    pub(super) fn completion_claimed(&mut self, ticket: Ticket, reason: Option<String>) {
         let answer = if self.work().is_some() {
             let reason = reason.map(|reason| {
                 let kept = reason.floor_char_boundary(NOTE_BYTES_MAX);
@@ -258,22 +258,22 @@ impl Stepper<'_> {
             if self.state.completion.is_news(&claim) {
                 self.record(LoopEvent::Claimed { reason });
             }
-            let note = self.what_will_be_asked();
+            let note = self.required_checks();
             Answer::Accepted { note }
         } else {
-            self.refused("no iteration runs whose work could be claimed to be complete")
+            self.refused("no iteration is running")
         };
         self.emit(Effect::Reply { ticket, answer });
     }
 
-    fn what_will_be_asked(&self) -> String {
+    fn required_checks(&self) -> String {
         let rules = &self.policy.completion;
         let names = rules.gates.iter().map(|gate| format!("`{}`", gate.name));
         let names: Vec<String> = names.collect();
         let mut asked = Vec::new();
         if rules.confirmations > 1 {
             asked.push(format!(
-                "it is claimed {} times in a row",
+                "completion is claimed {} times in a row",
                 rules.confirmations
             ));
         }
@@ -284,12 +284,12 @@ impl Stepper<'_> {
             asked.push(format!("these gates pass: {}", names.join(", ")));
         }
         let judged = format!(
-            "end your turn: the claim is judged when iteration {} is over",
+            "end your turn; the claim is checked after iteration {}",
             self.state.iteration
         );
         match asked.join(" and ").as_str() {
             "" => judged,
-            asked => format!("{judged}, and believed if {asked}"),
+            asked => format!("{judged}, and accepted if {asked}"),
         }
     }
 }

@@ -386,7 +386,7 @@ impl Stepper<'_> {
                 operator,
             });
             if tell {
-                self.rolled_back_outside();
+                self.rolled_back_by_command();
             }
             accepted("noted")
         };

@@ -74,13 +74,13 @@ impl Stepper<'_> {
     }
 
     /// Acts on the deadlines of the iteration that have passed.
-    pub(super) fn overdue(&mut self, work: &Work) {
+    pub(super) fn iteration_overdue(&mut self, work: &Work) {
         if let Some(escalation) = work.escalation {
             if escalation.until <= self.now {
                 match escalation.signal {
                     StopSignal::Interrupt => self.signal_agent(work, StopSignal::Terminate),
                     StopSignal::Terminate => self.signal_agent(work, StopSignal::Kill),
-                    StopSignal::Kill => self.give_up(work),
+                    StopSignal::Kill => self.agent_unkillable(work),
                 }
             }
             return;
@@ -126,7 +126,7 @@ impl Stepper<'_> {
         }
     }
 
-    fn give_up(&mut self, work: &Work) {
+    fn agent_unkillable(&mut self, work: &Work) {
         let failure = Failure::Unkillable { pid: work.pid };
         self.record_failure(work, failure, false);
         self.unkillable(work.pid);

@@ -143,7 +143,7 @@ impl Stepper<'_> {
     }
 
     /// Stores a part of the hand-off before the turn has ended.
-    pub(super) fn hand_off_said(&mut self, reboot: &Reboot, text: &str) {
+    pub(super) fn hand_off_part(&mut self, reboot: &Reboot, text: &str) {
         if let RebootStage::HandOff { said, .. } = &reboot.stage
             && said.iter().map(String::len).sum::<usize>() < WORDS_BYTES_MAX
         {
@@ -161,7 +161,7 @@ impl Stepper<'_> {
             pattern: None,
             ..end.as_recorded()
         }));
-        let why = end.reason.as_deref().unwrap_or("it said nothing");
+        let why = end.reason.as_deref().unwrap_or("it printed nothing");
         match &end.problem {
             Some(problem @ (Problem::Limited { .. } | Problem::Unreachable)) => {
                 self.hand_off_limited(reboot, problem, why);
@@ -192,7 +192,7 @@ impl Stepper<'_> {
 
     fn no_hand_off(&mut self, why: &str) {
         let warning = format!(
-            "the old session wrote no hand-off ({why}); the next one gets its last words and tool calls instead"
+            "the old session wrote no hand-off ({why}); the new session gets its last output and tool calls instead"
         );
         self.record(LoopEvent::Warned { warning });
     }

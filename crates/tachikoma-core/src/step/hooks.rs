@@ -94,8 +94,7 @@ impl Stepper<'_> {
         let Some(hooking) = awaited.cloned() else {
             return;
         };
-        let stop = self.take_results(point, results);
-        self.warn_of_failures(point);
+        let stop = self.take_results(point, results, true);
         if let Some(stop) = stop.filter(|_| hooking.outcome.is_none()) {
             self.request_stop(stop, Urgency::Graceful);
         }
@@ -106,18 +105,19 @@ impl Stepper<'_> {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
             return;
         }
-        let stop = self.take_results(point, results);
-        self.warn_of_failures(point);
+        let stop = self.take_results(point, results, true);
         if let Some(stop) = stop.filter(|_| !self.is_ending()) {
             self.stop_after_task(stop);
         }
     }
 
-    /// Records the results of hooks and their custom data. Returns the stop that a hook requested.
+    /// Records the results of hooks and their custom data, with warnings about failed hooks if `warn`. Returns the stop that a hook
+    /// requested.
     pub(super) fn take_results(
         &mut self,
         point: HookPoint,
         results: Vec<HookResult>,
+        warn: bool,
     ) -> Option<Stop> {
         let stops = results.iter().find(|result| result.stop).map(|result| {
             let words = result.error.as_deref().unwrap_or("without words");
@@ -134,6 +134,14 @@ impl Stepper<'_> {
             .collect();
         let unread = results.iter().filter(|result| result.unread);
         let unread: Vec<String> = unread.map(|result| result.name.clone()).collect();
+        let failed = results.iter().filter(|result| warn && !result.stop);
+        let failed: Vec<String> = failed
+            .filter_map(|result| {
+                let error = result.error.as_ref()?;
+                let name = &result.name;
+                Some(format!("the hook `{name}` ({point}) failed: {error}"))
+            })
+            .collect();
         self.record(LoopEvent::HooksRan(HooksEnd {
             point,
             results,
@@ -141,7 +149,7 @@ impl Stepper<'_> {
         }));
         for name in unread {
             let warning = format!(
-                "the hook `{name}` said a line that is too long to be read; if it had `custom`, nothing of it is written down"
+                "the hook `{name}` printed a line that is too long; custom data in it is ignored"
             );
             self.record(LoopEvent::Warned { warning });
         }
@@ -161,58 +169,37 @@ impl Stepper<'_> {
                 }
             }
         }
-        stops
-    }
-
-    /// Warns about hooks that failed. The loop continues.
-    fn warn_of_failures(&mut self, point: HookPoint) {
-        let ran = self.step.records.iter().rev().find_map(|record| {
-            if let LoopEvent::HooksRan(end) = &record.event {
-                Some(&end.results)
-            } else {
-                None
-            }
-        });
-        let failed = ran.into_iter().flatten().filter(|result| !result.stop);
-        let warnings: Vec<String> = failed
-            .filter_map(|result| {
-                let error = result.error.as_ref()?;
-                Some(format!(
-                    "the hook `{}` ({point}) failed: {error}",
-                    result.name
-                ))
-            })
-            .collect();
-        for warning in warnings {
+        for warning in failed {
             self.record(LoopEvent::Warned { warning });
         }
+        stops
     }
 
     fn after_hooks(&mut self, hooking: Hooking) {
         match (hooking.outcome, hooking.over) {
-            (Some(outcome), _) if self.holds(&outcome) => self.end(outcome),
+            (Some(outcome), _) if self.still_applies(&outcome) => self.end(outcome),
             (Some(_), _) => self.advance(Stage::Check, None),
             (None, Some(_)) => match self.state.stop.clone() {
-                Some(stop) => self.stop_found(stop, Urgency::Graceful),
-                None => self.take_up(),
+                Some(stop) => self.stop_idle(stop, Urgency::Graceful),
+                None => self.resume_phase(),
             },
             (None, None) => self.advance(Stage::IterationEndHooks, hooking.then),
         }
     }
 
     /// Returns whether the outcome still applies: an accepted claim may have been withdrawn during the last commit or hooks.
-    pub(super) fn holds(&self, outcome: &Outcome) -> bool {
+    pub(super) fn still_applies(&self, outcome: &Outcome) -> bool {
         *outcome != Outcome::Done || next(self.policy, self.state) == Next::Believe
     }
 
     /// Continues without the results of the hooks. The runner ends them.
     pub(super) fn give_up_hooks(&mut self, reason: &str) {
-        if let Some(hooking) = self.forget_hooks(reason) {
+        if let Some(hooking) = self.end_hooks_early(reason) {
             self.after_hooks(hooking);
         }
     }
 
-    fn forget_hooks(&mut self, reason: &str) -> Option<Hooking> {
+    fn end_hooks_early(&mut self, reason: &str) -> Option<Hooking> {
         let hooking = self.state.hooking().cloned()?;
         self.record(LoopEvent::HooksRan(HooksEnd {
             point: hooking.point,
@@ -223,10 +210,10 @@ impl Stepper<'_> {
     }
 
     /// Resumes after a runner died during blocking hooks: hooks that are due still run, and an end of the loop is decided again.
-    pub(super) fn take_up_hooks(&mut self, hooking: &Hooking) {
+    pub(super) fn resume_hooks(&mut self, hooking: &Hooking) {
         if hooking.over.is_some() {
             // The new settings have no hooks at the start.
-            return self.give_up_hooks("there are none any more");
+            return self.give_up_hooks("the settings no longer have start hooks");
         }
         match hooking.outcome {
             Some(_) => self.advance(Stage::Check, None),
@@ -237,17 +224,17 @@ impl Stepper<'_> {
 
     /// A stop is requested while hooks run: the loop does not wait for them.
     pub(super) fn stop_hooking(&mut self, stop: Stop, urgency: Urgency) {
-        let Some(hooking) = self.forget_hooks("the loop is to stop") else {
+        let Some(hooking) = self.end_hooks_early("the loop is stopping") else {
             return;
         };
         match hooking.outcome {
             Some(outcome) => self.end(outcome),
-            None => self.stop_found(stop, urgency),
+            None => self.stop_idle(stop, urgency),
         }
     }
 
     /// Stops the loop between two iterations, or in the phase that an earlier runner left.
-    fn stop_found(&mut self, stop: Stop, urgency: Urgency) {
+    fn stop_idle(&mut self, stop: Stop, urgency: Urgency) {
         self.give_up_rollback();
         let rebooting = matches!(self.state.phase, Phase::Rebooting { .. });
         match urgency {

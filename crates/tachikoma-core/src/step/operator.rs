@@ -1,7 +1,6 @@
 //! Questions to the operator, their answers, messages to the agent, and reloaded settings.
 
 use std::mem::discriminant;
-use std::time::Duration;
 
 use super::Stepper;
 use super::command::NOT_RUNNING;
@@ -12,19 +11,19 @@ use crate::policy::stop::{self};
 use crate::{
     Answer, AnsweredBy, Choice, EditedPrompt, Effect, HookPoint, Launch, Limits, LoopEvent,
     MESSAGES_MAX, NOTE_BYTES_MAX, OperatorEvent, OperatorRequest, Outcome, PUT_OFF_ITERATIONS,
-    Phase, Question, QuestionKind, RebootReason, Stop, Ticket, Urgency, Wait,
+    Phase, Question, QuestionKind, RebootReason, Stop, Ticket, Timestamp, Urgency, Wait,
 };
 
 /// Error of a rollback that was interrupted by the end of the loop.
 const ROLLBACK_CUT: &str = "the loop ended during the rollback; the work tree may be rolled back in part; its earlier content is saved (`git for-each-ref refs/tachikoma`)";
 
 impl Stepper<'_> {
-    pub(super) fn operator(&mut self, ticket: Ticket, request: OperatorRequest) {
+    pub(super) fn operator_request(&mut self, ticket: Ticket, request: OperatorRequest) {
         let answer = match request {
             OperatorRequest::Answer { id, choice, prompt } => self.answer(id, choice, prompt),
-            OperatorRequest::Hold { id, writing } => self.hold(id, writing),
-            OperatorRequest::Attend { on } => self.attend(on),
-            OperatorRequest::Tell { text } => self.tell(&text),
+            OperatorRequest::Hold { id, writing } => self.hold_question(id, writing),
+            OperatorRequest::Attend { on } => self.set_attended(on),
+            OperatorRequest::Tell { text } => self.queue_message(&text),
             OperatorRequest::Reload {
                 launch,
                 later,
@@ -73,8 +72,7 @@ impl Stepper<'_> {
         let mut choices = vec![Choice::Continue];
         choices.extend(self.rollback_of(kind, iteration));
         choices.extend([Choice::Pause, Choice::Stop]);
-        let timeout = self.policy.question_timeout;
-        self.ask_question(kind, iteration, timeout, choices, about, then);
+        self.ask_question(kind, iteration, choices, about, then);
     }
 
     /// Returns the choice to roll an iteration back, if that is possible.
@@ -110,28 +108,25 @@ impl Stepper<'_> {
         choices.push(Choice::Reboot);
         choices.extend(self.rollback_of(kind, iteration));
         choices.extend([Choice::Edit, Choice::Pause, Choice::Stop]);
-        let timeout = self.policy.question_timeout;
-        self.ask_question(kind, iteration, timeout, choices, about, then);
+        self.ask_question(kind, iteration, choices, about, then);
         HELD
     }
 
     /// Asks whether to reboot. If the context is full, `no` is not offered.
     pub(super) fn ask_to_reboot(&mut self, wanted: &RebootReason, then: Option<Wait>) {
-        let reason = self.reason_as_it_is_now(wanted);
+        let reason = self.current_reason(wanted);
         let mut choices = vec![Choice::Yes];
         if !self.takes_no_prompt() {
             choices.push(Choice::No);
         }
         choices.extend([Choice::Pause, Choice::Stop]);
         let about = format!("a reboot is due: {reason}");
-        let timeout = self.policy.reboot.confirm.unwrap_or_default();
         let iteration = self.state.iteration;
-        let kind = QuestionKind::ConfirmReboot;
-        self.ask_question(kind, iteration, timeout, choices, about, then);
+        self.ask_question(QuestionKind::ConfirmReboot, iteration, choices, about, then);
     }
 
     /// A reboot may have been pending for long. The question shows the current figures.
-    fn reason_as_it_is_now(&mut self, wanted: &RebootReason) -> RebootReason {
+    fn current_reason(&mut self, wanted: &RebootReason) -> RebootReason {
         let same = |reason: &RebootReason| discriminant(reason) == discriminant(wanted);
         match reboot::verdict(self.policy, self.state) {
             reboot::Verdict::Reboot(now) if same(&now) && now != *wanted => {
@@ -148,7 +143,6 @@ impl Stepper<'_> {
         &mut self,
         kind: QuestionKind,
         iteration: u32,
-        timeout: Duration,
         choices: Vec<Choice>,
         about: String,
         then: Option<Wait>,
@@ -158,13 +152,24 @@ impl Stepper<'_> {
             kind,
             iteration,
             asked_at: self.now,
-            until: (!timeout.is_zero()).then(|| self.now.after(timeout)),
+            until: self.question_deadline(kind),
             default: Choice::Pause,
             choices,
             about,
             then,
         }));
         self.run_background_hooks(HookPoint::Question);
+    }
+
+    /// Returns the deadline of a question that is asked now; `None` = no deadline.
+    fn question_deadline(&self, kind: QuestionKind) -> Option<Timestamp> {
+        let timeout = match kind {
+            QuestionKind::BeforeIteration | QuestionKind::AfterIteration => {
+                self.policy.question_timeout
+            }
+            QuestionKind::ConfirmReboot => self.policy.reboot.confirm.unwrap_or_default(),
+        };
+        (!timeout.is_zero()).then(|| self.now.after(timeout))
     }
 
     /// Says how the last iteration ended.
@@ -205,30 +210,31 @@ impl Stepper<'_> {
             self.question_overdue(question);
         } else if question.until.is_none() {
             // The answer was being written at the terminal of the runner that died.
-            self.limit_question(question, false);
+            self.set_question_deadline(question, false);
         }
     }
 
     /// While the operator writes an answer, the question has no deadline. Afterwards its timeout starts again.
-    fn hold(&mut self, id: u32, writing: bool) -> Answer {
+    fn hold_question(&mut self, id: u32, writing: bool) -> Answer {
         let open = self.state.question().cloned();
         let Some(question) = open.filter(|question| question.id == id) else {
             return self.refused(&format!("question {id} is no longer open"));
         };
-        self.limit_question(&question, writing);
+        self.set_question_deadline(&question, writing);
+        let note = match writing {
+            true => "the timeout of the question is stopped",
+            false => "the timeout of the question starts again",
+        };
         Answer::Accepted {
-            note: "the timeout of the question is stopped".to_owned(),
+            note: note.to_owned(),
         }
     }
 
-    fn limit_question(&mut self, question: &Question, writing: bool) {
-        let timeout = match question.kind {
-            QuestionKind::BeforeIteration | QuestionKind::AfterIteration => {
-                self.policy.question_timeout
-            }
-            QuestionKind::ConfirmReboot => self.policy.reboot.confirm.unwrap_or_default(),
+    fn set_question_deadline(&mut self, question: &Question, writing: bool) {
+        let until = match writing {
+            true => None,
+            false => self.question_deadline(question.kind),
         };
-        let until = (!writing && !timeout.is_zero()).then(|| self.now.after(timeout));
         if until != question.until {
             let id = question.id;
             self.record_operator(OperatorEvent::Held { id, until });
@@ -316,7 +322,7 @@ impl Stepper<'_> {
                 tell: true,
                 operator: true,
             });
-            self.forgo_check("the work tree was rolled back since");
+            self.cancel_due_checks("the work tree was rolled back after the claim");
         }
         // A claim about the changes that were rolled back is refused.
         self.advance(Stage::Check, awaited.then);
@@ -355,7 +361,7 @@ impl Stepper<'_> {
         }
     }
 
-    fn attend(&mut self, on: bool) -> Answer {
+    fn set_attended(&mut self, on: bool) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
             return self.refused(NOT_RUNNING);
         }
@@ -377,7 +383,7 @@ impl Stepper<'_> {
         }
     }
 
-    fn tell(&mut self, text: &str) -> Answer {
+    fn queue_message(&mut self, text: &str) -> Answer {
         if matches!(self.state.phase, Phase::Idle | Phase::Ended { .. }) {
             return self.refused(NOT_RUNNING);
         }

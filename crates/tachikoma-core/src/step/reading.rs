@@ -18,16 +18,16 @@ const NEAR_REDLINE: f64 = 0.75;
 pub(super) const TOO_LONG: &str = "the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes";
 
 impl Stepper<'_> {
-    pub(super) fn measured(&mut self, context: Context, answering: bool) {
-        self.note_reading(context, answering);
+    pub(super) fn context_measured(&mut self, context: Context, answering: bool) {
+        self.record_reading(context, answering);
         if self.state.session.unproven {
-            self.verify(&context);
+            self.verify_reboot(&context);
         }
         if self.state.stop.is_none() {
-            self.advise();
+            self.ask_to_finish();
             match reboot::verdict_on_reading(self.policy, self.state) {
                 reboot::Verdict::GoOn => {}
-                reboot::Verdict::Reboot(reason) => self.redline(&reason, &context),
+                reboot::Verdict::Reboot(reason) => self.redline_reached(&reason, &context),
                 reboot::Verdict::Exhausted { reason, max } => {
                     self.stop_unable(exhausted(&reason, max));
                 }
@@ -37,7 +37,7 @@ impl Stepper<'_> {
     }
 
     /// Records a reading that differs from the last one.
-    pub(super) fn note_reading(&mut self, context: Context, answering: bool) {
+    pub(super) fn record_reading(&mut self, context: Context, answering: bool) {
         let before = self.state.session.context;
         let known = before == Some(context);
         if known && self.work().is_none_or(|work| work.answering == answering) {
@@ -62,8 +62,8 @@ impl Stepper<'_> {
         if first && managed && configured > hard_limit_percent(self.policy, context.window) {
             self.record(LoopEvent::Warned {
                 warning: format!(
-                    "context_redline_percent = {configured} lies above the point at which the agent takes no prompt \
-                     any more ({:.1} % of {} tokens): sessions are replaced there; choose a smaller value",
+                    "context_redline_percent = {configured} is above the point at which the agent rejects \
+                     prompts ({:.1} % of {} tokens): sessions are rebooted there; choose a smaller value",
                     hard_limit_percent(self.policy, context.window),
                     context.window
                 ),
@@ -91,7 +91,7 @@ impl Stepper<'_> {
             && context.percent() < redline
         {
             format!(
-                "{begins}, near its redline at {redline:.1} %: it will be replaced soon; {shorten}"
+                "{begins}, near its redline at {redline:.1} %: it will be rebooted soon; {shorten}"
             )
         } else {
             return;
@@ -101,7 +101,7 @@ impl Stepper<'_> {
 
     /// Asks the agent once per session to finish, because its context fills up. Only while a tool runs, so that the agent reads the
     /// message in this turn.
-    pub(super) fn advise(&mut self) {
+    pub(super) fn ask_to_finish(&mut self) {
         let Some(context) = self.state.session.context else {
             return;
         };
@@ -128,8 +128,8 @@ impl Stepper<'_> {
 
     /// Requests a reboot, and ends the iteration for it. If the rate limits do not allow the reboot yet, the iteration ends only if the
     /// session can write its hand-off now, or the context is full.
-    fn redline(&mut self, reason: &RebootReason, context: &Context) {
-        self.want_reboot(reason.clone());
+    fn redline_reached(&mut self, reason: &RebootReason, context: &Context) {
+        self.request_reboot_when_allowed(reason.clone());
         let held = self.reboot_is_held() && !self.hands_off_early(reason);
         // The operator may refuse the reboot, so the turn is not ended for it.
         let asks = self.policy.reboot.confirm.is_some();
@@ -139,7 +139,7 @@ impl Stepper<'_> {
     }
 
     /// Requests a reboot for as soon as the rate limits allow it.
-    pub(super) fn want_reboot(&mut self, reason: RebootReason) {
+    pub(super) fn request_reboot_when_allowed(&mut self, reason: RebootReason) {
         if self.state.reboot_pending.is_none() {
             let not_before = rate::not_before(&self.policy.reboot, &self.state.reboots, self.now);
             self.request_reboot(reason, not_before);
@@ -155,7 +155,7 @@ impl Stepper<'_> {
     }
 
     /// Applies the rate limits to a pending reboot again, because the settings may have changed.
-    pub(super) fn ask_rate_limits_again(&mut self) {
+    pub(super) fn reapply_rate_limits(&mut self) {
         let Some(reason) = self.state.reboot_pending.clone() else {
             return;
         };
@@ -189,7 +189,7 @@ impl Stepper<'_> {
     }
 
     /// The agent reported its id of the conversation.
-    pub(super) fn named(&mut self, agent_id: String) {
+    pub(super) fn session_named(&mut self, agent_id: String) {
         if self.state.session.agent_id.as_ref() == Some(&agent_id) {
             return;
         }
@@ -201,16 +201,16 @@ impl Stepper<'_> {
         let same = self.state.session.unproven && before.as_ref() == Some(&agent_id);
         self.record(LoopEvent::SessionNamed { agent_id });
         if same {
-            let advice = "look whether one of the agent's arguments names a conversation";
-            self.verified(
+            let advice = "check whether an argument of the agent names a conversation";
+            self.reboot_verified(
                 0,
-                Some("the agent went on in the same conversation".to_owned()),
+                Some("the agent continued the same conversation".to_owned()),
                 advice,
             );
         }
     }
 
-    fn verify(&mut self, context: &Context) {
+    fn verify_reboot(&mut self, context: &Context) {
         let redline = redline_percent(self.policy, &self.state.session, context.window);
         let futile = (self.policy.reboot.manages_context() && context.percent() >= redline).then(|| {
             format!(
@@ -218,11 +218,11 @@ impl Stepper<'_> {
                 context.percent()
             )
         });
-        self.verified(context.percent_rounded_down(), futile, TOO_LONG);
+        self.reboot_verified(context.percent_rounded_down(), futile, TOO_LONG);
     }
 
     /// Records whether a reboot helped. Too many futile reboots in a row end the loop with the advice.
-    pub(super) fn verified(&mut self, percent: u8, futile: Option<String>, advice: &str) {
+    pub(super) fn reboot_verified(&mut self, percent: u8, futile: Option<String>, advice: &str) {
         self.record(LoopEvent::RebootVerified { percent, futile });
         let futile = self.state.reboots.futile;
         if futile >= FUTILE_MAX && self.state.stop.is_none() {

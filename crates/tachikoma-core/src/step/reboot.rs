@@ -76,19 +76,19 @@ impl Stepper<'_> {
             Some(format!("the hook `{}` failed: {error}", result.name))
         });
         let failed: Vec<String> = failed.collect();
-        let stop = self.take_results(point, results);
+        let stop = self.take_results(point, results, false);
         if let Some(stop) = stop {
             self.request_stop(stop, Urgency::Graceful);
         }
         match point == HookPoint::BeforeReboot {
             true => match (failed.into_iter().next(), &self.state.stop) {
                 (Some(error), _) => self.reboot_failed(&error, true),
-                (None, Some(_)) => self.reboot_failed("the loop is to stop", true),
+                (None, Some(_)) => self.reboot_failed("the loop is stopping", true),
                 (None, None) => self.advance_reboot(RebootStep::CloseOld),
             },
             false => {
                 for error in failed {
-                    let warning = format!("{error}; the reboot counts all the same");
+                    let warning = format!("{error}; the reboot still counts");
                     self.record(LoopEvent::Warned { warning });
                 }
                 self.advance_reboot(RebootStep::Complete);
@@ -149,7 +149,7 @@ impl Stepper<'_> {
                 | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. } => {}
             },
-            AgentInput::HandOffText { text } => self.hand_off_said(&reboot, &text),
+            AgentInput::HandOffText { text } => self.hand_off_part(&reboot, &text),
             AgentInput::NotLaunched { reason } => {
                 self.agent_exited(Exit::Unknown, Vec::new());
                 self.process_gone(&reboot, &reason);
@@ -172,12 +172,12 @@ impl Stepper<'_> {
                 | RebootStage::Hooks { .. }
                 | RebootStage::Autocommitting { .. }
                 | RebootStage::Closing { .. }
-                | RebootStage::Opening { .. } => self.resulted_outside(&end),
+                | RebootStage::Opening { .. } => self.turn_ended_without_prompt(&end),
             },
             AgentInput::ContextMeasured { context, answering } => {
                 if matches!(reboot.stage, RebootStage::HandOff { .. }) {
                     // The hand-off continues above the hard limit. Its timeout ends it.
-                    self.note_reading(context, answering);
+                    self.record_reading(context, answering);
                 }
             }
             AgentInput::CallEnded { tokens } => {
@@ -219,7 +219,10 @@ impl Stepper<'_> {
                 ..
             } => self.reboot_failed(error, false),
             RebootStage::Opening { old: false, .. } => {
-                self.reboot_failed(&format!("the fresh session cannot be opened: {how}"), false);
+                self.reboot_failed(
+                    &format!("the new session could not be opened: {how}"),
+                    false,
+                );
             }
         }
     }
@@ -243,11 +246,11 @@ impl Stepper<'_> {
             RebootStage::Autocommitting { autocommit } => self.autocommit_overdue(autocommit),
             RebootStage::Closing { escalation, .. } => self.closing_overdue(escalation),
             RebootStage::Opening { old: true, .. } => {
-                self.hand_off_over(None, "its conversation could not be opened again in time");
+                self.hand_off_over(None, "its conversation could not be resumed in time");
             }
             RebootStage::Opening { generation, .. } => {
                 let until = self.now.after(self.policy.stop_timeouts.reap);
-                let failed = Some("the fresh session did not answer in time".to_owned());
+                let failed = Some("the new session did not answer in time".to_owned());
                 self.record(LoopEvent::ClosingStarted { until, failed });
                 self.emit(Effect::Signal {
                     generation,

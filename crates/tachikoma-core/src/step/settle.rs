@@ -72,12 +72,14 @@ impl Stepper<'_> {
                 let reason = format!("{words}; {advice}");
                 self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
             }
-            Some(Problem::Poisoned) => self.recover(words),
+            Some(Problem::Poisoned) => self.replace_broken_session(words),
             // An iteration that is cut too often counts as failed.
             Some(Problem::Cut) | None => {
                 let fast = self.state.session.fast_failures;
                 if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
-                    self.recover(format!("{fast} iterations failed at once: {words}"));
+                    self.replace_broken_session(format!(
+                        "{fast} iterations failed at once: {words}"
+                    ));
                 }
             }
             // The iteration is limited instead.
@@ -92,7 +94,7 @@ impl Stepper<'_> {
     }
 
     /// Requests a new session because the conversation is broken. The rate limits do not apply.
-    fn recover(&mut self, error: String) {
+    fn replace_broken_session(&mut self, error: String) {
         if stop::verdict(self.policy, self.state, self.now).is_some() {
             return;
         }
@@ -107,7 +109,7 @@ impl Stepper<'_> {
     }
 
     /// Returns whether the agent's server or conversation was lost, and not too often.
-    pub(super) fn is_cut(&self, failure: &Failure) -> bool {
+    pub(super) fn is_lost_server(&self, failure: &Failure) -> bool {
         failure.problem() == Some(&Problem::Cut) && self.state.cuts < CUT_ATTEMPTS_MAX - 1
     }
 
@@ -129,17 +131,15 @@ impl Stepper<'_> {
     /// Records that the model's service refused the attempt or could not be reached. The iteration is repeated after a wait.
     pub(super) fn iteration_limited(&mut self, reason: &str, problem: &Problem, agent_lives: bool) {
         let outage = *problem == Problem::Unreachable;
-        let until = match problem {
-            Problem::Limited { until } => *until,
-            Problem::Unreachable | Problem::Poisoned | Problem::Cut | Problem::Permanent { .. } => {
-                None
-            }
-        };
+        let mut resets_at = None;
+        if let Problem::Limited { until } = problem {
+            resets_at = *until;
+        }
         self.record(LoopEvent::IterationLimited(LimitedAttempt {
             iteration: self.state.iteration,
             attempt: self.state.attempt,
             reason: reason.to_owned(),
-            until,
+            until: resets_at,
             streak: self.state.limit_streak.saturating_add(1),
             outage,
             agent_lives,
@@ -240,7 +240,7 @@ impl Stepper<'_> {
                 self.because(reasons::session_goes_on(policy, self.state, now));
             }
             reboot::Verdict::GoOn => {}
-            reboot::Verdict::Reboot(reason) => self.want_reboot(reason),
+            reboot::Verdict::Reboot(reason) => self.request_reboot_when_allowed(reason),
             reboot::Verdict::Exhausted { reason, max } => {
                 self.request_stop(exhausted(&reason, max), Urgency::Graceful);
             }
@@ -256,7 +256,7 @@ impl Stepper<'_> {
         if self.must_ask_about_the_end() {
             self.ask_about_the_end(&outcome, then);
         } else {
-            self.name_condition(&outcome);
+            self.record_stop_condition(&outcome);
             self.explain_end(&outcome);
             self.finish(outcome);
         }
@@ -264,18 +264,12 @@ impl Stepper<'_> {
     }
 
     fn explain_end(&mut self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Done => self.because(reasons::completion(self.policy, self.state)),
-            Outcome::LimitReached { .. } => {
-                let met = stop::met(self.policy, self.state, self.now);
-                self.because(reasons::conditions(met.as_slice()));
-            }
-            // The text of the outcome has the reason.
-            Outcome::Condition { .. }
-            | Outcome::Budget { .. }
-            | Outcome::Operator
-            | Outcome::Signal { .. }
-            | Outcome::Error { .. } => {}
+        // The texts of the other outcomes have their reasons.
+        if *outcome == Outcome::Done {
+            self.because(reasons::completion(self.policy, self.state));
+        } else if let Outcome::LimitReached { .. } = outcome {
+            let met = stop::met(self.policy, self.state, self.now);
+            self.because(reasons::conditions(met.as_slice()));
         }
     }
 
@@ -357,9 +351,9 @@ impl Stepper<'_> {
         let fresh = self.policy.fresh_each_iteration;
         let begun = self.state.session.iterations > 0;
         if self.state.session.number.0 == 0 || (fresh && begun) {
-            self.begin_session("every iteration has a session of its own");
+            self.begin_session("every iteration has its own session");
         } else if self.state.session.spent == Some(Spent::Lost) {
-            self.begin_session("the agent does not know the conversation any more");
+            self.begin_session("the agent no longer knows the conversation");
         }
         PASSED
     }

@@ -108,14 +108,14 @@ impl Stepper<'_> {
             // A rollback is finished first. A check is repeated by the next run.
             Phase::Waiting { .. } if self.state.rolling_back().is_some() => {}
             Phase::Waiting { .. } | Phase::Checking { .. } => {
-                if let Some(reason) = self.trigger() {
+                if let Some(reason) = self.record_used_up_budget() {
                     self.finish(Outcome::Budget { reason });
                 }
             }
             // Hooks are ended, unless the loop is ending already.
             Phase::Hooking { hooking } => {
                 if hooking.outcome.is_none()
-                    && let Some(reason) = self.trigger()
+                    && let Some(reason) = self.record_used_up_budget()
                 {
                     self.stop_hooking(Stop::Budget { reason }, Urgency::Graceful);
                 }
@@ -130,7 +130,7 @@ impl Stepper<'_> {
 
     /// Requests a stop if a budget is used up, and returns whether one is. The stop is graceful, so that the changes are committed.
     fn stop_for_budget(&mut self) -> bool {
-        let reason = self.trigger();
+        let reason = self.record_used_up_budget();
         let is_gone = reason.is_some();
         if let Some(reason) = reason {
             self.request_stop(Stop::Budget { reason }, Urgency::Graceful);
@@ -140,7 +140,9 @@ impl Stepper<'_> {
 
     /// Ends the loop in a reboot. `answering` says that the agent writes its hand-off and has to be interrupted.
     fn end_reboot_for_budget(&mut self, answering: bool) {
-        let Some(reason) = self.trigger() else { return };
+        let Some(reason) = self.record_used_up_budget() else {
+            return;
+        };
         if let Some(agent) = self.state.agent.filter(|_| answering) {
             self.emit(Effect::Signal {
                 generation: agent.generation,
@@ -151,43 +153,28 @@ impl Stepper<'_> {
     }
 
     /// Records which budget is used up, and returns the reason.
-    fn trigger(&mut self) -> Option<String> {
+    fn record_used_up_budget(&mut self) -> Option<String> {
         let conditions = stop::conditions(self.policy, self.state, self.now);
-        let gone = conditions.into_iter().find_map(|condition| {
-            let met = condition.met;
-            match condition.outcome {
-                Outcome::Budget { reason } if met => Some((condition.name, reason)),
-                Outcome::Budget { .. }
-                | Outcome::Done
-                | Outcome::LimitReached { .. }
-                | Outcome::Condition { .. }
-                | Outcome::Operator
-                | Outcome::Signal { .. }
-                | Outcome::Error { .. } => None,
-            }
-        });
-        let (name, reason) = gone?;
+        let gone = conditions.into_iter().find(|condition| {
+            condition.met && matches!(condition.outcome, Outcome::Budget { .. })
+        })?;
+        let reason = gone.outcome.to_string();
         self.record(LoopEvent::StopConditionTriggered {
-            condition: name.to_owned(),
+            condition: gone.name.to_owned(),
             reason: reason.clone(),
         });
         Some(reason)
     }
 
     /// Records the stop condition that ends the loop, unless a stop was requested.
-    pub(super) fn name_condition(&mut self, outcome: &Outcome) {
-        let reason = match outcome {
-            Outcome::Condition { reason } | Outcome::Budget { reason } => reason.clone(),
-            Outcome::Done
-            | Outcome::LimitReached { .. }
-            | Outcome::Operator
-            | Outcome::Signal { .. }
-            | Outcome::Error { .. } => return,
-        };
+    pub(super) fn record_stop_condition(&mut self, outcome: &Outcome) {
+        let is_condition = matches!(outcome, Outcome::Condition { .. } | Outcome::Budget { .. });
         let met = stop::met(self.policy, self.state, self.now);
-        if let Some(condition) = met.filter(|_| self.state.stop.is_none()) {
-            let condition = condition.name.to_owned();
-            self.record(LoopEvent::StopConditionTriggered { condition, reason });
+        if let Some(condition) = met.filter(|_| is_condition && self.state.stop.is_none()) {
+            self.record(LoopEvent::StopConditionTriggered {
+                condition: condition.name.to_owned(),
+                reason: outcome.to_string(),
+            });
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{Effect, HookPoint, Launch, LoopEvent, Outcome, Phase, Resumption, Ru
 
 impl Stepper<'_> {
     /// Ends the loop at once, and cuts the current attempt.
-    pub(super) fn write_off(&mut self, outcome: Outcome) {
+    pub(super) fn end_at_once(&mut self, outcome: Outcome) {
         if self.state.outcome().is_some() {
             return;
         }
@@ -61,28 +61,28 @@ impl Stepper<'_> {
             self.record(LoopEvent::ConfigChanged { changes });
         }
         if !self.policy.persist_sessions && self.state.session.agent_id.is_some() {
-            self.begin_session("persist_sessions is off, and the runner is a new one");
+            self.begin_session("persist_sessions = false, and a new runner started the loop");
         }
         // The runner has ended all processes of the earlier attempt.
         if self.work().is_some() {
             self.cut_attempt();
         }
         if let Some(reason) = other_work.filter(|_| was_started) {
-            self.forgo_check(reason);
+            self.cancel_due_checks(reason);
         }
-        self.ask_rate_limits_again();
+        self.reapply_rate_limits();
         if !self.run_blocking_hooks(HookPoint::LoopStart, None, None) {
-            self.take_up();
+            self.resume_phase();
         }
     }
 
     /// Continues where an earlier runner stopped.
-    pub(super) fn take_up(&mut self) {
+    pub(super) fn resume_phase(&mut self) {
         match &self.state.phase {
-            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check_first(None),
+            Phase::Idle | Phase::Working { .. } | Phase::Ended { .. } => self.check_at_start(None),
             Phase::Checking { check } => {
                 let then = check.then;
-                self.check_first(then);
+                self.check_at_start(then);
             }
             Phase::Waiting { wait } => {
                 let then = self.wait_due(*wait);
@@ -102,14 +102,14 @@ impl Stepper<'_> {
             }
             Phase::Hooking { hooking } => {
                 let hooking = hooking.clone();
-                self.take_up_hooks(&hooking);
+                self.resume_hooks(&hooking);
             }
             Phase::Rebooting { reboot } => {
                 let reboot = reboot.clone();
                 match stop::verdict(self.policy, self.state, self.now) {
                     // The budget is used up, so no hand-off is requested.
                     Some(outcome @ Outcome::Budget { .. }) => {
-                        self.name_condition(&outcome);
+                        self.record_stop_condition(&outcome);
                         self.close(outcome);
                     }
                     Some(_) | None => self.resume_reboot(reboot),

@@ -61,7 +61,7 @@ impl Stepper<'_> {
             }
         };
         match failure {
-            Some(failure) if ours.is_none() && self.is_cut(&failure) => {
+            Some(failure) if ours.is_none() && self.is_lost_server(&failure) => {
                 self.iteration_cut(&failure, exit.is_none());
             }
             Some(failure) if ours.is_none() => match failure.problem() {

@@ -54,11 +54,11 @@ pub enum StopSignals {
     Crash,
 }
 
-/// Chance, drawn by the shell: from 0 (none) to 255.
+/// Random number of the supervisor, from 0 to 255.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jitter(pub u8);
 
-/// How long to wait before a restart: the base, doubled with each in a row, and never more than a minute.
+/// Delays before restarts: the base, doubled with each restart in a row, at most a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartBackoff {
     /// Delay of the first restart.
@@ -88,9 +88,9 @@ impl RestartBackoff {
 pub struct ServerPolicy {
     /// After which ends it is started again.
     pub restart: RestartPolicy,
-    /// Who may stop it by a signal.
+    /// What SIGINT or SIGTERM to the server means.
     pub signals: StopSignals,
-    /// How long to wait before that.
+    /// Delays before restarts.
     pub backoff: RestartBackoff,
     /// Restarts without a healthy uptime between them, before giving up; 0 = no limit.
     pub max_restart_attempts: u32,
@@ -102,7 +102,7 @@ pub struct ServerPolicy {
     pub health_failures: u32,
     /// Memory above which it is replaced as soon as no session is busy; 0 = no limit.
     pub max_rss_bytes: u64,
-    /// How long it may take to let go of what runs in it, before it is signalled.
+    /// Timeout for ending its tools, before SIGTERM.
     pub release_timeout: Duration,
     /// How long it may take to end after SIGTERM.
     pub stop_grace: Duration,
@@ -119,7 +119,7 @@ impl Default for ServerPolicy {
                 base: Duration::from_secs(1),
             },
             max_restart_attempts: 5,
-            // The real one needs two to four seconds, and more than ten on a machine under load.
+            // OpenCode needs two to four seconds, and more than ten under load.
             ready_timeout: Duration::from_secs(60),
             health_interval: Duration::from_secs(5),
             health_failures: 3,

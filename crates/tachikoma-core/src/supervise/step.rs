@@ -82,7 +82,7 @@ pub fn step(
     turn.step
 }
 
-/// One call of [`step`] under way.
+/// One call of [`step`].
 struct Stepper<'a> {
     policy: &'a ServerPolicy,
     state: &'a mut ServerState,

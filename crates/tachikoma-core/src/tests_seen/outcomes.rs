@@ -4,21 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::result::Verdict;
 
-/// Outcomes that are remembered of each test.
+/// Number of outcomes that are kept of each test.
 pub const RUNS_KEPT: u32 = 20;
 
-/// Changes between passing and failing, within the outcomes that are kept, from which on a test counts as flaky. One is
-/// a test that was mended, two one that was broken and mended.
+/// A test with this many changes between passing and failing is flaky. One change means that it was fixed, two that it was broken and
+/// fixed.
 pub const FLIPS_FLAKY: u32 = 3;
 
-/// Runs for which a test that passes again counts as mended.
+/// Number of runs for which a test that passes again counts as recently fixed.
 pub const RUNS_RECENT: u32 = 3;
 
 /// Status of a test after its last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It passes, and has for a while.
+    /// The test passes, and did not fail recently.
     Passing,
     /// It passes, and failed within its last [`RUNS_RECENT`] runs before this one.
     RecentlyFixed,
@@ -26,7 +26,7 @@ pub enum Standing {
     NewlyFailing,
     /// It fails, and failed before or was never seen.
     Failing,
-    /// It passes and fails as it likes.
+    /// The test passes and fails without a change of the code.
     Flaky,
     /// It failed when it last ran, and was skipped since.
     Silenced,
@@ -50,7 +50,7 @@ pub struct Outcomes {
     pub(super) last_run: u32,
 }
 
-/// Short in a snapshot, which has thousands of them.
+/// Short form for snapshots, which have thousands of tests.
 #[derive(Serialize, Deserialize)]
 struct Packed(u32, u32, u32, bool, u32);
 
@@ -118,7 +118,7 @@ impl Outcomes {
         }
     }
 
-    /// Takes one more outcome. `explained` is whether anything changed since the run before.
+    /// Adds an outcome. `explained` says whether the code changed since the last run.
     pub(super) const fn push(&mut self, verdict: Verdict, explained: bool) {
         let failed = match verdict {
             Verdict::Skipped => {
@@ -143,7 +143,7 @@ impl Outcomes {
         self.failed != 0 || self.unexplained != 0
     }
 
-    /// What its last run came to, as far as it can be said again.
+    /// Returns the verdict of the last run, as far as it is stored.
     pub(super) const fn last(&self) -> Verdict {
         match (self.runs, self.skipped, self.failed_last()) {
             (_, true, _) | (0, ..) => Verdict::Skipped,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_test_stands() {
+    fn status_of_a_test_follows_from_its_outcomes() {
         let many = |text: &str, times: usize| text.repeat(times);
         for (runs, expected) in [
             (String::new(), Standing::Skipped),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn flips_are_counted_within_what_is_kept() {
+    fn flips_are_counted_within_the_remembered_runs() {
         for (runs, flips) in [
             ("", 0),
             ("F", 0),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_back_is_bounded() {
+    fn deserialized_outcomes_are_bounded() {
         let whole = after("PFpF~S");
         let text = serde_json::to_string(&whole).unwrap();
         assert_eq!(serde_json::from_str::<Outcomes>(&text).unwrap(), whole);

@@ -1,11 +1,11 @@
-//! How one test ended in one run, and what it is known by.
+//! Verdict and id of a test.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How one test ended, from the least to the gravest: of two results with one name the graver counts.
+/// Verdict of one test, ordered by severity: of two results with one name the worse one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -47,7 +47,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a test is known by: the hash of its name, the same on every machine and in every version.
+/// Id of a test: the hash of its name, the same on every machine and in every version.
 ///
 /// 64 bits: with [`TESTS_KEPT_MAX`](super::TESTS_KEPT_MAX) names two of them share a hash once in 10^11 projects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ impl fmt::Display for Verdict {
 pub struct TestId(u64);
 
 impl TestId {
-    /// Returns what a test of this name is known by (FNV-1a).
+    /// Returns the id of a test (FNV-1a hash of its name).
     #[must_use]
     pub fn of(name: &str) -> Self {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_is_known_by_the_same_hash_for_ever() {
+    fn test_id_is_stable_across_versions() {
         // Journals have these.
         assert_eq!(TestId::of("").to_string(), "cbf29ce484222325");
         assert_eq!(TestId::of("a").to_string(), "af63dc4c8601ec8c");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_graver_verdict_is_the_greater() {
+    fn verdicts_are_ordered_by_severity() {
         let order = Verdict::ALL;
         assert!(order.is_sorted());
         let failures: Vec<_> = order

@@ -174,7 +174,7 @@ fn an_unexpected_exit_is_followed_by_a_restart_unless_only_crashes_are() {
 
 /// S004-3, S004-27; D004-5.
 #[test]
-fn who_is_stopped_by_someone_stays_down_and_says_so() {
+fn server_stopped_by_a_user_is_not_restarted() {
     for exit in [
         Exit::Signal(15),
         Exit::Signal(2),
@@ -197,7 +197,7 @@ fn who_is_stopped_by_someone_stays_down_and_says_so() {
 
 /// S004-4, S004-29.
 #[test]
-fn without_auto_restart_a_crash_is_logged_and_no_more() {
+fn without_auto_restart_a_crash_is_only_logged() {
     let mut play = Play::new(policy(|policy| policy.restart = RestartPolicy::Never));
     play.comes_up().dies(CRASH).passes(1000 * SECOND);
     assert_eq!(play.effects, []);
@@ -240,7 +240,7 @@ fn a_crash_loop_waits_longer_each_time_warns_and_gives_up_visibly() {
 
 /// S004-9, S004-32: the window slides.
 #[test]
-fn crashes_that_are_far_apart_are_no_loop() {
+fn crashes_far_apart_are_not_a_crash_loop() {
     let mut play = Play::new(policy(|policy| policy.max_restart_attempts = 0));
     play.policy.backoff = RestartBackoff { base: SECOND };
     for _ in 0..6 {
@@ -253,7 +253,7 @@ fn crashes_that_are_far_apart_are_no_loop() {
 
 /// S004-14; D004-7: measured at the end, a healthy minute takes the delays back to the base.
 #[test]
-fn a_healthy_minute_resets_the_backoff_and_less_does_not() {
+fn healthy_minute_resets_the_backoff() {
     for (uptime, expected) in [(59_999, 4), (60_000, 1)] {
         let mut play = Play::new(ServerPolicy::default());
         for _ in 0..2 {
@@ -289,7 +289,7 @@ fn a_server_that_never_becomes_ready_is_a_crash_with_the_last_thing_that_was_see
 
 /// D004-11: retried, bounded and said.
 #[test]
-fn what_cannot_be_started_is_tried_again_and_given_up() {
+fn server_that_cannot_start_is_retried_and_given_up() {
     let mut play = Play::new(ServerPolicy::default());
     for _ in 0..6 {
         let generation = play.state.generation;
@@ -321,7 +321,7 @@ fn a_stop_ends_a_wait_at_once() {
 
 /// The intent is on record before the signal, and the ladder is climbed.
 #[test]
-fn a_stop_lets_go_then_terminates_then_kills() {
+fn stop_ends_tools_then_terminates_then_kills() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up().tell(ServerInput::Stop { ticket: None });
     let generation = play.state.generation;
@@ -338,7 +338,7 @@ fn a_stop_lets_go_then_terminates_then_kills() {
 
 /// D004-19: alive is not enough.
 #[test]
-fn a_server_that_misses_three_questions_is_killed_and_restarted() {
+fn server_that_misses_three_health_checks_is_killed_and_restarted() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up();
     for _ in 0..2 {
@@ -364,7 +364,7 @@ fn a_server_that_misses_three_questions_is_killed_and_restarted() {
 
 /// D004-20: what was counted is still known after the supervisor itself was restarted.
 #[test]
-fn counters_outlive_a_supervisor_that_died_and_a_start_by_hand_clears_them() {
+fn counters_survive_a_dead_supervisor_and_a_manual_start_clears_them() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up().dies(CRASH).passes(SECOND);
     play.supervised(StartedBy::Service);
@@ -382,7 +382,7 @@ fn counters_outlive_a_supervisor_that_died_and_a_start_by_hand_clears_them() {
 
 /// D004-13: a question that was asked too early is asked again when the server says that it listens.
 #[test]
-fn the_listening_line_asks_anew() {
+fn listening_line_triggers_a_health_check() {
     let mut play = Play::new(ServerPolicy::default());
     let generation = play.state.generation;
     let probe = ServerEffect::Probe { generation };
@@ -420,7 +420,7 @@ fn wrong_answers_end_a_start_early() {
 }
 
 #[test]
-fn time_in_which_the_machine_slept_is_not_counted_against_a_start() {
+fn suspension_extends_the_start_timeout() {
     let mut play = Play::new(ServerPolicy::default());
     play.now = play.now.after(3600 * SECOND);
     play.tell(ServerInput::Suspended {
@@ -431,7 +431,7 @@ fn time_in_which_the_machine_slept_is_not_counted_against_a_start() {
 }
 
 #[test]
-fn news_of_an_earlier_server_is_no_news() {
+fn events_of_an_earlier_server_are_dropped() {
     let mut play = Play::new(policy(|policy| policy.backoff.base = Duration::ZERO));
     let old = play.state.generation;
     play.comes_up().dies(CRASH);

@@ -248,7 +248,7 @@ impl World {
 }
 
 #[test]
-fn in_every_world_a_server_is_kept_alive_by_the_rules_and_never_twice() {
+fn simulated_servers_are_restarted_by_the_rules_and_never_run_twice() {
     let (mut gave_up, mut closed, mut ready) = (0, 0, 0);
     for seed in 0..WORLDS {
         let mut world = World::new(seed);

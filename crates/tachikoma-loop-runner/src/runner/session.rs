@@ -277,7 +277,7 @@ impl Session {
         if self.agent_version.as_ref() == Some(&version) {
             return;
         }
-        if !context.agent.is_tried(&version) {
+        if !context.agent.is_tested(&version) {
             let name = context.agent.name();
             queue.warn(format!(
                 "{name} {version} has not been tested with this version of tachikoma; continuing"

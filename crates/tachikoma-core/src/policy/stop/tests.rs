@@ -8,7 +8,7 @@ use crate::policy::completion::GateRule;
 use crate::{Claim, Exit, Failure, LoopId, Owed, QuotaWindow, Stop};
 
 #[test]
-fn the_limit_counts_iterations_and_a_cut_one_is_owed() {
+fn iteration_limit_does_not_count_a_cut_iteration() {
     let policy = Policy {
         max_iterations: 3,
         ..Policy::default()
@@ -55,7 +55,7 @@ fn the_last_failure_is_shown() {
 }
 
 #[test]
-fn a_believed_claim_beats_a_stop_and_an_unbelieved_one_does_not_count() {
+fn accepted_claim_overrides_a_stop_and_refused_claim_does_not() {
     let mut state = State::new(LoopId::from_u128(1));
     state.completion.claims = vec![Claim::Promise];
     state.completion.owed = Owed::Judgement;
@@ -181,7 +181,7 @@ fn none() -> (Policy, State) {
 }
 
 #[test]
-fn each_condition_is_met_at_its_limit_not_below_it_and_off_at_zero() {
+fn stop_conditions_are_met_at_their_limit_and_off_at_zero() {
     let now = Timestamp::default();
     for (name, set, below, at, said) in TABLE {
         let (mut policy, mut state) = none();
@@ -205,7 +205,7 @@ fn each_condition_is_met_at_its_limit_not_below_it_and_off_at_zero() {
 
 /// Of several that are met the first of the table counts: what went wrong, then money, then the work, then the count.
 #[test]
-fn the_first_of_several_counts() {
+fn first_of_several_met_conditions_ends_the_loop() {
     let (mut policy, mut state) = none();
     for (_, set, _, at, _) in TABLE {
         set(&mut policy, &mut state);
@@ -219,7 +219,7 @@ fn the_first_of_several_counts() {
 }
 
 #[test]
-fn how_near_each_is_can_be_read() {
+fn stop_conditions_report_value_and_percent() {
     let (mut policy, mut state) = none();
     policy.max_no_progress_iterations = 5;
     policy.autocommit = Some(LOOKS);

@@ -41,7 +41,7 @@ fn up() -> Play {
 }
 
 #[test]
-fn what_a_good_iteration_changed_is_committed_before_anything_follows() {
+fn successful_iteration_is_committed_first() {
     let mut play = up();
     play.snapshot("5a5a5a5", 0).exited(0).seconds(2).kept(3, 3);
     play.sleep().snapshot("5a5a5a5", 0);
@@ -69,7 +69,7 @@ fn an_iteration_that_changed_nothing_records_only_that() {
 }
 
 #[test]
-fn a_failed_iteration_is_committed_only_where_that_is_wanted() {
+fn failed_iteration_is_committed_only_if_configured() {
     let mut play = up();
     play.exited(1).kept(2, 0).sleep().launched().hush();
     play.exited(0).kept(1, 3);
@@ -86,7 +86,7 @@ fn a_failed_iteration_is_committed_only_where_that_is_wanted() {
 }
 
 #[test]
-fn with_commits_switched_off_the_work_tree_is_looked_at_all_the_same() {
+fn work_tree_is_surveyed_with_commits_switched_off() {
     let mut play = Play::up(keeping(AutocommitRules {
         commit: false,
         ..RULES
@@ -101,7 +101,7 @@ fn with_commits_switched_off_the_work_tree_is_looked_at_all_the_same() {
 }
 
 #[test]
-fn what_the_operator_cut_is_looked_at_and_committed_with_the_next_good_iteration() {
+fn changes_of_an_interrupted_iteration_are_committed_with_the_next_success() {
     let mut play = up();
     play.skip().killed(2).kept(2, 0).launched();
     play.exited(0).kept(0, 2);
@@ -131,7 +131,7 @@ fn a_commit_that_fails_costs_nothing_and_is_tried_again_at_the_end() {
 }
 
 #[test]
-fn the_limit_of_iterations_and_a_claim_end_behind_the_commit() {
+fn loop_ends_after_the_commit_of_its_last_iteration() {
     let mut play = Play::up(Policy {
         max_iterations: 1,
         ..keeping(RULES)
@@ -167,7 +167,7 @@ fn an_error_commits_what_is_left_only_where_failures_are_committed() {
 }
 
 #[test]
-fn a_checkpoint_is_committed_whatever_became_of_the_iteration() {
+fn checkpoint_is_committed_for_every_outcome_of_the_iteration() {
     let mut play = Play::up(Policy {
         autocommit: Some(RULES),
         ..stream()
@@ -182,7 +182,7 @@ fn a_checkpoint_is_committed_whatever_became_of_the_iteration() {
 }
 
 #[test]
-fn a_checkpoint_is_committed_behind_the_hooks_and_a_reboot_that_they_forbid_has_none() {
+fn checkpoint_is_committed_after_the_hooks_unless_they_cancel_the_reboot() {
     let mut policy = keeping(RULES);
     policy.reboot.hooks_before = Some(Duration::from_secs(30));
     let mut play = Play::up(policy);
@@ -201,7 +201,7 @@ fn a_checkpoint_is_committed_behind_the_hooks_and_a_reboot_that_they_forbid_has_
 }
 
 #[test]
-fn a_graceful_stop_sees_the_commit_through() {
+fn graceful_stop_waits_for_the_commit() {
     let mut play = up();
     play.exited(0).stop(Urgency::Graceful).kept(2, 2);
     insta::assert_snapshot!(play.log(), @"
@@ -212,7 +212,7 @@ fn a_graceful_stop_sees_the_commit_through() {
 }
 
 #[test]
-fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
+fn urgent_stop_cancels_the_commit() {
     let mut play = up();
     play.exited(0).stop(Urgency::Now);
     play.not_committed(2, ": called off");
@@ -231,7 +231,7 @@ fn an_urgent_stop_calls_the_commit_off_and_makes_no_other() {
 }
 
 #[test]
-fn who_asks_twice_and_kills_waits_for_nothing() {
+fn second_kill_does_not_wait_for_the_canceled_commit() {
     let mut play = up();
     play.exited(0).shutdown(2, Urgency::Graceful);
     play.shutdown(2, Urgency::Now).shutdown(2, Urgency::Kill);
@@ -239,7 +239,7 @@ fn who_asks_twice_and_kills_waits_for_nothing() {
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
     0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C))
     0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C)), AutocommitCanceled(within 5s) ! call off
-    0.0 signal 2: AutocommitGivenUp(iteration: it was told to end, and did not at once), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
+    0.0 signal 2: AutocommitGivenUp(iteration: it was canceled, and did not end at once), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
     ");
     assert!(play.state.needs_survey(), "nobody knows what it changed");
 }
@@ -265,27 +265,27 @@ fn pause_skip_and_reboot_act_on_a_commit_under_way() {
     play.exited(1).skip().kept(1, 0);
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), AutocommitStarted(iteration within 60s) ! survey
-    0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
+    0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: skips the commit; the changes stay in the work tree
     0.0 kept: AutocommitFinished(1 changed, 1 left), ProgressMeasured(1: 1), IterationStarted(2 attempt 1) ! launch
     ");
     let mut play = up();
     play.exited(0).reboot().kept(1, 1);
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), AutocommitStarted(iteration within 360s) ! commit iteration 1, succeeded, session 1, context unknown
-    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots when the work is kept
+    0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots after the commit
     0.0 kept: AutocommitFinished(1 changed, 1 as 0000001, 0 left), ProgressMeasured(1: 11), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 360s) ! commit iteration 1, checkpoint, session 1, context unknown
     ");
     let mut play = up();
     play.exited(0).kept(0, 0).reboot().hush();
     play.skip().kept(0, 0);
     insta::assert_snapshot!(play.log(), @"
-    0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: goes on without a commit; the work stays in the work tree
+    0.0 skip: AutocommitCanceled(within 5s) ! call off ! ok: skips the commit; the changes stay in the work tree
     0.0 kept: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(delay 5s)
     ");
 }
 
 #[test]
-fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped() {
+fn hanging_commit_times_out_and_a_late_result_is_dropped() {
     let mut play = up();
     play.exited(0);
     let late = play.state.kept.number;
@@ -311,7 +311,7 @@ fn a_hanging_hook_is_given_up_behind_its_own_time_and_a_late_answer_is_dropped()
 }
 
 #[test]
-fn what_the_death_of_a_runner_cut_is_done_again() {
+fn commit_cut_by_a_crash_is_repeated() {
     let mut play = up();
     play.exited(0).hush().crash().kept(1, 1);
     insta::assert_snapshot!(play.log(), @"
@@ -349,7 +349,7 @@ fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
 }
 
 #[test]
-fn a_new_runner_knows_whether_the_last_changes_are_the_loops() {
+fn new_runner_knows_whether_the_loop_made_the_last_changes() {
     let mut play = up();
     assert!(play.state.needs_survey(), "an attempt is under way");
     play.exited(0);
@@ -373,7 +373,7 @@ fn a_new_runner_knows_whether_the_last_changes_are_the_loops() {
 }
 
 #[test]
-fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
+fn changes_committed_by_others_are_not_committed_at_the_end() {
     let mut play = up();
     play.exited(1).kept(2, 0).sleep().hush();
     play.snapshot("5a5a5a5", 0).launched().exited(0).kept(0, 0);
@@ -388,7 +388,7 @@ fn what_others_commit_of_the_loops_work_is_not_waited_for_at_the_end() {
 }
 
 #[test]
-fn an_agent_that_ends_while_its_work_is_kept_is_started_again() {
+fn agent_that_exits_during_the_commit_is_started_again() {
     let mut play = Play::up(in_a_session());
     play.hush().resulted(true).exited(0).kept(1, 1);
     insta::assert_snapshot!(play.log(), @"
@@ -409,7 +409,7 @@ fn a_checkpoint_is_committed_when_the_old_agent_has_ended() {
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     0.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), AutocommitStarted(iteration within 60s) ! survey
     0.0 kept: AutocommitFinished(1 changed, 1 left), ProgressMeasured(2: 1), RebootStarted(context at 90%), HandOffRequested(within 120s) ! ask for the hand-off
-    120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
+    120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the new session gets its last output and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
     130.0 wake: AgentSignaled(terminate 5s) ! signal terminate
     135.0 wake: AgentSignaled(kill 15s) ! signal kill
     135.0 killed 9: AgentExited(signal 9), AutocommitStarted(checkpoint within 360s) ! commit iteration 2, checkpoint, session 1, context 90%

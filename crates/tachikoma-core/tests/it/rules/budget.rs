@@ -72,7 +72,7 @@ fn the_cost_is_asked_after_each_call_and_ends_the_turn_when_the_tool_is_done() {
 }
 
 #[test]
-fn an_answer_behind_the_budget_is_cut_at_once() {
+fn answer_after_the_budget_is_interrupted_at_once() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).called(5).hush();
     play.answering(200).cost(DOLLAR).resulted(false);
@@ -85,7 +85,7 @@ fn an_answer_behind_the_budget_is_cut_at_once() {
 
 /// Agents below the agent go on asking the model while their tool is in flight.
 #[test]
-fn a_tool_that_spends_is_cut_at_once() {
+fn sub_agent_is_interrupted_at_once_by_a_budget() {
     let mut play = Play::up(dollar());
     let task = AgentInput::ToolStarted {
         id: "t".to_owned(),
@@ -102,7 +102,7 @@ fn a_tool_that_spends_is_cut_at_once() {
 }
 
 #[test]
-fn a_turn_that_ends_by_itself_is_judged_as_it_did_and_the_loop_ends_behind_it() {
+fn turn_that_ends_by_itself_counts_and_the_budget_ends_the_loop_after_it() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).hush().priced(400_000, 10);
     play.priced(600_000, 10);
@@ -249,7 +249,7 @@ fn complaint_34_the_subscriptions_window_is_a_budget_until_it_begins_anew() {
 }
 
 #[test]
-fn a_hand_off_that_works_on_behind_the_budget_is_given_up_with_the_loop() {
+fn hand_off_beyond_the_budget_is_canceled_with_the_loop() {
     let mut play = Play::up(Policy {
         reboot: RebootRules {
             after_iterations: Some(1),
@@ -268,7 +268,7 @@ fn a_hand_off_that_works_on_behind_the_budget_is_given_up_with_the_loop() {
 }
 
 #[test]
-fn status_says_how_near_each_end_is() {
+fn status_shows_the_value_of_each_stop_condition() {
     let mut play = Play::up(dollar());
     play.named("one")
         .cost(0)
@@ -315,7 +315,7 @@ fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
 }
 
 #[test]
-fn time_in_which_nobody_ran_the_loop_does_not_count() {
+fn time_without_a_runner_does_not_count() {
     let mut play = Play::up(seconds(60));
     play.seconds(20).tool("a").seconds(9_000).crash().hush();
     let warning = "somebody left something behind".to_owned();
@@ -331,7 +331,7 @@ fn time_in_which_nobody_ran_the_loop_does_not_count() {
 }
 
 #[test]
-fn a_reboot_is_not_taken_up_behind_the_budget() {
+fn reboot_is_not_resumed_after_the_budget_is_used_up() {
     let mut play = Play::up(Policy {
         reboot: RebootRules {
             after_iterations: Some(1),

@@ -43,8 +43,8 @@ fn a_claim_of_other_work_is_refused_by_the_next_run() {
         told += &play.log();
     }
     insta::assert_snapshot!(told, @"
-    0.0 start: Started(after operator), CheckGivenUp(the prompt is another one since), ClaimRefused(the agent's promise: the prompt is another one since), IterationStarted(2 attempt 1) ! launch
-    0.0 start: Started(after operator), CheckGivenUp(the agent is another one since), ClaimRefused(the agent's promise: the agent is another one since), IterationStarted(2 attempt 1) ! launch
+    0.0 start: Started(after operator), CheckGivenUp(the prompt has changed since), ClaimRefused(the agent's promise: the prompt has changed since), IterationStarted(2 attempt 1) ! launch
+    0.0 start: Started(after operator), CheckGivenUp(the agent has changed since), ClaimRefused(the agent's promise: the agent has changed since), IterationStarted(2 attempt 1) ! launch
     ");
     for (hash, outcome) in [("a", Some(&Outcome::Done)), ("b", None)] {
         let mut play = Play::new(gated(&["tests"]));
@@ -66,9 +66,9 @@ fn a_claim_of_work_that_was_rolled_back_is_refused() {
     play.input("note", note(true)).input("note", note(true));
     play.start().gates(PASS);
     insta::assert_snapshot!(play.log(), @"
-    0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
-    0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
-    0.0 start: Started(after operator), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
+    0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back after the claim) ! ok: noted
+    0.0 note: Noted(back), CheckGivenUp(the work tree was rolled back after the claim) ! ok: noted
+    0.0 start: Started(after operator), ClaimRefused(the agent's promise: the work tree was rolled back after the claim), IterationStarted(2 attempt 1) ! launch
     0.0 gates: -
     ");
     let mut play = owed();
@@ -101,7 +101,7 @@ fn talks(play: &mut Play, summary: &str) {
 }
 
 #[test]
-fn to_claim_is_no_work_and_neither_is_what_gates_write() {
+fn claims_and_files_written_by_gates_are_not_work() {
     let mut play = Play::up(super::stream());
     talks(&mut play, "tachikoma done");
     play.done(None).resulted(true).exited(0);
@@ -139,14 +139,14 @@ fn denied_or_blocked_tool_calls_are_not_work() {
     play.done(None).resulted(true).exited(0);
     insta::assert_snapshot!(play.log(), @"
     0.0 blocked: ToolEnded(t: PreToolUse:Bash hook error: no)
-    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
+    0.0 done: Claimed() ! ok: end your turn; the claim is checked after iteration 1
     0.0 resulted true: TurnResulted(true)
     0.0 exited 0: IterationCompleted(1 succeeded), ClaimRefused(`tachikoma done`: nothing was done yet: no tool call succeeded), WaitStarted(delay 5s)
     ");
 }
 
 #[test]
-fn who_reports_nothing_may_have_found_the_work_complete_if_gates_prove_it() {
+fn silent_agent_may_claim_finished_work_if_gates_prove_it() {
     let mut play = Play::up(kept(gated(&["tests"])));
     play.claimed().kept(0, 0).gates(PASS).kept(0, 0);
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
@@ -159,7 +159,7 @@ fn who_reports_nothing_may_have_found_the_work_complete_if_gates_prove_it() {
 }
 
 #[test]
-fn what_gates_change_at_the_end_is_committed() {
+fn changes_of_gates_are_committed_at_the_end() {
     let mut play = Play::up(kept(gated(&["tests"])));
     play.claimed().kept(1, 1).hush().gates(PASS).kept(1, 1);
     insta::assert_snapshot!(play.log(), @"
@@ -169,7 +169,7 @@ fn what_gates_change_at_the_end_is_committed() {
 }
 
 #[test]
-fn a_claim_outlives_the_budget_that_ends_its_turn() {
+fn claim_survives_the_budget_that_ends_its_turn() {
     let mut policy = gated(&["tests"]);
     policy.budgets.duration = Duration::from_secs(60);
     let mut play = Play::up(policy);
@@ -185,7 +185,7 @@ fn a_claim_outlives_the_budget_that_ends_its_turn() {
 }
 
 #[test]
-fn time_that_is_over_ends_gates_and_the_claim_stays() {
+fn time_limit_ends_gates_and_keeps_the_claim() {
     let mut policy = gated(&["tests"]);
     policy.budgets.duration = Duration::from_secs(60);
     let mut play = Play::up(policy);
@@ -201,21 +201,21 @@ fn time_that_is_over_ends_gates_and_the_claim_stays() {
 }
 
 #[test]
-fn an_agent_is_not_told_what_gates_said_behind_an_earlier_iteration() {
+fn outdated_gate_results_are_not_in_the_prompt() {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().gates(&[("tests", Some("exit 1"))]);
     play.sleep().launched().done(None).exited(1);
     play.sleep().launched();
     let told = completion_feedback(&play.state);
     assert!(
-        told.contains("iteration 2, which made it, failed"),
+        told.contains("iteration 2, which claimed it, failed"),
         "{told}"
     );
     assert!(!told.contains("what tests said"), "{told}");
 }
 
 #[test]
-fn more_claims_than_are_told_apart_are_not_recorded() {
+fn claims_beyond_the_maximum_are_not_recorded() {
     let mut play = Play::up(Policy::default());
     for number in 0..20 {
         play.done(Some(&number.to_string()));
@@ -226,7 +226,7 @@ fn more_claims_than_are_told_apart_are_not_recorded() {
 }
 
 #[test]
-fn notes_of_the_agent_are_bounded_and_push_out_none_of_the_operators() {
+fn notes_of_the_agent_do_not_displace_notes_of_the_operator() {
     let note = |operator, text: &str| Input::Note {
         ticket: Ticket(1),
         text: text.to_owned(),
@@ -272,7 +272,7 @@ fn a_claim_is_refused_at_once_when_its_work_is_rolled_back_in_a_question() {
     play.hush().input("rollback", note);
     play.answer(Choice::Pause).resume();
     insta::assert_snapshot!(play.log(), @"
-    0.0 rollback: Noted(it is back), CheckGivenUp(the work tree was rolled back since), ClaimRefused(the agent's promise: the work tree was rolled back since) ! ok: noted
+    0.0 rollback: Noted(it is back), CheckGivenUp(the work tree was rolled back after the claim), ClaimRefused(the agent's promise: the work tree was rolled back after the claim) ! ok: noted
     0.0 answer pause: Answered(2 pause by Operator), Paused(delay 5s) ! ok: paused
     0.0 resume: Resumed, WaitStarted(delay 5s) ! ok: the loop continues
     ");

@@ -45,7 +45,7 @@ fn with_scripts() -> Policy {
 }
 
 #[test]
-fn a_claim_is_believed_when_every_gate_passes_and_not_before() {
+fn claim_is_accepted_when_every_gate_passes() {
     let mut play = Play::up(gated(&["tests", "lint"]));
     play.hush().claimed();
     play.gates(&[("tests", Some("exit 1")), ("lint", None)]);
@@ -62,7 +62,7 @@ fn a_claim_is_believed_when_every_gate_passes_and_not_before() {
 }
 
 #[test]
-fn complaint_21_ten_false_claims_are_believed_not_once_and_a_true_one_at_once() {
+fn complaint_21_ten_false_claims_are_refused_and_a_true_one_is_accepted() {
     let mut play = Play::up(Policy {
         max_test_failure_streak: 0,
         iteration_delay: Duration::ZERO,
@@ -118,7 +118,7 @@ fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_c
 }
 
 #[test]
-fn gates_of_every_iteration_run_behind_those_that_went_well_and_all_run_for_a_claim() {
+fn gates_run_after_successful_iterations_and_for_claims() {
     let mut play = Play::up(each_iteration());
     play.hush().exited(0).gates(&[("lint", None)]);
     play.sleep().launched().exited(1).sleep().launched();
@@ -140,7 +140,7 @@ fn gates_of_every_iteration_run_behind_those_that_went_well_and_all_run_for_a_cl
 }
 
 #[test]
-fn what_fails_is_told_until_an_iteration_that_was_told_went_well() {
+fn failed_gates_stay_in_the_prompt_until_an_iteration_succeeds() {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().gates(FAIL).sleep().launched();
     let told = completion_feedback(&play.state);
@@ -157,7 +157,7 @@ fn what_fails_is_told_until_an_iteration_that_was_told_went_well() {
 }
 
 #[test]
-fn nothing_done_is_no_completion_where_that_is_known() {
+fn claim_without_any_work_is_refused() {
     let mut play = Play::up(super::stream());
     play.hush().resulted(true).claimed();
     play.sleep()
@@ -211,20 +211,20 @@ fn done_is_judged_when_its_iteration_is_over_and_refused_without_one() {
         .done(Some("all tests pass"));
     play.exited(0).done(None).gates(PASS).done(None);
     insta::assert_snapshot!(play.log(), @"
-    0.0 done: - ! refused in idle: no iteration runs whose work could be claimed to be complete
+    0.0 done: - ! refused in idle: no iteration is running
     0.0 start: Started(new), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
-    0.0 done: Claimed(all tests pass) ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
-    0.0 done: - ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
+    0.0 done: Claimed(all tests pass) ! ok: end your turn; the claim is checked after iteration 1, and accepted if these gates pass: `tests`
+    0.0 done: - ! ok: end your turn; the claim is checked after iteration 1, and accepted if these gates pass: `tests`
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(claimed, gates within 70s) ! run tests
-    0.0 done: - ! refused in running: no iteration runs whose work could be claimed to be complete
+    0.0 done: - ! refused in running: no iteration is running
     0.0 gates: GatesRan(tests ok), Completed(the work is complete) ! finish
-    0.0 done: - ! refused in completed: no iteration runs whose work could be claimed to be complete
+    0.0 done: - ! refused in completed: no iteration is running
     ");
 }
 
 #[test]
-fn done_says_what_will_be_asked() {
+fn done_answers_with_the_checks_that_follow() {
     let mut play = Play::up(Policy::default());
     play.hush().done(None);
     play.policy = with_objectives();
@@ -232,8 +232,8 @@ fn done_says_what_will_be_asked() {
     play.policy.completion.confirmations = 2;
     play.done(None);
     insta::assert_snapshot!(play.log(), @"
-    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
-    0.0 done: - ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if it is claimed 2 times in a row and all objectives are ticked and these gates pass: `a`, `b`
+    0.0 done: Claimed() ! ok: end your turn; the claim is checked after iteration 1
+    0.0 done: - ! ok: end your turn; the claim is checked after iteration 1, and accepted if completion is claimed 2 times in a row and all objectives are ticked and these gates pass: `a`, `b`
     ");
 }
 
@@ -248,16 +248,16 @@ fn the_claim_of_an_iteration_that_failed_or_was_cut_is_refused() {
         .failed("limit", Some(Problem::Limited { until: None }))
         .exited(1);
     insta::assert_snapshot!(play.log() + &limited.log(), @"
-    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over, and believed if these gates pass: `tests`
-    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, failed), WaitStarted(backoff 1s)
+    0.0 done: Claimed() ! ok: end your turn; the claim is checked after iteration 1, and accepted if these gates pass: `tests`
+    0.0 exited 1: IterationFailed(1: the agent ended with exit 1; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which claimed it, failed), WaitStarted(backoff 1s)
     1.0 wake: IterationStarted(2 attempt 1) ! launch
     1.0 launched: AgentLaunched(77)
-    1.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 2 is over, and believed if these gates pass: `tests`
+    1.0 done: Claimed() ! ok: end your turn; the claim is checked after iteration 2, and accepted if these gates pass: `tests`
     1.0 skip: EndingRequested(skip within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: skips iteration 2
-    1.0 killed 2: IterationCompleted(2 skipped), ClaimRefused(`tachikoma done`: iteration 2, which made it, was not seen through), IterationStarted(3 attempt 1) ! launch
-    0.0 done: Claimed() ! ok: end your turn: the claim is judged when iteration 1 is over
+    1.0 killed 2: IterationCompleted(2 skipped), ClaimRefused(`tachikoma done`: iteration 2, which claimed it, was interrupted), IterationStarted(3 attempt 1) ! launch
+    0.0 done: Claimed() ! ok: end your turn; the claim is checked after iteration 1
     0.0 failed: TurnResulted(false)
-    0.0 exited 1: IterationLimited(1 attempt 1: limit; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which made it, was not seen through), WaitStarted(usage_limit 30s)
+    0.0 exited 1: IterationLimited(1 attempt 1: limit; streak 1), ClaimRefused(`tachikoma done`: iteration 1, which claimed it, was interrupted), WaitStarted(usage_limit 30s)
     ");
 }
 
@@ -288,13 +288,13 @@ fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
     );
     insta::assert_snapshot!(play.log(), @"
     0.0 claimed: IterationCompleted(3 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
-    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete), IterationStarted(4 attempt 1) ! launch
+    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; review the work, and claim completion again if it is complete), IterationStarted(4 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
     0.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
     0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), IterationStarted(5 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
     0.0 claimed: IterationCompleted(5 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
-    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete), IterationStarted(6 attempt 1) ! launch
+    0.0 gates: GatesRan(tests ok), ClaimRefused(the agent's promise: this is claim 1 of 2 in a row; review the work, and claim completion again if it is complete), IterationStarted(6 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
     0.0 exited 1: IterationFailed(6: the agent ended with exit 1; streak 1), WaitStarted(backoff 1s)
     1.0 wake: IterationStarted(7 attempt 1) ! launch
@@ -382,7 +382,7 @@ fn pause_skip_and_reboot_act_on_gates_under_way() {
 }
 
 #[test]
-fn gates_that_hang_are_given_up_behind_their_time_and_a_late_answer_is_dropped() {
+fn hanging_gates_time_out_and_late_results_are_dropped() {
     let mut play = Play::up(gated(&["tests", "lint"]));
     play.hush().claimed().sleep().gates(PASS);
     insta::assert_snapshot!(play.log(), @"
@@ -398,7 +398,7 @@ fn gates_that_hang_are_given_up_behind_their_time_and_a_late_answer_is_dropped()
 }
 
 #[test]
-fn what_the_death_of_a_runner_cut_is_found_out_again() {
+fn checks_cut_by_a_crash_are_repeated() {
     let mut policy = with_scripts();
     policy.completion.gates[0].each_iteration = true;
     let mut play = Play::up(policy);

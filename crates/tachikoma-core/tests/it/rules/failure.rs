@@ -46,7 +46,7 @@ fn too_many_failures_in_a_row_are_an_error_that_shows_the_last() {
 }
 
 #[test]
-fn what_the_operator_cuts_neither_adds_to_the_failures_nor_clears_them() {
+fn iterations_ended_by_the_operator_do_not_change_the_failure_streak() {
     let mut play = Play::up(Policy::default());
     play.exited(1).sleep().launched().skip().killed(2);
     play.launched().pause(Urgency::Now).killed(2);
@@ -82,7 +82,7 @@ fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
 }
 
 #[test]
-fn an_exit_may_overtake_the_launch() {
+fn exit_may_arrive_before_the_launch_event() {
     let mut play = Play::new(Policy::default());
     play.start().hush().exited(0).launched().sleep();
     insta::assert_snapshot!(play.log(), @"
@@ -93,7 +93,7 @@ fn an_exit_may_overtake_the_launch() {
 }
 
 #[test]
-fn a_stream_that_ends_without_a_result_failed_whatever_its_exit() {
+fn exit_without_a_result_is_a_failure() {
     let mut play = Play::up(stream());
     play.hush().exited(0).sleep().launched();
     play.resulted(true).exited(1);
@@ -139,7 +139,7 @@ fn a_turn_that_ended_well_before_the_guard_was_lost_is_a_success() {
 }
 
 #[test]
-fn a_launch_that_the_operator_cut_is_no_failure() {
+fn launch_canceled_by_the_operator_is_not_a_failure() {
     let mut play = Play::new(Policy::default());
     play.start().hush().pause(Urgency::Kill);
     let reason = "killed before it was up".to_owned();
@@ -151,7 +151,7 @@ fn a_launch_that_the_operator_cut_is_no_failure() {
 }
 
 #[test]
-fn a_late_word_of_an_earlier_launch_changes_nothing() {
+fn late_events_of_an_earlier_launch_are_dropped() {
     let mut play = Play::up(Policy::default());
     play.exited(0).sleep().launched().hush();
     let done = exited(Exit::Code(0), true);
@@ -164,7 +164,7 @@ fn a_late_word_of_an_earlier_launch_changes_nothing() {
 }
 
 #[test]
-fn what_an_agent_leaves_behind_is_named() {
+fn leftover_processes_are_named() {
     let mut play = Play::up(Policy::default());
     let leftover = Leftover {
         pid: 99,

@@ -77,7 +77,7 @@ fn a_session_that_hands_off_early_and_says_nothing_waits_and_is_asked_again() {
     insta::assert_snapshot!(play.log(), @"
     100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
-    100.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets its last words and tool calls instead), RebootRequested(context at 86%, not before 200s), WaitStarted(reboot_window 200s)
+    100.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it printed nothing); the new session gets its last output and tool calls instead), RebootRequested(context at 86%, not before 200s), WaitStarted(reboot_window 200s)
     300.0 wake: RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     300.0 said: TurnResulted(true), HandOffWritten(at last), ClosingStarted(within 10s) ! close
     ");
@@ -147,12 +147,12 @@ fn an_agent_that_dies_during_the_hand_off_is_asked_again_once() {
     0.0 exited 1: AgentExited(exit 1), SessionOpening(1) ! open 1
     0.0 launched: AgentLaunched(77)
     0.0 opened: HandOffRequested(within 120s) ! ask for the hand-off
-    0.0 exited 1: AgentExited(exit 1), Warned(the old session wrote no hand-off (it ended with exit 1); the next one gets its last words and tool calls instead), SessionOpening(2) ! open 2
+    0.0 exited 1: AgentExited(exit 1), Warned(the old session wrote no hand-off (it ended with exit 1); the new session gets its last output and tool calls instead), SessionOpening(2) ! open 2
     ");
 }
 
 #[test]
-fn what_was_said_is_used_when_the_hand_off_is_not_finished() {
+fn unfinished_hand_off_text_is_used() {
     let mut play = asked(session());
     says(&mut play, "b is left");
     play.sleep();
@@ -175,7 +175,7 @@ fn what_was_said_is_used_when_the_hand_off_is_not_finished() {
 }
 
 #[test]
-fn crossing_the_hard_limit_does_not_take_the_hand_off_away() {
+fn hand_off_continues_above_the_hard_limit() {
     let mut play = asked(Policy {
         reboot: RebootRules::default(),
         ..session()

@@ -108,13 +108,13 @@ fn filling() -> Play {
 }
 
 #[test]
-fn a_redline_is_told_with_the_reading_the_line_and_the_rate_limits() {
+fn explain_shows_reading_redline_and_rate_limits_of_a_reboot() {
     let play = filling();
     assert_snapshot!(told(&play, Some(4)), @"
-       iteration 4, attempt 1, session 1: the agent that is up is prompted
+       iteration 4, attempt 1, session 1: the running agent is prompted
     => the agent is asked to finish: context 70 % (700 of 1 000 tokens), context.warning_percent = 70
        context 86 % (860 of 1 000 tokens), redline 85 %: reached
-    => a reboot is wanted and may happen: context 86 % (860 of 1 000 tokens), redline 85 %: reached; no reboot before it
+    => a reboot is due and allowed: context 86 % (860 of 1 000 tokens), redline 85 %: reached; no earlier reboot
     => the turn is ended for a reboot: context 86 % (860 of 1 000 tokens), redline 85 %: reached
        the agent is signalled: interrupt
        the agent reported failure: without a reason
@@ -136,14 +136,14 @@ fn a_redline_is_told_with_the_reading_the_line_and_the_rate_limits() {
        no tool calls, 1 reading
        succeeded after 2 s
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
-    => the session goes on: context 20 % (200 of 1 000 tokens), redline 85 %: below; not worse than before
+    => the session continues: context 20 % (200 of 1 000 tokens), redline 85 %: below; its quality did not fall
     => waits: iteration_delay is 5 s
     => went on with iteration 2
     ");
 }
 
 #[test]
-fn failures_waits_and_the_end_are_told_with_their_counts() {
+fn explain_shows_failures_waits_and_the_end_with_counts() {
     let mut play = Play::up(Policy {
         max_consecutive_failures: 2,
         ..super::stream()
@@ -155,7 +155,7 @@ fn failures_waits_and_the_end_are_told_with_their_counts() {
        agent  is up (pid 77)
        failed after 1 s, the 1st in a row: the agent ended with exit 7 and without a final result
     => no stop condition is met: 1 of 2 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
-    => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
+    => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     => backoff 1 s: 1st failure in a row, doubled each time up to 1 min
     => went on with iteration 2
     ");
@@ -174,7 +174,7 @@ fn failures_waits_and_the_end_are_told_with_their_counts() {
 }
 
 #[test]
-fn a_reboot_that_has_to_wait_is_told_with_what_holds_it_back() {
+fn explain_shows_the_rate_limit_that_delays_a_reboot() {
     let mut play = Play::up(talker());
     play.measured(900).resulted(false).exited(0).opened();
     play.seconds(10)
@@ -184,12 +184,12 @@ fn a_reboot_that_has_to_wait_is_told_with_what_holds_it_back() {
         .seconds(1)
         .resulted(false);
     assert_snapshot!(told(&play, None), @"
-       iteration 2, attempt 1, session 2: the agent that is up is prompted
+       iteration 2, attempt 1, session 2: the running agent is prompted
        context 10 % (100 of 1 000 tokens), redline 85 %: below
        the reboot helped: the context is at 10 %
        context 96 % (960 of 1 000 tokens), redline 85 %: reached
-    => a reboot is wanted and pending for 4 min 45 s: context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more; the last reboot 15 s ago, reboot.min_reboot_interval is 5 min; 1 in the last hour, reboot.max_reboots_per_hour = 10
-    => the turn is ended for a reboot: context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more
+    => a reboot is due, and allowed in 4 min 45 s: context 96 % (960 of 1 000 tokens), hard limit 95 %: reached; the last reboot 15 s ago, reboot.min_reboot_interval is 5 min; 1 in the last hour, reboot.max_reboots_per_hour = 10
+    => the turn is ended for a reboot: context 96 % (960 of 1 000 tokens), hard limit 95 %: reached
        the agent is signalled: interrupt
        the agent reported failure: without a reason
        no tool calls, 2 readings
@@ -216,7 +216,7 @@ fn a_death_of_the_runner_is_part_of_the_iteration() {
        no tool calls, 1 reading
        attempt 1 was cut by the death of the runner; the iteration is repeated
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
-    => the session goes on: context 10 % (100 of 1 000 tokens), redline 85 %: below; not worse than before
+    => the session continues: context 10 % (100 of 1 000 tokens), redline 85 %: below; its quality did not fall
        iteration 1, attempt 2, session 1: the agent is launched
        agent  is up (pid 77)
        context 12 % (120 of 1 000 tokens), redline 85 %: below
@@ -224,7 +224,7 @@ fn a_death_of_the_runner_is_part_of_the_iteration() {
        no tool calls, 1 reading
        succeeded after 0 s
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); no claim of completion
-    => the session goes on: context 12 % (120 of 1 000 tokens), redline 85 %: below; not worse than before
+    => the session continues: context 12 % (120 of 1 000 tokens), redline 85 %: below; its quality did not fall
     => waits: iteration_delay is 5 s
     ");
     assert_eq!(
@@ -243,10 +243,10 @@ fn explain_of_a_journal_without_reasons_says_so() {
         record.reasons.clear();
     }
     assert_snapshot!(told(&play, Some(4)), @"
-       iteration 4, attempt 1, session 1: the agent that is up is prompted
+       iteration 4, attempt 1, session 1: the running agent is prompted
     => the agent was asked to finish; the reason was not recorded by that version
        context 86 % (860 of 1 000 tokens), redline 85 %: reached
-    => a reboot is wanted: context at 86%; the reason was not recorded by that version
+    => a reboot is due: context at 86%; the reason was not recorded by that version
     => the turn is ended for a reboot; the reason was not recorded by that version
        the agent is signalled: interrupt
        the agent reported failure: without a reason
@@ -286,7 +286,7 @@ fn a_higher_redline_leaves_the_context_full() {
     ");
     other.reboot.enabled = false;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    4: the agent asked to finish | went on | context 70 % (700 of 1 000 tokens); its fill is the agent's own matter: reboot.enabled = false
+    4: the agent asked to finish | went on | context 70 % (700 of 1 000 tokens); the agent manages its context itself: reboot.enabled = false
     recorded: 6 iterations, 1 reboots, $1.500, 1500 tokens, waited 20000 ms, stopped by the operator
     replayed: 3 iterations, 0 reboots, $1.350, 1350 tokens, waited 15000 ms, open
     ");
@@ -316,7 +316,7 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
 }
 
 #[test]
-fn whoever_hangs_hangs_until_the_other_time_out() {
+fn replay_with_another_timeout_ends_a_hanging_agent_later() {
     let mut play = Play::up(super::stream());
     // Silent until it is looked at, and then until it is given up.
     play.output()
@@ -365,7 +365,7 @@ fn replay_without_a_reboot_interval_invents_no_timeout() {
     let mut other = play.policy.clone();
     other.reboot.min_interval = Duration::ZERO;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    2: a reboot pending (redline), then the turn ended for a reboot | the turn ended for a reboot | the turn is ended for a reboot: context 96 % (960 of 1 000 tokens), hard limit 95 %: takes no prompt any more
+    2: a reboot pending (redline), then the turn ended for a reboot | the turn ended for a reboot | the turn is ended for a reboot: context 96 % (960 of 1 000 tokens), hard limit 95 %: reached
     recorded: 3 iterations, 2 reboots, $0.000, 0 tokens, waited 284000 ms, open
     replayed: 1 iterations, 1 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
@@ -431,7 +431,7 @@ fn replay_accepts_a_step_that_a_crash_cut_short() {
 }
 
 #[test]
-fn a_record_that_is_missing_is_said() {
+fn missing_record_is_reported() {
     let mut play = filling();
     play.journal.remove(3);
     let mut explain = Explain::new(LoopId::from_u128(1), None);

@@ -55,7 +55,7 @@ fn dollars(cost_microusd: u64) -> Budgets {
 }
 
 #[test]
-fn a_false_claim_is_told_with_who_made_it_and_what_spoke_against_it() {
+fn explain_shows_a_refused_claim_with_its_doubts() {
     let play = claims();
     assert_snapshot!(told(&play, Some(1)), @"
        iteration 1, attempt 1, session 1: the agent is launched
@@ -63,9 +63,9 @@ fn a_false_claim_is_told_with_who_made_it_and_what_spoke_against_it() {
        succeeded after 1 s; it claims that the work is complete
     => gates run (tests, lint): completion is claimed by the agent's promise
        the gate `tests` failed after 7 ms: exit 1; the gate `lint` passed after 7 ms
-    => completion is claimed by the agent's promise, and not believed: the gate `tests` failed: exit 1
+    => completion is claimed by the agent's promise, and refused: the gate `tests` failed: exit 1
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 1 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
-    => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
+    => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     => waits: iteration_delay is 5 s
     => went on with iteration 2
     ");
@@ -79,10 +79,7 @@ fn a_false_claim_is_told_with_who_made_it_and_what_spoke_against_it() {
     => the loop ended: the work is complete: completion is claimed by `tachikoma done` (at last); the gate `tests` passed after 7 ms; the gate `lint` passed after 7 ms
     ");
     let found = explained(&play, Some(1)).account.expect("there is one");
-    let refused = found
-        .entries
-        .iter()
-        .find(|e| e.words.contains("not believed"));
+    let refused = found.entries.iter().find(|e| e.words.contains("refused"));
     let inputs = &refused.expect("it is told").inputs;
     assert_eq!(inputs["gates"][0]["name"], "tests");
     assert_eq!(inputs["gates"][0]["passed"], false);
@@ -91,7 +88,7 @@ fn a_false_claim_is_told_with_who_made_it_and_what_spoke_against_it() {
 }
 
 #[test]
-fn scripts_objectives_and_what_is_given_up_are_told() {
+fn explain_shows_scripts_objectives_and_given_up_checks() {
     let mut policy = gated(&["tests"]);
     policy.completion.asking = Some(Duration::from_secs(40));
     policy.completion.objectives = true;
@@ -109,9 +106,9 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
        succeeded after 0 s
     => objectives are read and stop scripts run
        1 of 2 objectives are ticked
-       worth 10 of 100: 10 for 1 objective ticked
+       progress 10 of 100: 10 for 1 objective ticked
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); no claim of completion
-    => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
+    => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     => waits: iteration_delay is 5 s
     => went on with iteration 2
     ");
@@ -122,11 +119,11 @@ fn scripts_objectives_and_what_is_given_up_are_told() {
     => objectives are read and stop scripts run
        2 of 2 objectives are ticked
     => gates run (tests): completion is claimed by the agent's promise, the objectives, all of which are ticked
-    => that is given up: the gates did not end in time
-    => completion is claimed by the agent's promise, the objectives, all of which are ticked, and not believed: the gates did not end in time
-       worth 10 of 100: 10 for 1 objective ticked
+    => the check is given up: the gates did not end in time
+    => completion is claimed by the agent's promise, the objectives, all of which are ticked, and refused: the gates did not end in time
+       progress 10 of 100: 10 for 1 objective ticked
     => no stop condition is met: 0 of 10 iterations failed in a row (stop_conditions.max_consecutive_failures); 0 of 3 failing runs of gates in a row (stop_conditions.max_test_failure_streak); the claim of completion was refused
-    => the session goes on: context not known, 0 tool calls of 100 (context.tool_call_threshold); not worse than before
+    => the session continues: context not known, 0 tool calls of 100 (context.tool_call_threshold); its quality did not fall
     => went on with iteration 3
     ");
     assert_snapshot!(told(&play, None), @"
@@ -178,7 +175,7 @@ fn a_stop_while_gates_run_is_explained_as_the_end_of_the_loop() {
 }
 
 #[test]
-fn a_budget_that_ends_a_turn_in_the_middle_is_told_with_each_condition() {
+fn explain_shows_the_budget_that_ends_a_turn() {
     let mut policy = priced(Budgets {
         cost_microusd: 1_000_000,
         tokens: 90_000,
@@ -228,7 +225,7 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
     other = play.policy.clone();
     other.completion.confirmations = 2;
     assert_snapshot!(differences(&replayed(&play, &other)), @"
-    3: the loop ended: the work is complete | a claim of completion refused, then waited 5 s (delay) | this is claim 1 of 2 in a row; look at the work anew, and claim it again if it is complete
+    3: the loop ended: the work is complete | a claim of completion refused, then waited 5 s (delay) | this is claim 1 of 2 in a row; review the work, and claim completion again if it is complete
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, open
     ");
@@ -321,7 +318,7 @@ fn a_turn_that_a_budget_ended_goes_on_with_a_larger_one() {
 }
 
 #[test]
-fn a_pattern_that_is_taken_away_ends_nothing() {
+fn replay_without_a_stop_pattern_does_not_end() {
     let mut policy = talker();
     policy.stop_patterns = 2;
     let mut play = Play::up(policy);

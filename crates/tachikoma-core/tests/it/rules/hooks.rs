@@ -16,7 +16,7 @@ fn policy(points: &[HookPoint]) -> Policy {
 }
 
 #[test]
-fn every_frame_is_run_to_its_end_in_order() {
+fn blocking_hooks_run_in_order() {
     let frames = [
         HookPoint::LoopStart,
         HookPoint::SessionStart,
@@ -45,7 +45,7 @@ fn every_frame_is_run_to_its_end_in_order() {
 }
 
 #[test]
-fn an_answer_of_another_point_is_not_theirs() {
+fn hook_results_of_another_point_are_dropped() {
     let mut play = Play::new(policy(&[HookPoint::LoopStart]));
     play.start().hush();
     play.hooks(HookPoint::LoopEnd, None);
@@ -53,13 +53,13 @@ fn an_answer_of_another_point_is_not_theirs() {
 }
 
 #[test]
-fn what_takes_too_long_is_given_up_and_what_fails_is_a_warning() {
+fn hanging_hooks_are_given_up_and_failed_hooks_are_warnings() {
     let mut play = Play::new(policy(&[HookPoint::LoopStart, HookPoint::IterationStart]));
     play.start().sleep();
     play.hooks(HookPoint::IterationStart, Some("exit 1"));
     insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), HooksStarted(loop_start) ! run loop_start
-    30.0 wake: HooksRan(loop_start, they did not end in time), SessionStarted(1), HooksStarted(iteration_start) ! run iteration_start
+    30.0 wake: HooksRan(loop_start, the hooks did not end in time), SessionStarted(1), HooksStarted(iteration_start) ! run iteration_start
     30.0 hooks: HooksRan(iteration_start, 1), Warned(the hook `hook.sh` (iteration_start) failed: exit 1), IterationStarted(1 attempt 1) ! launch
     ");
 }
@@ -92,14 +92,14 @@ fn a_stop_does_not_wait_for_hooks_but_has_those_at_the_end() {
     let mut play = Play::up(policy(&points));
     play.exited(0).hush();
     play.stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(iteration_end, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
+    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(iteration_end, the loop is stopping), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
     // After a second request it does not wait for these either.
     play.stop(Urgency::Graceful);
-    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(loop_end, the loop is to stop), Stopped(stopped by the operator) ! finish ! ok: stopped");
+    insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(loop_end, the loop is stopping), Stopped(stopped by the operator) ! finish ! ok: stopped");
 }
 
 #[test]
-fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
+fn hook_that_stops_the_loop_finishes_or_times_out() {
     let points = [HookPoint::IterationStart, HookPoint::LoopEnd];
     let begin = || {
         let mut play = Play::new(policy(&points));
@@ -115,20 +115,20 @@ fn a_hook_that_stops_the_loop_is_heard_out_or_given_up_in_time() {
     ");
     let mut late = begin();
     late.hush().sleep();
-    insta::assert_snapshot!(late.log(), @"30.0 wake: HooksRan(iteration_start, they did not end in time), HooksStarted(loop_end) ! run loop_end");
+    insta::assert_snapshot!(late.log(), @"30.0 wake: HooksRan(iteration_start, the hooks did not end in time), HooksStarted(loop_end) ! run loop_end");
     // The operator does not wait for it.
     let mut operator = begin();
     operator.hush().stop(Urgency::Graceful);
-    insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is to stop), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
+    insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is stopping), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
 }
 
 #[test]
-fn one_in_a_hurry_gives_hooks_at_the_end_five_seconds() {
+fn urgent_stop_gives_end_hooks_five_seconds() {
     let points = [HookPoint::IterationEnd, HookPoint::LoopEnd];
     let mut play = Play::up(policy(&points));
     play.shutdown(15, Urgency::Now).exited(0).hush();
     play.sleep();
-    insta::assert_snapshot!(play.log(), @"5.0 wake: HooksRan(loop_end, they did not end in time), Stopped(stopped by SIGTERM) ! finish");
+    insta::assert_snapshot!(play.log(), @"5.0 wake: HooksRan(loop_end, the hooks did not end in time), Stopped(stopped by SIGTERM) ! finish");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_pause_follows_the_hooks_and_a_skip_goes_on_without_them() {
 }
 
 #[test]
-fn a_runner_that_dies_over_hooks_leaves_them_to_the_next() {
+fn hooks_cut_by_a_crash_are_run_by_the_next_runner() {
     let points = [HookPoint::IterationEnd, HookPoint::LoopEnd];
     let mut play = Play::up(policy(&points));
     play.exited(0).hush();
@@ -180,7 +180,7 @@ fn a_pause_outlives_the_hooks_of_a_new_runner() {
 }
 
 #[test]
-fn a_rollback_while_hooks_at_the_end_run_takes_the_end_back() {
+fn rollback_during_end_hooks_cancels_the_end() {
     let mut play = Play::up(Policy {
         max_iterations: 0,
         ..policy(&[HookPoint::LoopEnd])
@@ -195,8 +195,8 @@ fn a_rollback_while_hooks_at_the_end_run_takes_the_end_back() {
     play.input("note", note);
     play.hooks(HookPoint::LoopEnd, None);
     insta::assert_snapshot!(play.log(), @"
-    0.0 note: Noted(rolled back), CheckGivenUp(the work tree was rolled back since) ! ok: noted
-    0.0 hooks: HooksRan(loop_end, 1), ClaimRefused(the agent's promise: the work tree was rolled back since), IterationStarted(2 attempt 1) ! launch
+    0.0 note: Noted(rolled back), CheckGivenUp(the work tree was rolled back after the claim) ! ok: noted
+    0.0 hooks: HooksRan(loop_end, 1), ClaimRefused(the agent's promise: the work tree was rolled back after the claim), IterationStarted(2 attempt 1) ! launch
     ");
 }
 

@@ -125,7 +125,7 @@ fn a_claim_that_does_not_suffice_is_forgotten_with_the_next_iteration() {
 }
 
 #[test]
-fn a_wish_to_stop_dies_with_its_runner() {
+fn stop_request_is_lost_with_its_runner() {
     let mut play = Play::up(Policy::default());
     play.stop(Urgency::Graceful).hush().crash();
     insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch");
@@ -196,7 +196,7 @@ fn a_segment_of_the_journal_is_enough_to_know_the_state() {
 }
 
 #[test]
-fn a_signal_before_a_runner_takes_up_a_crashed_loop_ends_it_without_a_ladder() {
+fn signal_before_resuming_a_crashed_loop_ends_it_without_signals_to_the_agent() {
     let mut play = Play::up(Policy::default());
     play.hush().input("decline", Input::Decline { signal: 2 });
     insta::assert_snapshot!(play.log(), @"0.0 decline: AttemptCut(1 attempt 1), Stopped(stopped by SIGINT (Ctrl-C)) ! finish");
@@ -205,7 +205,7 @@ fn a_signal_before_a_runner_takes_up_a_crashed_loop_ends_it_without_a_ladder() {
 }
 
 #[test]
-fn a_runner_that_is_broken_ends_the_loop_as_it_is() {
+fn broken_runner_ends_the_loop_at_once() {
     let mut play = Play::up(Policy::default());
     let broken = || Input::Broken {
         reason: "a task panicked".to_owned(),

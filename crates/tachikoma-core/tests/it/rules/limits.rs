@@ -189,13 +189,13 @@ fn an_outage_ends_the_loop_when_it_lasts_longer_than_max_outage() {
 }
 
 #[test]
-fn a_conversation_that_cannot_go_on_is_replaced_at_once_and_asked_for_nothing() {
+fn broken_conversation_is_replaced_at_once_without_a_hand_off() {
     let mut play = Play::up(session());
     play.named("one").resulted(true).hush();
     play.failed("Prompt is too long", Some(Problem::Poisoned));
     play.exited(0).opened().sleep();
     insta::assert_snapshot!(play.log(), @"
-    0.0 failed: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed: Prompt is too long; streak 1), RebootRequested(the conversation cannot go on: the agent reported that its turn failed: Prompt is too long), RebootStarted(the conversation cannot go on: the agent reported that its turn failed: Prompt is too long), ClosingStarted(within 10s) ! close
+    0.0 failed: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed: Prompt is too long; streak 1), RebootRequested(the conversation is broken: the agent reported that its turn failed: Prompt is too long), RebootStarted(the conversation is broken: the agent reported that its turn failed: Prompt is too long), ClosingStarted(within 10s) ! close
     0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     0.0 launched: AgentLaunched(77)
     0.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), WaitStarted(backoff 1s)
@@ -230,7 +230,7 @@ fn an_attempt_that_was_cut_is_repeated_at_once_in_its_conversation_and_is_no_fai
 }
 
 #[test]
-fn three_failures_at_once_are_the_conversations_fault() {
+fn three_fast_failures_replace_the_session() {
     let mut play = Play::up(session());
     play.named("one").hush();
     for _ in 0..3 {
@@ -241,7 +241,7 @@ fn three_failures_at_once_are_the_conversations_fault() {
     3.0 wake: IterationStarted(2 attempt 1) ! prompt
     5.0 failed: TurnResulted(false), IterationFailed(2: the agent reported that its turn failed: hm; streak 2), WaitStarted(backoff 2s)
     7.0 wake: IterationStarted(3 attempt 1) ! prompt
-    9.0 failed: TurnResulted(false), IterationFailed(3: the agent reported that its turn failed: hm; streak 3), RebootRequested(the conversation cannot go on: 3 iterations failed at once: the agent reported that its turn failed: hm), RebootStarted(the conversation cannot go on: 3 iterations failed at once: the agent reported that its turn failed: hm), ClosingStarted(within 10s) ! close
+    9.0 failed: TurnResulted(false), IterationFailed(3: the agent reported that its turn failed: hm; streak 3), RebootRequested(the conversation is broken: 3 iterations failed at once: the agent reported that its turn failed: hm), RebootStarted(the conversation is broken: 3 iterations failed at once: the agent reported that its turn failed: hm), ClosingStarted(within 10s) ! close
     19.0 wake: AgentSignaled(terminate 5s) ! signal terminate
     ");
     let mut slow = Play::up(session());
@@ -271,7 +271,7 @@ fn without_reboots_a_broken_conversation_stays_a_failure() {
 }
 
 #[test]
-fn what_no_loop_can_mend_ends_it_with_advice() {
+fn permanent_problem_ends_the_loop_with_advice() {
     let mut play = Play::up(session());
     play.named("one").hush();
     let advice = "log in with `claude /login`".to_owned();

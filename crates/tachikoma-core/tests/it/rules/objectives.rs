@@ -42,7 +42,7 @@ fn all_objectives_ticked_is_a_claim_and_an_open_one_refuses_every_other() {
 }
 
 #[test]
-fn what_was_ticked_before_the_loop_is_no_claim_and_neither_is_a_failed_attempt() {
+fn objectives_ticked_before_the_loop_are_not_a_claim() {
     let mut play = begun("- [x] a\n");
     play.exited(0).objectives("- [x] a\n");
     assert_eq!(play.state.outcome(), None);
@@ -60,12 +60,12 @@ fn what_was_ticked_before_the_loop_is_no_claim_and_neither_is_a_failed_attempt()
 }
 
 #[test]
-fn boxes_that_are_taken_away_are_not_done() {
+fn removed_check_boxes_do_not_count_as_done() {
     let mut play = begun("- [ ] a\n- [ ] b\n- [ ] c\n");
     play.hush().exited(0).objectives("- [x] all\n");
     insta::assert_snapshot!(play.log(), @"
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 10s) ! ask
-    0.0 answered: ConditionsAnswered(1 of 1), Warned(the objectives had 3 check boxes, and have 1), ClaimRefused(the objectives, all of which are ticked: the objectives had 3 check boxes, and have 1: what is taken away is not done), ProgressMeasured(1: 10), WaitStarted(delay 5s)
+    0.0 answered: ConditionsAnswered(1 of 1), Warned(the objectives had 3 check boxes, and now have 1), ClaimRefused(the objectives, all of which are ticked: the objectives had 3 check boxes, and have 1: removed check boxes do not count as done), ProgressMeasured(1: 10), WaitStarted(delay 5s)
     ");
     play.sleep().launched().claimed().objectives("- [x] all\n");
     assert_eq!(
@@ -76,7 +76,7 @@ fn boxes_that_are_taken_away_are_not_done() {
 }
 
 #[test]
-fn what_the_objectives_were_is_asked_once_and_again_where_a_runner_died_over_it() {
+fn objectives_are_read_once_before_the_first_iteration() {
     let mut play = Play::new(with_objectives());
     play.start().crash().objectives("- [ ] a\n").launched();
     play.crash().launched().exited(0).objectives("- [x] a\n");
@@ -102,18 +102,18 @@ fn objectives_that_vanish_are_warned_of_once_and_refuse_claims() {
     play.sleep().launched().claimed().objectives("no boxes\n");
     insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(new), CheckStarted(asking within 10s) ! ask
-    0.0 answered: ConditionsAnswered(read plan.md: no such file), Warned(the objectives are not known, and no claim of completion is believed until they are: read plan.md: no such file), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
+    0.0 answered: ConditionsAnswered(read plan.md: no such file), Warned(the objectives cannot be read, so claims of completion are refused: read plan.md: no such file), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     0.0 launched: AgentLaunched(77)
     0.0 exited 0: IterationCompleted(1 succeeded), CheckStarted(asking within 10s) ! ask
     0.0 answered: ConditionsAnswered(read plan.md: no such file), WaitStarted(delay 5s)
     5.0 wake: IterationStarted(2 attempt 1) ! launch
     5.0 launched: AgentLaunched(77)
     5.0 claimed: IterationCompleted(2 succeeded, claimed), CheckStarted(asking within 10s) ! ask
-    5.0 answered: ConditionsAnswered(read plan.md: no such file), ClaimRefused(the agent's promise: the objectives are not known: read plan.md: no such file), WaitStarted(delay 5s)
+    5.0 answered: ConditionsAnswered(read plan.md: no such file), ClaimRefused(the agent's promise: the objectives cannot be read: read plan.md: no such file), WaitStarted(delay 5s)
     10.0 wake: IterationStarted(3 attempt 1) ! launch
     10.0 launched: AgentLaunched(77)
     10.0 exited 0: IterationCompleted(3 succeeded), CheckStarted(asking within 10s) ! ask
-    10.0 answered: ConditionsAnswered(0 of 0), Warned(there is no check box in the objectives, and no claim of completion is believed until there is; a box is `- [ ]` or `- [x]`), WaitStarted(delay 5s)
+    10.0 answered: ConditionsAnswered(0 of 0), Warned(the objectives have no check box, so claims of completion are refused; a check box is `- [ ]` or `- [x]`), WaitStarted(delay 5s)
     15.0 wake: IterationStarted(4 attempt 1) ! launch
     15.0 launched: AgentLaunched(77)
     15.0 claimed: IterationCompleted(4 succeeded, claimed), CheckStarted(asking within 10s) ! ask

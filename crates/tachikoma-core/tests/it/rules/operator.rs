@@ -33,7 +33,7 @@ fn confirming() -> Policy {
 }
 
 #[test]
-fn it_is_asked_before_the_first_iteration_and_after_each() {
+fn operator_is_asked_before_the_first_iteration_and_after_each() {
     let mut play = Play::new(attended());
     play.start().answer(Choice::Continue).launched().exited(0);
     play.seconds(1).answer(Choice::Continue).sleep();
@@ -48,7 +48,7 @@ fn it_is_asked_before_the_first_iteration_and_after_each() {
 }
 
 #[test]
-fn nobody_there_is_a_pause_and_never_a_yes() {
+fn unanswered_question_pauses_the_loop() {
     let mut play = Play::new(attended());
     play.start().sleep();
     insta::assert_snapshot!(play.log(), @"
@@ -71,7 +71,7 @@ fn nobody_there_is_a_pause_and_never_a_yes() {
 }
 
 #[test]
-fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
+fn pause_during_an_iteration_keeps_the_question() {
     let mut play = Play::new(attended());
     play.start().answer(Choice::Continue).launched().hush();
     play.pause(Urgency::Graceful).exited(0);
@@ -88,7 +88,7 @@ fn a_pause_in_the_middle_of_an_iteration_swallows_no_question() {
 }
 
 #[test]
-fn it_is_asked_about_the_last_iteration_too_unless_the_operator_stopped_it() {
+fn operator_is_asked_about_the_last_iteration_unless_they_stopped_the_loop() {
     let mut policy = attended();
     policy.max_iterations = 1;
     let mut play = Play::new(policy);
@@ -112,7 +112,7 @@ fn it_is_asked_about_the_last_iteration_too_unless_the_operator_stopped_it() {
 }
 
 #[test]
-fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
+fn stale_or_invalid_answers_are_refused() {
     let mut play = Play::new(attended());
     play.start().hush();
     play.answer_to(Some(7), Choice::Continue)
@@ -137,7 +137,7 @@ fn what_is_stale_or_makes_no_sense_is_refused_and_the_question_stays_open() {
     assert!(play.state.question().is_some());
     play.answer_to(Some(1), Choice::Continue);
     play.hush().answer(Choice::Continue);
-    insta::assert_snapshot!(play.log(), @"0.0 answer continue: - ! refused in running: nothing is asked");
+    insta::assert_snapshot!(play.log(), @"0.0 answer continue: - ! refused in running: no question is open");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn hold(id: u32, writing: bool) -> OperatorRequest {
 }
 
 #[test]
-fn a_question_that_was_held_has_the_time_of_its_kind_again() {
+fn held_question_gets_its_whole_timeout_again() {
     let mut reboot = Play::new(Policy {
         question_timeout: Duration::from_secs(7),
         ..confirming()
@@ -177,10 +177,10 @@ fn a_question_that_was_held_has_the_time_of_its_kind_again() {
     all += &endless.log();
     insta::assert_snapshot!(all, @"
     60.0 hold: Held(1 until it is written) ! ok: the timeout of the question is stopped
-    120.0 let go: Held(1 for its whole time) ! ok: the timeout of the question is stopped
+    120.0 let go: Held(1 for its whole time) ! ok: the timeout of the question starts again
     720.0 wake: Answered(1 pause by Default), Paused(-)
     0.0 hold: - ! ok: the timeout of the question is stopped
-    0.0 let go: - ! ok: the timeout of the question is stopped
+    0.0 let go: - ! ok: the timeout of the question starts again
     0.0 start: Started(after crash)
     ");
 }
@@ -203,7 +203,7 @@ fn a_question_whose_answer_is_being_written_waits_for_it() {
     0.0 hold: - ! refused in running: question 7 is no longer open
     0.0 hold: Held(1 until it is written) ! ok: the timeout of the question is stopped
     0.0 hold: - ! ok: the timeout of the question is stopped
-    3600.0 let go: Held(1 for its whole time) ! ok: the timeout of the question is stopped
+    3600.0 let go: Held(1 for its whole time) ! ok: the timeout of the question starts again
     4190.0 hold: Held(1 until it is written) ! ok: the timeout of the question is stopped
     4190.0 start: Started(after crash), Held(1 for its whole time)
     4790.0 wake: Answered(1 pause by Default), Paused(-)
@@ -238,7 +238,7 @@ fn commands_act_while_a_question_is_open() {
 }
 
 #[test]
-fn a_work_tree_that_is_being_brought_back_is_waited_for() {
+fn loop_waits_for_a_rollback() {
     let rolling = || {
         let mut play = Play::new(Policy {
             autocommit: Some(AutocommitRules {
@@ -280,13 +280,13 @@ fn a_work_tree_that_is_being_brought_back_is_waited_for() {
     insta::assert_snapshot!(all, @"
     0.0 stop: StopRequested(stopped by the operator) ! ok: stops after the rollback
     0.0 stop: StopRequested(stopped by the operator) ! ok: stops after the rollback
-    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Stopped(stopped by the operator) ! finish
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back after the claim), Stopped(stopped by the operator) ! finish
     0.0 pause: PauseRequested ! ok: pauses after the rollback
-    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Paused(delay 5s)
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back after the claim), Paused(delay 5s)
     0.0 reboot: RebootRequested(asked for by the operator) ! ok: reboots after the rollback
-    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 60s) ! survey
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back after the claim), RebootStarted(asked for by the operator), AutocommitStarted(checkpoint within 60s) ! survey
     0.0 start: Started(after crash) ! roll back to 1 again
-    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back since), Asked(3: iteration 1 is over, and was rolled back? continue, skip, reboot, edit, pause, stop within 600s)
+    0.0 back: RolledBack(1 ok), Noted(it is back), CheckGivenUp(the work tree was rolled back after the claim), Asked(3: iteration 1 is over, and was rolled back? continue, skip, reboot, edit, pause, stop within 600s)
     10000.0 start: Started(after crash) ! roll back to 1 again
     1500.0 wake: RolledBack(1 the loop ended during the rollback; the work tree may be rolled back in part; its earlier content is saved (`git for-each-ref refs/tachikoma`)), Error(the rollback did not finish within 25 minutes; check the work tree, then run the loop again) ! finish
     0.0 kill: RolledBack(1 the loop ended during the rollback; the work tree may be rolled back in part; its earlier content is saved (`git for-each-ref refs/tachikoma`)), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
@@ -325,7 +325,7 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     0.0 launched: AgentLaunched(77)
     0.0 measured 900: -
     0.0 resulted true: TurnResulted(true)
-    0.0 exited 0: IterationCompleted(6 succeeded, needs reboot), Asked(2: a fresh session is due: context at 90%? yes, no, pause, stop within 600s)
+    0.0 exited 0: IterationCompleted(6 succeeded, needs reboot), Asked(2: a reboot is due: context at 90%? yes, no, pause, stop within 600s)
     ");
 
     let mut nobody = Play::new(confirming());
@@ -336,7 +336,7 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
 }
 
 #[test]
-fn the_question_about_a_reboot_has_the_figures_of_now() {
+fn question_about_a_reboot_shows_current_figures() {
     let mut play = Play::new(confirming());
     play.start();
     for tokens in [900, 905, 910, 915, 920] {
@@ -361,7 +361,7 @@ fn the_question_about_a_reboot_has_the_figures_of_now() {
 }
 
 #[test]
-fn with_a_full_context_there_is_no_no() {
+fn full_context_does_not_offer_the_answer_no() {
     let mut play = Play::new(confirming());
     play.start().launched().hush();
     play.measured(990).exited(0).answer(Choice::No);
@@ -377,7 +377,7 @@ fn with_a_full_context_there_is_no_no() {
 }
 
 #[test]
-fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
+fn messages_are_sent_during_a_tool_call_or_with_the_next_prompt() {
     let mut play = Play::new(Policy {
         agent: AgentTraits {
             event_stream: true,
@@ -428,7 +428,7 @@ fn words_are_told_at_the_next_tool_and_else_with_the_next_prompt_once() {
 }
 
 #[test]
-fn operator_words_are_repeated_until_an_iteration_with_them_succeeds() {
+fn messages_are_repeated_until_an_iteration_with_them_succeeds() {
     let says = "The operator says:\n\nlook at b\n\n";
     let told_with = |play: &Play| prompt_preamble(&play.state).starts_with(says);
     let mut play = Play::new(Policy {

@@ -21,7 +21,7 @@ fn blocked(success: bool) -> AgentInput {
 }
 
 #[test]
-fn words_end_the_loop_behind_their_iteration_and_not_for_ever() {
+fn stop_pattern_ends_the_loop_after_its_iteration_once() {
     let mut play = Play::up(patterns());
     play.hush().event("blocked", blocked(true)).exited(0);
     play.start().launched().resulted(true).exited(0);
@@ -36,7 +36,7 @@ fn words_end_the_loop_behind_their_iteration_and_not_for_ever() {
 }
 
 #[test]
-fn an_agent_without_results_is_heard_when_it_ends() {
+fn stop_pattern_of_a_plain_agent_is_read_at_its_exit() {
     let mut play = Play::up(Policy {
         stop_patterns: 1,
         ..Policy::default()

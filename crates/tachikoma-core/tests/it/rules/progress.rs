@@ -63,7 +63,7 @@ fn streak(play: &Play) -> u32 {
 }
 
 #[test]
-fn a_loop_that_does_not_come_forward_ends_and_says_so() {
+fn loop_without_progress_ends_with_its_reason() {
     let mut play = up(looking());
     for changed in [2, 0, 0] {
         iterate(&mut play, changed);
@@ -84,7 +84,7 @@ fn a_loop_that_does_not_come_forward_ends_and_says_so() {
 }
 
 #[test]
-fn without_a_limit_it_goes_on_for_ever() {
+fn without_a_limit_no_progress_does_not_end_the_loop() {
     let mut play = up(Policy {
         max_no_progress_iterations: 0,
         ..looking()
@@ -141,7 +141,7 @@ fn complaint_30_a_loop_that_never_ends_by_itself_ends_after_five_iterations() {
 }
 
 #[test]
-fn a_commit_of_what_was_left_is_no_progress_of_the_iteration_that_it_follows() {
+fn commit_of_earlier_changes_is_not_progress() {
     let mut play = up(Policy {
         autocommit: Some(AutocommitRules {
             repository: true,
@@ -160,7 +160,7 @@ fn a_commit_of_what_was_left_is_no_progress_of_the_iteration_that_it_follows() {
 }
 
 #[test]
-fn usage_limits_and_the_operator_count_as_neither() {
+fn limited_and_interrupted_iterations_do_not_count_as_no_progress() {
     let mut play = in_a_session();
     play.resulted(true).kept(0, 0).resulted(true).kept(0, 0);
     assert_eq!(streak(&play), 2);
@@ -173,7 +173,7 @@ fn usage_limits_and_the_operator_count_as_neither() {
 }
 
 #[test]
-fn what_a_limited_attempt_did_is_its_iterations_progress() {
+fn changes_of_a_limited_attempt_count_for_its_iteration() {
     let mut play = in_a_session();
     limited(&mut play, 3);
     play.hush().resulted(true).kept(0, 0);
@@ -223,7 +223,7 @@ fn iterations_that_fail_count_and_end_by_their_own_limit() {
 }
 
 #[test]
-fn what_nobody_saw_is_not_taken_for_nothing() {
+fn unsurveyed_iteration_is_not_counted_as_no_progress() {
     let mut play = up(Policy {
         autocommit: None,
         ..looking()
@@ -251,7 +251,7 @@ fn what_nobody_saw_is_not_taken_for_nothing() {
 }
 
 #[test]
-fn tests_that_pass_and_objectives_that_are_ticked_are_progress_without_a_look() {
+fn passing_tests_and_ticked_objectives_are_progress_without_a_survey() {
     let mut policy = Policy {
         autocommit: None,
         ..Policy::default()

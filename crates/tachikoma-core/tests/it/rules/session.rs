@@ -100,7 +100,7 @@ fn the_agent_is_advised_once_and_the_redline_waits_for_the_tool_boundary() {
 }
 
 #[test]
-fn a_turn_that_ends_by_itself_before_the_boundary_is_no_hand_over() {
+fn turn_that_ends_before_the_boundary_counts_as_success() {
     let mut play = Play::up(session());
     play.named("one").answering(860).hush().resulted(true);
     insta::assert_snapshot!(play.log(), @"0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off");
@@ -130,7 +130,7 @@ fn no_hand_off_is_asked_for_in_a_full_window_in_an_immediate_reboot_or_without_p
 }
 
 #[test]
-fn a_hand_off_that_does_not_come_is_done_without() {
+fn reboot_continues_without_a_missing_hand_off() {
     let mut play = Play::up(session());
     play.named("one")
         .measured(860)
@@ -139,7 +139,7 @@ fn a_hand_off_that_does_not_come_is_done_without() {
         .sleep()
         .exited(0);
     insta::assert_snapshot!(play.log(), @"
-    120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
+    120.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the new session gets its last output and tool calls instead), ClosingStarted(within 10s) ! signal interrupt ! close
     120.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     ");
     let mut play = Play::up(session());
@@ -148,7 +148,7 @@ fn a_hand_off_that_does_not_come_is_done_without() {
         .resulted(false)
         .hush()
         .resulted(false);
-    insta::assert_snapshot!(play.log(), @"0.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! close");
+    insta::assert_snapshot!(play.log(), @"0.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it printed nothing); the new session gets its last output and tool calls instead), ClosingStarted(within 10s) ! close");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn the_first_reading_of_the_fresh_session_proves_the_reboot() {
 }
 
 #[test]
-fn two_reboots_in_a_row_that_change_nothing_end_the_loop_with_advice() {
+fn two_futile_reboots_in_a_row_end_the_loop_with_advice() {
     let mut play = up_to_the_opening(rules(RebootRules {
         min_interval: Duration::ZERO,
         ..RebootRules::default()
@@ -196,7 +196,7 @@ fn two_reboots_in_a_row_that_change_nothing_end_the_loop_with_advice() {
     ");
     let mut play = up_to_the_opening(session());
     play.opened().hush().named("one");
-    insta::assert_snapshot!(play.log(), @"0.0 named: SessionNamed(one), RebootVerified(the agent went on in the same conversation)");
+    insta::assert_snapshot!(play.log(), @"0.0 named: SessionNamed(one), RebootVerified(the agent continued the same conversation)");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_reboot_that_comes_too_soon_is_pending_and_its_hand_off_is_asked_for_at_once
     100.0 measured 860: ContextMeasured(86%), RebootRequested(context at 86%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted true: TurnResulted(true), IterationCompleted(2 succeeded, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off
     300.0 measured 870: ContextMeasured(87%)
-    300.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it said nothing); the next one gets its last words and tool calls instead), ClosingStarted(within 10s) ! close
+    300.0 resulted false: TurnResulted(false), Warned(the old session wrote no hand-off (it printed nothing); the new session gets its last output and tool calls instead), ClosingStarted(within 10s) ! close
     ");
 }
 
@@ -224,7 +224,7 @@ fn a_context_at_the_hard_limit_hands_off_and_waits_for_its_reboot() {
     100.0 measured 960: ContextMeasured(96%), RebootRequested(context at 96%, not before 200s), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
     100.0 resulted false: TurnResulted(false), IterationCompleted(2 handed over, needs reboot), RebootStarted(context at 96%), HandOffRequested(within 120s) ! ask for the hand-off
     100.0 skip: - ! refused in rebooting: the loop is rebooting; no iteration runs
-    220.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the next one gets its last words and tool calls instead), RebootRequested(context at 96%, not before 80s), WaitStarted(reboot_window 80s) ! signal interrupt
+    220.0 wake: Warned(the old session wrote no hand-off (it did not answer in time); the new session gets its last output and tool calls instead), RebootRequested(context at 96%, not before 80s), WaitStarted(reboot_window 80s) ! signal interrupt
     ");
 }
 
@@ -248,7 +248,7 @@ fn a_session_that_cannot_be_opened_leaves_the_old_conversation_and_cools_down() 
     let mut play = up_to_the_opening(session());
     play.hush().not_opened().launched().measured(860);
     insta::assert_snapshot!(play.log(), @"
-    0.0 not opened: AgentExited(an unknown exit), RebootFailed(the fresh session cannot be opened: no such program), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
+    0.0 not opened: AgentExited(an unknown exit), RebootFailed(the new session could not be opened: no such program), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
     0.0 launched: AgentLaunched(77)
     0.0 measured 860: -
     ");
@@ -261,7 +261,7 @@ fn a_session_that_does_not_answer_is_killed_before_the_old_one_goes_on() {
     play.launched().hush().sleep().killed(9);
     insta::assert_snapshot!(play.log(), @"
     60.0 wake: ClosingStarted(within 15s) ! signal kill
-    60.0 killed 9: AgentExited(signal 9), RebootFailed(the fresh session did not answer in time), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
+    60.0 killed 9: AgentExited(signal 9), RebootFailed(the new session did not answer in time), RebootRequested(context at 86%, not before 60s), IterationStarted(2 attempt 1) ! launch in one
     ");
 }
 
@@ -276,11 +276,11 @@ fn reboots_that_fail_again_and_again_end_the_loop() {
         play.not_opened();
     }
     play.hush().not_opened();
-    insta::assert_snapshot!(play.log(), @"0.0 not opened: AgentExited(an unknown exit), RebootFailed(the fresh session cannot be opened: no such program), StopRequested(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program), Error(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the fresh session cannot be opened: no such program) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 not opened: AgentExited(an unknown exit), RebootFailed(the new session could not be opened: no such program), StopRequested(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the new session could not be opened: no such program), Error(3 reboots failed in a row ([reboot] max_consecutive_failures = 3); the last one: the new session could not be opened: no such program) ! finish");
 }
 
 #[test]
-fn an_old_process_that_does_not_go_climbs_the_ladder() {
+fn old_process_that_does_not_exit_is_terminated_and_killed() {
     let mut play = Play::up(session());
     play.named("one")
         .measured(860)
@@ -312,7 +312,7 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
     0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     0.0 launched: AgentLaunched(77)
     0.0 opened: SessionEnded(1), SessionStarted(2), HooksStarted(after_reboot) ! run after_reboot
-    0.0 hooks: HooksRan(after_reboot, 1), Warned(the hook `hook.sh` failed: exit 1; the reboot counts all the same), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
+    0.0 hooks: HooksRan(after_reboot, 1), Warned(the hook `hook.sh` failed: exit 1; the reboot still counts), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
     ");
     let entry = play.state.reboots.history.last().expect("there was one");
     assert_eq!(
@@ -328,7 +328,7 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
 }
 
 #[test]
-fn a_hook_that_says_so_stops_the_loop() {
+fn reboot_hook_can_stop_the_loop() {
     let hooked = rules(RebootRules {
         hooks_before: Some(Duration::from_secs(30)),
         hooks_after: Some(Duration::from_secs(30)),
@@ -344,7 +344,7 @@ fn a_hook_that_says_so_stops_the_loop() {
     play.hooks(HookPoint::BeforeReboot, None).exited(0).opened();
     play.hush();
     play.hooks(HookPoint::AfterReboot, Some("exit 125"));
-    insta::assert_snapshot!(play.log(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot counts all the same), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot still counts), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn a_crash_in_a_reboot_begins_it_again_and_a_fresh_runner_needs_no_hand_off() {
 }
 
 #[test]
-fn a_later_runner_goes_on_in_the_conversation_unless_it_may_not() {
+fn later_runner_resumes_the_conversation_unless_configured_otherwise() {
     let mut play = Play::up(session());
     play.named("one").hush().crash();
     insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), AttemptCut(1 attempt 1), IterationStarted(1 attempt 2) ! launch in one");
@@ -380,7 +380,7 @@ fn a_later_runner_goes_on_in_the_conversation_unless_it_may_not() {
 }
 
 #[test]
-fn every_iteration_may_have_a_session_of_its_own_and_that_is_no_reboot() {
+fn session_per_iteration_is_not_a_reboot() {
     let mut play = Play::up(Policy {
         fresh_each_iteration: true,
         agent: AgentTraits {
@@ -396,7 +396,7 @@ fn every_iteration_may_have_a_session_of_its_own_and_that_is_no_reboot() {
 }
 
 #[test]
-fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
+fn redline_above_the_agents_refusal_is_lowered_with_a_warning() {
     let mut play = Play::up(Policy {
         agent: AgentTraits {
             tells_cost: false,
@@ -409,7 +409,7 @@ fn a_redline_above_the_agents_own_refusal_is_said_and_lowered() {
         })
     });
     play.named("one").hush().reading(10, 200_000);
-    insta::assert_snapshot!(play.log(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 lies above the point at which the agent takes no prompt any more (87.0 % of 200000 tokens): sessions are replaced there; choose a smaller value)");
+    insta::assert_snapshot!(play.log(), @"0.0 measured 10: ContextMeasured(0.005%), Warned(context_redline_percent = 92 is above the point at which the agent rejects prompts (87.0 % of 200000 tokens): sessions are rebooted there; choose a smaller value)");
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn a_call_that_our_own_interrupt_ended_has_not_failed() {
 }
 
 #[test]
-fn a_process_that_is_gone_before_it_hears_its_prompt_is_replaced_and_no_failure() {
+fn process_that_exits_before_reading_its_prompt_is_replaced() {
     let mut play = Play::up(session());
     play.named("one").resulted(true).hush().exited(0).launched();
     // Once it has said something, or is a fresh one, its end is a failure.
@@ -454,7 +454,7 @@ fn a_process_that_is_gone_before_it_hears_its_prompt_is_replaced_and_no_failure(
 }
 
 #[test]
-fn words_of_an_earlier_session_stay_with_its_number() {
+fn hand_off_of_an_earlier_session_keeps_its_session_number() {
     let mut play = up_to_the_opening(session());
     play.opened().named("two").resulted(true);
     assert_eq!(play.state.checkpoint.words.as_deref(), Some("b is left"));
@@ -466,7 +466,7 @@ fn words_of_an_earlier_session_stay_with_its_number() {
 }
 
 #[test]
-fn a_reboot_by_hand_ends_the_wait_for_one() {
+fn manual_reboot_ends_the_wait_for_a_reboot() {
     let mut play = up_to_the_opening(session());
     play.opened().named("two").measured(100).seconds(100);
     play.measured(960).resulted(false).said("done").hush();
@@ -480,7 +480,7 @@ fn a_reboot_by_hand_ends_the_wait_for_one() {
 }
 
 #[test]
-fn a_hand_off_that_becomes_work_goes_on_past_the_hard_limit() {
+fn hand_off_turn_that_works_continues_past_the_hard_limit() {
     let mut play = Play::up(session());
     play.named("one").measured(860).resulted(false).hush();
     play.measured(900).measured(960).exited(0);

@@ -27,12 +27,12 @@ fn policy() -> Policy {
 
 // complaint_53
 #[test]
-fn a_refusal_is_a_reboot_whatever_the_last_reading_was_and_no_failure() {
+fn refused_prompt_leads_to_a_reboot_and_is_not_a_failure() {
     let mut play = Play::up(policy());
     play.named("one").measured(500).tool("a").tool_ended("a");
     play.hush().spent(Spent::Full).exited(0).opened();
     insta::assert_snapshot!(play.log(), @"
-    0.0 spent: TurnResulted(full), IterationCompleted(1 handed over, needs reboot), RebootRequested(the agent takes no more into its context), RebootStarted(the agent takes no more into its context), ClosingStarted(within 10s) ! close
+    0.0 spent: TurnResulted(full), IterationCompleted(1 handed over, needs reboot), RebootRequested(the context of the agent is full), RebootStarted(the context of the agent is full), ClosingStarted(within 10s) ! close
     0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     0.0 launched: AgentLaunched(77)
     0.0 opened: SessionEnded(1), SessionStarted(2), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
@@ -47,12 +47,12 @@ fn a_first_prompt_that_is_refused_again_and_again_ends_the_loop() {
     play.spent(Spent::Full).exited(0).opened().named("three");
     play.spent(Spent::Full);
     insta::assert_snapshot!(play.log(), @"
-    0.0 spent: TurnResulted(full), RebootVerified(the agent takes not even its first prompt, which is too long), IterationCompleted(2 handed over, needs reboot), RebootRequested(the agent takes no more into its context), RebootStarted(the agent takes no more into its context), ClosingStarted(within 10s) ! close
+    0.0 spent: TurnResulted(full), RebootVerified(the agent rejected its first prompt, which is too long), IterationCompleted(2 handed over, needs reboot), RebootRequested(the context of the agent is full), RebootStarted(the context of the agent is full), ClosingStarted(within 10s) ! close
     0.0 exited 0: AgentExited(exit 0), SessionOpening(3) ! open 3
     0.0 launched: AgentLaunched(77)
     0.0 opened: SessionEnded(2), SessionStarted(3), RebootCompleted(2 to 3), IterationStarted(3 attempt 1) ! prompt
     0.0 named: SessionNamed(three)
-    0.0 spent: TurnResulted(full), RebootVerified(the agent takes not even its first prompt, which is too long), StopRequested(2 reboots in a row changed nothing (the agent takes not even its first prompt, which is too long): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes), EndingRequested(interrupt within 0s), IterationCompleted(3 handed over, needs reboot), Error(2 reboots in a row changed nothing (the agent takes not even its first prompt, which is too long): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes) ! finish
+    0.0 spent: TurnResulted(full), RebootVerified(the agent rejected its first prompt, which is too long), StopRequested(2 reboots in a row changed nothing (the agent rejected its first prompt, which is too long): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes), EndingRequested(interrupt within 0s), IterationCompleted(3 handed over, needs reboot), Error(2 reboots in a row changed nothing (the agent rejected its first prompt, which is too long): the prompt and its hand-off alone fill the context; shorten the prompt, or lower handoff_max_bytes) ! finish
     ");
 }
 
@@ -66,8 +66,8 @@ fn a_refusal_waits_for_the_rate_limit_instead_of_prompting_again() {
     play.exited(0).opened().named("two").measured(100);
     play.hush().spent(Spent::Full).sleep();
     insta::assert_snapshot!(play.log(), @"
-    0.0 spent: TurnResulted(full), IterationCompleted(2 handed over, needs reboot), RebootRequested(the agent takes no more into its context, not before 300s), WaitStarted(reboot_window 300s)
-    300.0 wake: RebootStarted(the agent takes no more into its context), ClosingStarted(within 10s) ! close
+    0.0 spent: TurnResulted(full), IterationCompleted(2 handed over, needs reboot), RebootRequested(the context of the agent is full, not before 300s), WaitStarted(reboot_window 300s)
+    300.0 wake: RebootStarted(the context of the agent is full), ClosingStarted(within 10s) ! close
     ");
 }
 
@@ -85,7 +85,7 @@ fn with_reboots_off_a_refusal_is_a_failure() {
 }
 
 #[test]
-fn a_conversation_that_the_agent_does_not_know_any_more_is_begun_anew() {
+fn lost_conversation_leads_to_a_new_session() {
     let mut play = Play::up(policy());
     play.named("one").resulted(true).crash().launched().hush();
     play.spent(Spent::Lost).exited(1).sleep().launched();

@@ -83,7 +83,7 @@ fn an_agent_without_boundaries_is_interrupted_at_once() {
 }
 
 #[test]
-fn the_ladder_ends_in_an_error_that_counts_the_iteration() {
+fn agent_that_survives_sigkill_ends_the_loop_with_an_error() {
     let mut play = Play::up(Policy::default());
     play.hush().stop(Urgency::Now);
     play.sleep().sleep().sleep();
@@ -98,7 +98,7 @@ fn the_ladder_ends_in_an_error_that_counts_the_iteration() {
 }
 
 #[test]
-fn the_second_interrupt_key_hurries_and_the_third_kills() {
+fn second_interrupt_is_urgent_and_third_kills() {
     let mut play = Play::up(stream());
     play.tool("a").hush();
     play.shutdown(2, Urgency::Graceful);
@@ -142,7 +142,7 @@ fn a_stop_survives_a_launch_in_flight() {
 }
 
 #[test]
-fn the_first_wish_to_stop_names_the_outcome() {
+fn first_stop_request_decides_the_outcome() {
     let mut play = Play::up(Policy::default());
     play.hush().stop(Urgency::Graceful);
     play.shutdown(15, Urgency::Now).killed(15);
@@ -176,7 +176,7 @@ fn a_turn_that_ended_well_before_the_interrupt_is_a_success() {
 }
 
 #[test]
-fn a_claim_that_is_believed_is_done_also_under_a_stop() {
+fn accepted_claim_is_done_also_during_a_stop() {
     let mut play = Play::up(stream());
     play.tool("t").tool_ended("t").resulted(true).hush();
     play.stop(Urgency::Graceful).claimed();
@@ -187,7 +187,7 @@ fn a_claim_that_is_believed_is_done_also_under_a_stop() {
 }
 
 #[test]
-fn of_two_causes_the_worse_one_says_what_became_of_the_iteration() {
+fn worse_of_two_causes_decides_the_outcome_of_the_iteration() {
     let mut play = Play::up(stream());
     play.tool("a")
         .hush()
@@ -205,7 +205,7 @@ fn of_two_causes_the_worse_one_says_what_became_of_the_iteration() {
 }
 
 #[test]
-fn the_claim_of_a_turn_that_was_cut_is_not_believed() {
+fn claim_of_an_interrupted_turn_is_refused() {
     let mut play = Play::up(Policy::default());
     play.hush().stop(Urgency::Graceful).claimed();
     insta::assert_snapshot!(play.log(), @"

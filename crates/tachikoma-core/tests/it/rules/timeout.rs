@@ -25,7 +25,7 @@ fn a_launch_that_is_not_answered_is_killed() {
 }
 
 #[test]
-fn a_stream_that_says_nothing_at_all_times_out_after_first_output_timeout() {
+fn agent_without_any_output_times_out_after_first_output_timeout() {
     let mut play = Play::up(stream());
     play.hush().sleep().looked(0).killed(2);
     insta::assert_snapshot!(play.log(), @"
@@ -36,7 +36,7 @@ fn a_stream_that_says_nothing_at_all_times_out_after_first_output_timeout() {
 }
 
 #[test]
-fn a_stream_that_falls_silent_times_out_after_silence_timeout_but_never_earlier() {
+fn silent_agent_times_out_after_silence_timeout() {
     let mut play = Play::up(stream());
     play.seconds(1).output().hush();
     play.seconds(29).output().seconds(30).output();
@@ -70,7 +70,7 @@ fn complaint_10_an_agent_that_is_busy_has_time_until_tool_timeout() {
 }
 
 #[test]
-fn an_agent_that_is_busy_before_its_first_word_has_time_too() {
+fn busy_agent_without_first_output_gets_more_time() {
     let mut play = Play::up(stream());
     play.hush().sleep().looked(1_000).sleep().looked(99);
     play.killed(2);
@@ -84,7 +84,7 @@ fn an_agent_that_is_busy_before_its_first_word_has_time_too() {
 }
 
 #[test]
-fn a_word_of_the_agent_ends_the_look_at_it() {
+fn output_cancels_the_silence_check() {
     let mut play = Play::up(stream());
     play.output().sleep().hush();
     play.output().looked(0).looked(1_000);
@@ -102,7 +102,7 @@ fn a_word_of_the_agent_ends_the_look_at_it() {
 }
 
 #[test]
-fn a_look_that_is_not_answered_or_shows_nothing_saves_nobody() {
+fn unanswered_or_idle_sample_ends_the_agent() {
     let mut play = Play::up(stream());
     play.hush().sleep().sleep();
     insta::assert_snapshot!(play.log(), @"
@@ -119,7 +119,7 @@ fn a_look_that_is_not_answered_or_shows_nothing_saves_nobody() {
 }
 
 #[test]
-fn nobody_is_looked_at_who_is_on_the_way_out_or_done() {
+fn ending_or_finished_agents_are_not_sampled() {
     let mut play = Play::up(stream());
     play.output().sleep().hush();
     play.stop(Urgency::Graceful).looked(0).looked(1_000);
@@ -134,7 +134,7 @@ fn nobody_is_looked_at_who_is_on_the_way_out_or_done() {
 }
 
 #[test]
-fn without_tool_timeout_the_busy_have_as_much_time_as_they_need() {
+fn busy_agent_without_tool_timeout_has_no_limit() {
     let mut policy = stream();
     policy.timeouts.tool = Duration::ZERO;
     policy.timeouts.session = Duration::ZERO;
@@ -185,7 +185,7 @@ fn the_oldest_tool_call_is_the_one_that_times_out() {
 }
 
 #[test]
-fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
+fn output_after_the_interrupt_does_not_replace_the_last_activity() {
     let mut play = Play::up(stream());
     play.tool("a").hush().sleep();
     play.tool_ended("a").output().measured(20).killed(2);
@@ -208,7 +208,7 @@ fn what_an_agent_says_to_the_interrupt_does_not_hide_what_it_was_doing() {
 
 // complaint_1
 #[test]
-fn an_agent_that_lingers_after_its_result_keeps_its_success() {
+fn agent_that_does_not_exit_after_its_result_keeps_its_success() {
     let mut play = Play::up(stream());
     play.resulted(true).hush().sleep().sleep().killed(15);
     insta::assert_snapshot!(play.log(), @"
@@ -298,7 +298,7 @@ fn tool_calls_that_never_end_do_not_fill_the_memory() {
 }
 
 #[test]
-fn time_in_which_everything_stood_still_counts_against_no_timeout() {
+fn suspension_extends_every_timeout() {
     let mut play = Play::up(stream());
     play.tool("a").hush();
     let before = patience(&play.state, &play.policy).unwrap();
@@ -319,7 +319,7 @@ fn time_in_which_everything_stood_still_counts_against_no_timeout() {
 }
 
 #[test]
-fn a_wait_ends_when_it_was_said_to_end_although_everything_stood_still() {
+fn suspension_does_not_extend_a_wait() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().seconds(60);
     let duration = Duration::from_secs(60);

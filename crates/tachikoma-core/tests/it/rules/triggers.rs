@@ -78,7 +78,7 @@ fn a_session_that_is_old_enough_is_rebooted_after_its_iteration() {
 }
 
 #[test]
-fn words_of_the_agent_are_a_reason_and_are_forgotten_with_their_session() {
+fn pattern_match_reboots_its_own_session_only() {
     let mut play = Play::up(rules(RebootRules {
         ask_hand_off: false,
         ..RebootRules::default()
@@ -201,7 +201,7 @@ fn a_full_context_is_named_before_every_other_reason() {
 }
 
 #[test]
-fn calls_stand_in_for_a_context_that_nobody_tells_and_for_no_other() {
+fn tool_call_count_replaces_an_unknown_context_only() {
     let few = RebootRules {
         tool_call_threshold: 3,
         ..RebootRules::default()

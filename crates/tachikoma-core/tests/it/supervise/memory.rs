@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_server_that_has_grown_too_large_is_replaced_when_no_session_is_busy_and_that_is_no_crash() {
+fn too_large_server_is_replaced_when_no_session_is_busy() {
     let mut play = Play::new(policy(|policy| policy.max_rss_bytes = 1000));
     play.comes_up().passes(5 * SECOND);
     let generation = play.state.generation;

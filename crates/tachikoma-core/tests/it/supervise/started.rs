@@ -79,7 +79,7 @@ fn a_supervisor_starts_the_server_when_the_record_of_an_ordered_end_is_missing()
 }
 
 #[test]
-fn settings_that_are_read_in_a_backoff_hold_at_once() {
+fn settings_reloaded_during_a_backoff_apply_at_once() {
     let waits = || {
         let mut play = Play::new(ServerPolicy {
             backoff: RestartBackoff { base: 30 * SECOND },
