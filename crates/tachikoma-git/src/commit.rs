@@ -49,7 +49,9 @@ pub fn commit(
         .uncommitted()
         .filter(|path| tracker.head.dirty.contains_key(*path))
         .filter(|path| !tracker.loop_index.is_left_out(path.bytes()))
-        .filter(|path| !became_directory(tracker, path) && !is_behind_file(tracker, path))
+        .filter(|path| {
+            !became_directory(tracker, path) && !is_below_replaced_directory(tracker, path)
+        })
         .cloned()
         .collect();
     if files.is_empty() {
@@ -97,7 +99,7 @@ fn became_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
 
 /// Removals below a directory that became a file or link are committed with that file. Git would follow the link to find the
 /// path.
-fn is_behind_file(tracker: &WorkTracker, path: &RepoPath) -> bool {
+fn is_below_replaced_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
     let top = &tracker.loop_index.repository.top;
     ancestors(path.bytes()).any(|above| {
         let there = at(top, above).symlink_metadata();

@@ -213,7 +213,7 @@ impl LoopIndex {
             if unreadable > UNREADABLE_MAX {
                 return Err(GitError::UnexpectedOutput {
                     command: "update-index",
-                    output: format!("it cannot take in {unable} and {UNREADABLE_MAX} more"),
+                    output: format!("it cannot add {unable} and {UNREADABLE_MAX} more"),
                 });
             }
             left_out.push(LeftOut::Unreadable(unable));

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_counts_for_nothing() {
+    fn unparsable_numstat_output_counts_as_zero() {
         assert_eq!(sum(b""), 0);
         assert_eq!(sum(b"3\t1\ta\tb\0-\t-\timage.png\x000\t5\tgone\0"), 9);
         assert_eq!(sum(b"4294967295\t9\tx\0"), u32::MAX);

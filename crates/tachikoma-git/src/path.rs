@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_line_and_survives_json_whatever_it_is_called() {
+    fn path_prints_as_one_line_and_round_trips_through_json() {
         for (bytes, line) in [
             (&b"src/a.rs"[..], "src/a.rs"),
             (b"two\nlines \"quoted\"", "two\\nlines \"quoted\""),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loops_own_files_are_known_anywhere() {
+    fn files_below_any_ralph_directory_are_the_loops() {
         assert!(is_ours(b".ralph/state.json"));
         assert!(is_ours(b"a/.ralph/lock"));
         assert!(is_ours(b".ralph"));

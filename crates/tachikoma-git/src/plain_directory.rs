@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_come_change_and_go_are_counted_once() {
+    fn added_changed_and_removed_files_are_counted_once() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         fs::create_dir_all(top.join("src/deep")).unwrap();
@@ -186,7 +186,7 @@ mod tests {
 
     /// Same size, within one tick of the clock.
     #[test]
-    fn a_change_is_seen_however_soon_it_comes() {
+    fn plain_directory_detects_every_quick_edit() {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("a");
         let mut plain = opened(scratch.path());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_written_again_is_no_change() {
+    fn rewriting_the_same_content_is_not_a_change() {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("report.txt");
         let mut plain = opened(scratch.path());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loop_writes_itself_is_no_work() {
+    fn runtime_files_do_not_count_as_changes() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         let mut plain = opened(top);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_files_are_said_and_not_looked_at() {
+    fn too_many_files_are_an_error() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         for number in 0..150 {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_and_dead_links_harm_nobody() {
+    fn pipes_and_dangling_links_are_tolerated() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         let mut plain = opened(top);

@@ -266,7 +266,7 @@ fn keep_as(
 /// # Errors
 /// Git fails, or cannot use the repository.
 pub fn rename_later_in(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), String> {
-    around(dir, |git| rename_later(git, loop_id, behind))
+    in_repository_of(dir, |git| rename_later(git, loop_id, behind))
 }
 
 /// Removes all references of a loop from the repository of a directory, if there is one.
@@ -274,10 +274,13 @@ pub fn rename_later_in(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), S
 /// # Errors
 /// Git fails, or cannot use the repository.
 pub fn delete_all_in(dir: &Path, loop_id: LoopId) -> Result<(), String> {
-    around(dir, |git| delete_all(git, loop_id))
+    in_repository_of(dir, |git| delete_all(git, loop_id))
 }
 
-fn around(dir: &Path, act: impl FnOnce(&Git) -> Result<(), GitError>) -> Result<(), String> {
+fn in_repository_of(
+    dir: &Path,
+    act: impl FnOnce(&Git) -> Result<(), GitError>,
+) -> Result<(), String> {
     match Repository::find(dir, None, &CancelToken::new())? {
         Some(repository) => {
             act(&repository.git).map_err(|error| tachikoma_core::error_chain(&error))

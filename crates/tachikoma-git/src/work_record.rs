@@ -123,7 +123,7 @@ fn parse(bytes: &[u8]) -> Result<WorkRecord, String> {
     let body = body.strip_prefix(b"\n").unwrap_or(body);
     let body = body.strip_suffix(b"\n").unwrap_or(body);
     if crc32c::crc32c(body) != header.crc32c {
-        return Err("its checksum does not fit".to_owned());
+        return Err("its checksum does not match".to_owned());
     }
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_each_changed_byte_is_noticed() {
+    fn work_record_round_trips_and_each_changed_byte_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("git-work.json");
         assert_eq!(WorkRecord::read(&path), Remembered::Nothing);

@@ -20,7 +20,7 @@ pub struct WorktreeTree {
     /// The id of the tree.
     pub tree: String,
     /// New files that are left out because they exceed the budget together.
-    pub crowded: Vec<Vec<u8>>,
+    pub over_budget: Vec<Vec<u8>>,
     pub(crate) repository: Repository,
     pub(crate) index: TemporaryIndex,
 }
@@ -83,7 +83,7 @@ pub fn worktree_tree(
     for path in split_nul(&own).filter(|path| !users.contains(path)) {
         room.take(size_of(&at(top, path)));
     }
-    let (new, crowded): (Vec<_>, Vec<_>) =
+    let (new, over_budget): (Vec<_>, Vec<_>) =
         new.partition(|path| known.contains(path) || room.take(size_of(&at(top, path))));
     let there = there.into_iter().filter(|path| can_be_kept(top, path));
     let gone = join_nul(gone.into_iter());
@@ -94,7 +94,7 @@ pub fn worktree_tree(
     add.stdout(cancel)?;
     Ok(WorktreeTree {
         tree: command("write-tree").stdout_line(cancel)?,
-        crowded: crowded.into_iter().map(<[u8]>::to_vec).collect(),
+        over_budget: over_budget.into_iter().map(<[u8]>::to_vec).collect(),
         repository,
         index,
     })

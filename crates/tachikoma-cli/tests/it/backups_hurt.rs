@@ -212,7 +212,7 @@ fn a_loop_that_was_moved_away_is_put_back() {
     for words in [&["status"][..], &["state", "verify"]] {
         let told = say(&scratch, words, 1);
         assert!(
-            told.contains("a restoration of the loop was interrupted"),
+            told.contains("a restore of the loop was interrupted"),
             "{told}"
         );
     }

@@ -1,4 +1,4 @@
-//! Compressing in place: nothing is lost, whenever it ends, and no damage is read as content.
+//! Compression of closed files: an interrupted compression loses nothing, and damage is detected.
 
 use crate::encryption::Encryption;
 use std::fs;
@@ -38,7 +38,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_compressed_is_read_back_under_both_names() {
+fn compressed_file_opens_by_its_plain_and_compressed_name() {
     for lines in [0, 1, 100, 100_000] {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.log");
@@ -58,7 +58,7 @@ fn what_was_compressed_is_read_back_under_both_names() {
 }
 
 #[test]
-fn of_two_the_plain_one_counts_and_replaces_the_other() {
+fn plain_file_wins_over_its_compressed_form() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, "right").unwrap();
@@ -102,12 +102,12 @@ fn every_flipped_missing_or_added_byte_is_damage() {
 }
 
 #[test]
-fn when_it_is_called_off_or_fails_everything_is_as_before() {
+fn canceled_or_failed_compression_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, text(10)).unwrap();
     let error = replace(&path, &Encryption::plain(), &AtomicBool::new(true)).unwrap_err();
-    assert_eq!(error.to_string(), "called off");
+    assert_eq!(error.to_string(), "canceled");
     assert_eq!(names(place.path()), ["a.log"]);
     fs::create_dir(place.path().join("a.log.zst")).unwrap();
     replace(&path, &Encryption::plain(), &GO_ON).expect_err("the name is taken by a directory");
@@ -116,7 +116,7 @@ fn when_it_is_called_off_or_fails_everything_is_as_before() {
 }
 
 #[test]
-fn only_files_are_compressed_and_no_link_is_followed() {
+fn compression_rejects_links_and_other_file_types() {
     let place = tempfile::tempdir().unwrap();
     let target = place.path().join("target");
     fs::create_dir(&target).unwrap();
@@ -135,7 +135,7 @@ fn only_files_are_compressed_and_no_link_is_followed() {
 }
 
 #[test]
-fn names_say_what_is_whole() {
+fn file_name_tells_the_form_of_a_file() {
     let unique = "018f2f6e-0000-7000-8000-000000000000";
     let half = format!("a.log.zst.{unique}.tmp");
     let other = format!("a.log.{unique}.tmp");

@@ -42,7 +42,7 @@ const COMPRESSED: [&str; 3] = [
     "journal-0003.jsonl",
 ];
 
-/// The journal is whole: its state, its records, its age.
+/// Checks that state, records and start time of the journal can be read.
 #[track_caller]
 fn check_whole(dir: &Path, state: &State) {
     assert_eq!(read_state(dir, &Encryption::plain()).unwrap(), *state);
@@ -59,7 +59,7 @@ fn check_whole(dir: &Path, state: &State) {
 }
 
 #[test]
-fn records_are_read_from_the_segment_on_that_they_begin_in() {
+fn reading_starts_in_the_segment_of_the_first_wanted_record() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
@@ -77,7 +77,7 @@ fn records_are_read_from_the_segment_on_that_they_begin_in() {
 }
 
 #[test]
-fn closed_segments_are_compressed_and_the_journal_goes_on() {
+fn closed_segments_are_compressed_and_the_journal_continues() {
     let place = tempfile::tempdir().unwrap();
     let (journal, mut state) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
@@ -95,9 +95,9 @@ fn closed_segments_are_compressed_and_the_journal_goes_on() {
 }
 
 #[test]
-fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_ends_it() {
+fn compression_is_crash_safe_and_resumes() {
     let temp = "journal-0001.jsonl.zst.018f2f6e-0000-7000-8000-000000000000.tmp";
-    // What is left: half a temporary file; both files, the compressed one whole; both, and it is not.
+    // A crash leaves half a temporary file, or both files with a complete or an incomplete compressed file.
     let crashes: [fn(&Path, &[u8], &str); 4] = [
         |dir, bytes, temp| fs::write(dir.join(temp), &bytes[..bytes.len() / 2]).unwrap(),
         |dir, bytes, temp| fs::write(dir.join(temp), bytes).unwrap(),
@@ -125,11 +125,11 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
 }
 
 #[test]
-fn the_segment_that_is_written_is_never_compressed() {
+fn open_segment_is_never_compressed() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
-    // Made by a runner that could not write its first record.
+    // A runner created the segment and could not write its first record.
     fs::write(dir.join("journal-0004.jsonl"), "").unwrap();
     journal.closed().compress(&GO_ON).unwrap();
     let mut expected = COMPRESSED.to_vec();
@@ -138,7 +138,7 @@ fn the_segment_that_is_written_is_never_compressed() {
 }
 
 #[test]
-fn damage_is_named() {
+fn damage_of_a_compressed_segment_is_described() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
@@ -174,7 +174,7 @@ fn damage_is_named() {
             "it is old, and still there"
         );
     }
-    let end = "it is closed, and does not end with a whole record";
+    let end = "it is closed, and does not end with a complete record";
     whole_frame("");
     assert_eq!(refused(), format!("{named} 1: {end}"));
     whole_frame("{\"seq\":");
@@ -192,7 +192,7 @@ fn damage_is_named() {
 }
 
 #[test]
-fn only_names_of_ours_are_segments() {
+fn segment_names_are_recognized() {
     for (name, expected) in [
         ("journal-0001.jsonl", Some(1)),
         ("journal-12345.jsonl.zst", Some(12_345)),
