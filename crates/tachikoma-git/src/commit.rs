@@ -38,7 +38,7 @@ pub struct Commit {
 /// timeout for git and its hooks; `None` = no timeout.
 ///
 /// # Errors
-/// Nothing was committed.
+/// The commit failed, and nothing was committed.
 pub fn commit(
     tracker: &mut WorkTracker,
     message: &str,
@@ -75,9 +75,7 @@ pub fn commit(
         Err(error) => {
             // Restores the index even if the commit was canceled. If this fails, the next runner tries again.
             let _ = undo_intent_to_add(tracker, &CancelToken::new());
-            tracker
-                .detector
-                .accept_user_index(&tracker.loop_index.repository);
+            tracker.accept_user_index();
             // A hook may have changed files; these changes belong to the loop. If this fails, the next survey finds them.
             let looked = resurvey(tracker, cancel).is_ok();
             let over = looked
@@ -222,7 +220,7 @@ fn files_of(
     Ok(split_nul(&output).map(RepoPath::new).collect())
 }
 
-/// Updates the state after a commit.
+/// Updates the tracker after a commit.
 fn after_commit(
     tracker: &mut WorkTracker,
     files: &[RepoPath],
@@ -230,9 +228,7 @@ fn after_commit(
 ) -> Result<Commit, CommitError> {
     clear_intent_to_add(tracker)?;
     // The commit itself changed the user's index.
-    tracker
-        .detector
-        .accept_user_index(&tracker.loop_index.repository);
+    tracker.accept_user_index();
     let uncommitted = tracker.head.dirty.len();
     let surveyed = resurvey(tracker, cancel);
     // The commit contains these files and nothing else.
@@ -286,7 +282,5 @@ fn follow_hook(
     let command = git.command("update-index --add --remove -z --stdin");
     // A failure is harmless: the next commit of these files updates the index.
     let _ = command.stdin(&paths).stdout(cancel);
-    tracker
-        .detector
-        .accept_user_index(&tracker.loop_index.repository);
+    tracker.accept_user_index();
 }

@@ -6,7 +6,7 @@ use super::work_tracker::WorkTracker;
 /// Larger changes are measured by their number of files only.
 const FILES_MAX: usize = 500;
 
-/// Enough for the paths of that many files.
+/// Enough for the paths of `FILES_MAX` files.
 const STDOUT_BYTES_MAX: usize = 4 << 20;
 
 /// Counts the lines that were added to or removed from `files` files since the tree `before`; 0 if that cannot be determined.

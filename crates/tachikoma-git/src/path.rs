@@ -24,13 +24,13 @@ impl RepoPath {
         Self(bytes.into())
     }
 
-    /// Returns its bytes.
+    /// Returns the path as bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns it as a path, from the top of the repository.
+    /// Returns the path, relative to the top of the repository.
     #[must_use]
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
@@ -116,7 +116,7 @@ pub fn at(top: &Path, path: &[u8]) -> PathBuf {
     top.join(OsStr::from_bytes(path))
 }
 
-/// Returns whether a file has rules about ignored files.
+/// Returns whether a path is that of a `.gitignore` file.
 pub fn is_ignore_file(path: &[u8]) -> bool {
     path == b".gitignore" || path.ends_with(b"/.gitignore")
 }

@@ -18,7 +18,7 @@ use super::runtime_files::RuntimeFiles;
 #[cfg(not(test))]
 const ENTRIES_MAX: usize = 200_000;
 
-/// Lower, so that tests create fewer.
+/// A lower limit for tests.
 #[cfg(test)]
 const ENTRIES_MAX: usize = 200;
 
@@ -39,21 +39,21 @@ pub enum PlainDirectoryError {
     /// The directory cannot be read.
     #[error("read directory {}", path.display())]
     Io {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// It has too many files.
+    /// The directory has too many files.
     #[error("there are more than {ENTRIES_MAX} files in {}; create a git repository with a .gitignore", path.display())]
     TooMany {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// The check was canceled.
+    /// The scan was canceled.
     #[error("the scan of {} was canceled", path.display())]
     Canceled {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
 }
@@ -62,7 +62,7 @@ impl PlainDirectory {
     /// Records a directory. `own` are the files that the loop writes. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or has too many files.
+    /// The directory cannot be read, or has too many files.
     pub fn open(
         top: &Path,
         own: &RuntimeFiles,
@@ -81,7 +81,7 @@ impl PlainDirectory {
     /// Returns the files that were added, changed or removed since the last check. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or has too many files.
+    /// The directory cannot be read, or has too many files.
     pub fn look(&mut self, cancel: &CancelToken) -> Result<Vec<RepoPath>, PlainDirectoryError> {
         let (changed, gone) = self.changes(cancel)?;
         for path in &gone {
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(look(&mut plain), 0);
     }
 
-    /// Same size, within one tick of the clock.
+    /// Each edit keeps the size and happens within one tick of the clock.
     #[test]
     fn plain_directory_detects_every_quick_edit() {
         let scratch = tempfile::tempdir().unwrap();

@@ -34,10 +34,10 @@ const SUBMODULE_MODE: u32 = 0o160_000;
 /// Why a rollback cannot be planned. The work tree is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    /// Git failed.
+    /// A git command failed.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// Files are in the way that no commit or snapshot has.
+    /// Files would be overwritten that no commit or snapshot has.
     #[error("these files are in the way, and no commit or snapshot has them: {}", some(.0))]
     InTheWay(Vec<String>),
 }
@@ -48,16 +48,16 @@ pub enum PerformError {
     /// The files could not be backed up. The work tree is unchanged.
     #[error(transparent)]
     NotBegun(GitError),
-    /// It failed and was undone.
+    /// The rollback failed and was undone.
     #[error("{0}; the work tree is as it was")]
     Undone(RollbackFailure),
-    /// It failed and could not be undone.
+    /// The rollback failed and could not be undone.
     #[error(
         "{why}, and it could not be undone ({}): the work tree has files of both states",
         tachikoma_core::error_chain(back)
     )]
     Half {
-        /// The cause.
+        /// Why the rollback failed.
         why: RollbackFailure,
         /// Why it could not be undone.
         back: Box<GitError>,
@@ -87,11 +87,11 @@ pub struct Rollback {
     present: WorktreeTree,
     loop_dir: PathBuf,
     target: String,
-    /// All paths that change.
+    /// All paths that the rollback changes.
     paths: Vec<Vec<u8>>,
     /// Files that differed from the index before the rollback, because git could not add them.
     not_addable: BTreeSet<Vec<u8>>,
-    /// Files to remove.
+    /// Files that the rollback removes.
     gone: Vec<Vec<u8>>,
     /// Files that differ and stay as they are: protected, large and formerly ignored files, submodules, and new files over the
     /// budget.
@@ -185,7 +185,7 @@ impl Rollback {
     /// Stores the present work tree in a new reference, and returns its name.
     ///
     /// # Errors
-    /// Git failed.
+    /// A git command failed.
     pub fn keep(
         &self,
         loop_id: LoopId,

@@ -22,10 +22,10 @@ const FIRST: &str = "rolling-back";
 /// Directory of the backup while an interrupted rollback is repeated; the first backup must be kept.
 const AGAIN: &str = "rolling-back-again";
 
-/// The list of the files. Without it nothing was changed yet.
+/// Name of the list of all files. As long as it does not exist, no file was changed.
 const LIST: &str = "list";
 
-/// Both directories.
+/// The directories of both backups.
 pub const DIRS: [&str; 2] = [FIRST, AGAIN];
 
 /// Returns whether a file of that name belongs to a backup.
@@ -33,7 +33,7 @@ pub fn is_ours(name: &str) -> bool {
     name == LIST || atomic_file::is_temporary(name) || name.parse::<usize>().is_ok()
 }
 
-/// A backup.
+/// The backup of the files that a rollback changes.
 #[derive(Debug)]
 pub struct RollbackBackup {
     dir: PathBuf,
@@ -163,7 +163,7 @@ impl RollbackBackup {
 
     /// Removes the backup.
     pub fn remove(&self) {
-        // The list first, because it says that the backup is valid.
+        // The list is removed first, because its existence says that the backup is valid.
         let _ = fs::remove_file(self.dir.join(LIST));
         let _ = fs::remove_dir_all(&self.dir);
     }

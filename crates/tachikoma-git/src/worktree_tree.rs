@@ -11,7 +11,7 @@ use super::program::{CancelToken, GitCommand, GitError};
 use super::repository::Repository;
 pub use super::rules::{Bounds, Rules};
 
-/// Lists files that may differ from the index.
+/// Git command that lists files that may differ from the index.
 const CHANGED: &str = "diff-files -z --name-only --no-renames --ignore-submodules=dirty";
 
 /// The present work tree as a git tree, with the index that it was written from.
@@ -33,7 +33,7 @@ impl WorktreeTree {
 
     /// Lists the files that differ from the index.
     pub fn differing(&self, cancel: &CancelToken) -> Result<BTreeSet<Vec<u8>>, GitError> {
-        // It fails if files differ, which the next command lists.
+        // The command fails if files differ. The next command lists them.
         let refresh = self.command("update-index -q --refresh");
         refresh.run(cancel)?;
         let output = self.command(CHANGED).stdout(cancel)?;

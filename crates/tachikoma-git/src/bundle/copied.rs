@@ -19,7 +19,7 @@ use crate::work_record::{Remembered, WorkRecord};
 use crate::work_tracker::WorkTracker;
 use tachikoma_core::error_chain as chain;
 
-/// Name of the reference, below the references of the loop.
+/// Name of the reference with the work tree of the last bundle.
 pub const COPIED: &str = "copied";
 
 /// Returns the reference of the work tree that the last bundle contains.
@@ -46,7 +46,7 @@ pub fn save_work_tree(
     Err("the work tree changes faster than it can be read".to_owned())
 }
 
-/// Returns whether nothing changed during the attempt.
+/// Makes one attempt. Returns whether the repository stayed unchanged meanwhile.
 fn try_to_save(
     source: &BundleSource,
     repository: &Repository,

@@ -48,16 +48,16 @@ pub struct Merge {
 /// Existing files that differ from the backup.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InTheWay {
-    /// Their paths.
+    /// Paths of the files that differ.
     pub paths: Vec<String>,
     /// The commit with the versions of the backup.
     pub commit: String,
 }
 
-/// Contents of a bundle.
+/// Commits and branch in a bundle.
 pub struct BundleContent {
     head: Option<String>,
-    /// The branch that HEAD named.
+    /// The branch that HEAD named in the backup; `None` if HEAD was detached.
     branch: Option<String>,
     /// The commit of the work tree.
     tree: Option<String>,
@@ -85,7 +85,7 @@ pub fn unpack(
             let head = git.command("symbolic-ref HEAD");
             let head = head.stdout_line(&cancel).map_err(describe)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // HEAD is unchanged.
+                // Makes HEAD name the same branch as before.
                 let back = git.command("symbolic-ref HEAD").arg(&head);
                 let _ = back.stdout(&cancel);
                 describe(error)
@@ -110,7 +110,7 @@ pub fn unpack(
             let init = git.command("init --quiet");
             init.stdout(&cancel).map_err(describe)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // The directory was created here.
+                // `git init` created the directory a moment ago.
                 let _ = std::fs::remove_dir_all(source.working_dir.join(".git"));
                 describe(error)
             })
