@@ -108,7 +108,7 @@ fn restore_keeps_existing_files_and_creates_the_others() {
     fs::create_dir(there.path().join("deep")).unwrap();
     let Ok(Unpacked::Made { in_the_way, .. }) = unpack(&work_of(&there), &path, dir.path(), 0)
     else {
-        panic!("it is made");
+        panic!("a repository is created");
     };
     let in_the_way = in_the_way.expect("some are in the way");
     let mut paths = in_the_way.paths;
@@ -151,7 +151,7 @@ fn bundle_has_the_work_tree_and_is_packed_once() {
     assert_eq!(scratch.git(&["ls-tree", "--name-only", &tree]), "a\nnew\n");
     assert_eq!(bundle(&scratch, dir.path()), whole(&path));
     assert_eq!(scratch.git(&["rev-parse", &tree]), commit);
-    assert_eq!(id_of(&path), made, "it has all of it");
+    assert_eq!(id_of(&path), made, "the existing bundle is used again");
     assert_eq!(scratch.git(&["ls-files", "-s"]), staged);
 
     let there = Scratch::new();

@@ -174,7 +174,7 @@ fn locked_reference_fails_the_snapshot_and_keeps_the_lock() {
     let refused = super::super::snapshot(&mut tracker, 2, &CancelToken::new()).unwrap_err();
     assert!(refused.to_string().contains("2.lock"), "{refused}");
     assert_eq!(asked_for_references(&place), 1);
-    assert!(lock.exists(), "it is not ours to take away");
+    assert!(lock.exists(), "the lock of another process is kept");
     fs::remove_file(lock).unwrap();
     assert_eq!(snapshot(&mut tracker, 2), reference(&place, 2));
 }

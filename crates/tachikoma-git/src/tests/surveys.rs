@@ -27,7 +27,11 @@ fn iteration_without_changes_starts_no_git_process() {
     snapshot(&mut tracker, 6);
     super::super::write_pending_refs(&mut tracker, &CancelToken::new()).unwrap();
     let asked = place.asked();
-    assert_eq!(asked.len(), 1, "many at once are git's: {asked:?}");
+    assert_eq!(
+        asked.len(),
+        1,
+        "one process writes all references: {asked:?}"
+    );
     assert!(
         asked[0].ends_with("update-ref --no-deref --stdin"),
         "{asked:?}"
@@ -67,9 +71,12 @@ fn touched_file_with_equal_content_did_not_change() {
         .unwrap();
     assert!(survey.changed.is_empty());
     assert_eq!(survey.uncommitted, 0);
-    assert!(!place.asked().is_empty(), "git had to be asked");
+    assert!(!place.asked().is_empty(), "the first survey starts git");
     assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
-    assert!(place.asked().is_empty(), "but once only");
+    assert!(
+        place.asked().is_empty(),
+        "the second survey starts no git process"
+    );
 }
 
 #[test]
@@ -247,7 +254,11 @@ fn huge_new_files_are_left_out_and_reported_once() {
     let survey = tracker
         .survey(ChangeOwner::Loop, &CancelToken::new())
         .unwrap();
-    assert_eq!(names(&survey), ["a.txt"], "what is committed may grow");
+    assert_eq!(
+        names(&survey),
+        ["a.txt"],
+        "a committed file may exceed the limit"
+    );
     assert_eq!(
         survey.warnings,
         ["left out of snapshots and commits: huge.bin, above git.max_file_bytes = 1000"]
@@ -262,7 +273,11 @@ fn huge_new_files_are_left_out_and_reported_once() {
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["huge.bin"]);
     place.scratch.write("huge.bin", vec![1; 1001]);
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["huge.bin"]);
-    assert_eq!(commits(&mut tracker), 0, "it is huge again");
+    assert_eq!(
+        commits(&mut tracker),
+        0,
+        "the new file exceeds the limit again"
+    );
 }
 
 #[test]

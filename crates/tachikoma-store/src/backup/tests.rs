@@ -11,7 +11,7 @@ use super::*;
 use crate::journal::Journal;
 use crate::{checkpoints, layout};
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
 /// A loop with some records, and the directory of its backups.
 struct Place {
@@ -78,7 +78,7 @@ impl Place {
     }
 
     fn take(&self, max: u32, millis: i64) -> PathBuf {
-        let taken = take(&self.backups(max), &self.moment(millis), &GO_ON).unwrap();
+        let taken = take(&self.backups(max), &self.moment(millis), &NOT_CANCELED).unwrap();
         assert_eq!(taken.troubles, [] as [String; 0]);
         taken.path
     }
@@ -101,7 +101,7 @@ fn backup_has_the_exact_state_and_opens_with_tar() {
     let content = read_through(&path, &Encryption::plain()).unwrap();
     assert_eq!(content.state, kept);
     assert_eq!(content.manifest.seq, kept.seq);
-    assert_eq!(place.names().len(), 1, "nothing else is left");
+    assert_eq!(place.names().len(), 1, "no other file is left");
     let listed = std::process::Command::new("tar")
         .arg("-tf")
         .arg(&path)
@@ -333,7 +333,9 @@ fn rotation_keeps_backups_of_other_epochs() {
     let mut moment = place.moment(2_000);
     moment.snapshot.state.epoch = crate::journal::new_epoch();
     moment.journal = None;
-    let other = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    let other = take(&place.backups(1), &moment, &NOT_CANCELED)
+        .unwrap()
+        .path;
     assert!(first.exists() && other.exists());
     let second = place.take(1, 3_000);
     assert!(!first.exists() && other.exists() && second.exists());
@@ -364,10 +366,10 @@ fn failed_backup_leaves_no_file_and_removes_none() {
     // Journal and snapshot have different states.
     let mut moment = place.moment(2_000);
     moment.journal.as_mut().unwrap().len -= 2;
-    take(&backups, &moment, &GO_ON).unwrap_err();
+    take(&backups, &moment, &NOT_CANCELED).unwrap_err();
     let mut moment = place.moment(2_000);
     moment.snapshot.seq = Seq(2);
-    take(&backups, &moment, &GO_ON).unwrap_err();
+    take(&backups, &moment, &NOT_CANCELED).unwrap_err();
     assert_eq!(place.names().len(), 1);
     assert!(kept.exists());
 }
@@ -399,7 +401,9 @@ fn backup_adds_a_missing_line_end() {
     let part = moment.journal.as_mut().unwrap();
     part.len -= 1;
     part.unended = true;
-    let path = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    let path = take(&place.backups(1), &moment, &NOT_CANCELED)
+        .unwrap()
+        .path;
     let out = place.dir.path().join("out");
     fs::create_dir(&out).unwrap();
     read_into(&path, &out, &Encryption::plain()).unwrap();

@@ -88,7 +88,7 @@ fn encrypted_lines_are_read_in_order_and_a_torn_line_is_dropped() {
     );
     let unended = bytes[..bytes.len() - 1].to_vec();
     let text = read(&encryption, unended, OnDamage::Pass).unwrap();
-    assert_eq!(text, "one\ntwo\nthree", "only its line end is missing");
+    assert_eq!(text, "one\ntwo\nthree", "only the last line end is missing");
 }
 
 #[test]
@@ -222,7 +222,10 @@ fn passphrase_unlocks_the_generated_identity_and_a_lost_one_is_restored() {
     };
     let encryption = Encryption::new(source("open sesame"));
     encryption.check(&[]).unwrap();
-    assert!(!source("").generated.exists(), "a check makes nothing");
+    assert!(
+        !source("").generated.exists(),
+        "a check creates no identity"
+    );
     encryption.prepare().unwrap();
     let encrypted = encryption.encrypt(b"secret").unwrap().into_owned();
     let file = dir.path().join("encrypted");

@@ -81,10 +81,14 @@ fn torn_last_line_is_cut_off_and_the_journal_continues() {
     drop(journal);
     let (mut journal, replayed) =
         open_journal(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap();
-    assert_eq!(replayed.seq, state.seq.next(), "that it was torn is said");
+    assert_eq!(
+        replayed.seq,
+        state.seq.next(),
+        "a record warns about the torn line"
+    );
     let after = std::fs::read(&path).unwrap();
     let (before, said) = after.split_at(whole.len());
-    assert_eq!(before, whole, "the torn line is gone");
+    assert_eq!(before, whole, "the torn line was cut off");
     assert!(decode(said.trim_ascii_end()).is_ok());
     let kept = dir.path().join(".ralph/quarantine/journal-0001.jsonl.1");
     assert_eq!(std::fs::read(kept).unwrap(), whole[..50], "and kept");
@@ -159,7 +163,7 @@ fn appended_records_can_be_synced_later() {
     let dir = dir.path().join(".ralph/loops/a");
     let (mut journal, _) =
         Journal::create(&dir, LoopId::from_u128(1), now, &Encryption::plain()).unwrap();
-    assert!(!journal.synced, "nothing depends on it yet");
+    assert!(!journal.synced, "no effect depends on the record yet");
     journal.sync().unwrap();
     assert!(
         journal.synced && journal.unsynced_dirs.is_empty(),

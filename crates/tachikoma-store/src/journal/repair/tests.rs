@@ -110,7 +110,7 @@ fn deleted_journal_is_restored_from_the_open_file() {
             assert_eq!(mode(dir), 0o700, "{}", dir.display());
         }
         let names: Vec<_> = fs::read_dir(&bench.dir).unwrap().collect();
-        assert_eq!(names.len(), 1, "nothing temporary is left");
+        assert_eq!(names.len(), 1, "no temporary file is left");
         assert_eq!(
             repaired.how,
             "its file was gone; it was restored from the open file"
@@ -183,7 +183,7 @@ fn check_changed(change: impl Fn(&Path)) {
     let first = fs::read(bench.path(1)).unwrap();
     change(&bench.path(2));
     let found = fs::read_to_string(bench.path(2)).unwrap_or_default();
-    let damage = bench.journal.damage().expect("it is noticed");
+    let damage = bench.journal.damage().expect("the damage is detected");
     let repaired = bench.repair(damage);
     assert!(matches!(
         repaired.opened.unwrap().event,

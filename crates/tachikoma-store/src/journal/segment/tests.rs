@@ -9,7 +9,7 @@ use super::*;
 use crate::journal::{Journal, begun, read_records, read_state};
 use crate::recover::open_journal;
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
 /// A journal of three segments, the first two of them closed.
 fn three(place: &Path) -> (Journal, State) {
@@ -63,7 +63,7 @@ fn reading_starts_in_the_segment_of_the_first_wanted_record() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     fs::write(dir.join(COMPRESSED[0]), "torn").unwrap();
     for (after, expected) in [(1, &[2, 3][..]), (2, &[3]), (3, &[]), (7, &[])] {
         let mut seqs = Vec::new();
@@ -73,7 +73,8 @@ fn reading_starts_in_the_segment_of_the_first_wanted_record() {
         .unwrap();
         assert_eq!(seqs, expected, "after {after}");
     }
-    read_records(&dir, &Encryption::plain(), Seq(0), drop).expect_err("the first one is damaged");
+    read_records(&dir, &Encryption::plain(), Seq(0), drop)
+        .expect_err("the first segment is damaged");
 }
 
 #[test]
@@ -82,10 +83,10 @@ fn closed_segments_are_compressed_and_the_journal_continues() {
     let (journal, mut state) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
     let closed = journal.closed();
-    closed.compress(&GO_ON).unwrap();
+    closed.compress(&NOT_CANCELED).unwrap();
     assert_eq!(names(&dir), COMPRESSED);
     check_whole(&dir, &state);
-    closed.compress(&GO_ON).unwrap();
+    closed.compress(&NOT_CANCELED).unwrap();
     drop(journal);
     let (mut journal, replayed) = open_journal(&dir, &Encryption::plain()).unwrap();
     assert_eq!(replayed, state);
@@ -110,7 +111,7 @@ fn compression_is_crash_safe_and_resumes() {
         let dir = place.path().join(".ralph/loops/a");
         let first = dir.join("journal-0001.jsonl");
         let plain = fs::read(&first).unwrap();
-        journal.closed().compress(&GO_ON).unwrap();
+        journal.closed().compress(&NOT_CANCELED).unwrap();
         let bytes = fs::read(dir.join(COMPRESSED[0])).unwrap();
         fs::remove_file(dir.join(COMPRESSED[0])).unwrap();
         fs::write(&first, plain).unwrap();
@@ -118,7 +119,7 @@ fn compression_is_crash_safe_and_resumes() {
         check_whole(&dir, &state);
         drop(journal);
         let (journal, _) = open_journal(&dir, &Encryption::plain()).unwrap();
-        journal.closed().compress(&GO_ON).unwrap();
+        journal.closed().compress(&NOT_CANCELED).unwrap();
         assert_eq!(names(&dir), COMPRESSED, "and nothing is left behind");
         check_whole(&dir, &state);
     }
@@ -131,7 +132,7 @@ fn open_segment_is_never_compressed() {
     let dir = place.path().join(".ralph/loops/a");
     // A runner created the segment and could not write its first record.
     fs::write(dir.join("journal-0004.jsonl"), "").unwrap();
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     let mut expected = COMPRESSED.to_vec();
     expected.push("journal-0004.jsonl");
     assert_eq!(names(&dir), expected);
@@ -142,7 +143,7 @@ fn damage_of_a_compressed_segment_is_described() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     let path = dir.join(COMPRESSED[0]);
     let whole = fs::read(&path).unwrap();
     let refused = || {
@@ -157,7 +158,7 @@ fn damage_of_a_compressed_segment_is_described() {
         compressed::replace(
             &dir.join("journal-0001.jsonl"),
             &Encryption::plain(),
-            &GO_ON,
+            &NOT_CANCELED,
         )
         .unwrap();
     };
@@ -188,7 +189,7 @@ fn damage_of_a_compressed_segment_is_described() {
          it is closed, and the segment that followed it is missing"
     );
     open_journal(&dir, &Encryption::plain())
-        .expect_err("nothing is ever appended to a compressed file");
+        .expect_err("a compressed segment cannot be opened for writing");
 }
 
 #[test]

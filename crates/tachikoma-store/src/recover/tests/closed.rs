@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
 /// A loop with a closed segment and a second one of some records. Returns the states at the end of each.
 fn two_segments() -> (Place, State, State) {
@@ -22,7 +22,7 @@ fn two_segments() -> (Place, State, State) {
         let records = step(&Policy::default(), &mut state, now, input).records;
         journal.append_synced(&records).unwrap();
     }
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     (place, first, state)
 }
 
@@ -68,7 +68,7 @@ fn recovery_uses_a_snapshot_newer_than_the_last_closed_segment() {
     place.save(&first);
     place
         .read(Loss::Refuse)
-        .expect_err("it has nothing of what followed");
+        .expect_err("the snapshot is older than the missing segment");
     place.save(&last);
     let found = place.read(Loss::Refuse).unwrap();
     assert_eq!(found.state, last);
@@ -110,7 +110,7 @@ fn damage_in_a_closed_segment_is_refused_unless_loss_is_accepted() {
             }
             std::fs::write(closed(&place), &whole[..length]).unwrap();
             let found = place.read(Loss::Refuse).unwrap();
-            assert_eq!(found.state, last, "the last segment says all of it");
+            assert_eq!(found.state, last, "the last segment has the full state");
 
             damage_second(&place);
             let refused = place.read(Loss::Refuse);
@@ -149,7 +149,7 @@ fn recovery_keeps_the_beginning_of_a_damaged_closed_segment() {
     lines[5] = lines[5].replace("loop_", "lo0p_");
     std::fs::remove_file(closed(&place)).unwrap();
     std::fs::write(place.journal(), lines.concat()).unwrap();
-    compressed::replace(&place.journal(), &Encryption::plain(), &GO_ON).unwrap();
+    compressed::replace(&place.journal(), &Encryption::plain(), &NOT_CANCELED).unwrap();
 
     place.read(Loss::Refuse).unwrap_err();
     let state = place.open(Loss::Accept);

@@ -110,7 +110,7 @@ fn duplicate_line_is_damage() {
                 assert_eq!(found.state, place.state);
                 assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
             } else {
-                let error = found.expect_err("nobody knows what else was done");
+                let error = found.expect_err("the journal is damaged");
                 let follows = format!("line {}: record {at} follows record {at}", at + 1);
                 assert!(error.to_string().ends_with(&follows), "{error}");
             }
@@ -163,7 +163,10 @@ fn recovery_uses_the_snapshot_if_the_journal_is_empty_or_missing() {
         assert_eq!(place.open(Loss::Refuse).stats, place.state.stats);
         std::fs::remove_file(place.snapshot()).unwrap();
         let alone = place.read(Loss::Refuse).unwrap().state;
-        assert_eq!(alone.stats, place.state.stats, "the journal has it again");
+        assert_eq!(
+            alone.stats, place.state.stats,
+            "the journal has the lost records again"
+        );
     }
 }
 
@@ -200,7 +203,7 @@ fn tolerated_damage_is_left_behind_by_a_new_segment() {
     let state = place.open(Loss::Refuse);
     std::fs::remove_file(place.snapshot()).unwrap();
     let found = place.read(Loss::Refuse).unwrap();
-    assert_eq!(found.state, state, "the new segment says it all");
+    assert_eq!(found.state, state, "the new segment has the full state");
 }
 
 #[test]
