@@ -94,7 +94,7 @@ impl Bundled {
             Self::Nothing => None,
             Self::At { without_tree, .. } => {
                 let why = without_tree.as_ref()?;
-                Some(format!("without what is not committed yet: {why}"))
+                Some(format!("without uncommitted changes: {why}"))
             }
             Self::Without(why) => Some(format!("without the work tree: {why}")),
         }
@@ -114,7 +114,7 @@ fn remove_remains(loop_dir: &Path) {
 }
 
 /// Contents of a bundle.
-struct Held {
+struct WantedContent {
     /// Whether the uncommitted changes are in it.
     tree: bool,
     /// The branch that HEAD points to.
@@ -124,15 +124,15 @@ struct Held {
     listed: Vec<String>,
 }
 
-impl Held {
+impl WantedContent {
     /// Returns whether a bundle with these heads contains everything.
-    fn is_all_in(&self, heads: &str) -> bool {
+    fn is_contained_in(&self, heads: &str) -> bool {
         let heads: BTreeSet<&str> = heads.lines().collect();
         self.listed.iter().all(|line| heads.contains(line.as_str()))
     }
 
     /// Returns the text that is stored to recognize an unchanged bundle.
-    fn remembered(&self, sum: &str) -> String {
+    fn record(&self, sum: &str) -> String {
         format!("{sum}\n{}\n", self.listed.join("\n"))
     }
 }
@@ -177,13 +177,13 @@ impl BundleSource {
         let shallow = git.command("rev-parse --is-shallow-repository");
         if shallow.stdout_line(cancel)? == "true" {
             return without(
-                "the repository is a shallow clone; `git fetch --unshallow` makes it whole",
+                "the repository is a shallow clone; `git fetch --unshallow` completes it",
             );
         }
         let partial = git.command("config --get extensions.partialClone");
         if partial.run(cancel)?.code == Some(0) {
             return without(
-                "the repository is a partial clone, which does not have all that a bundle needs",
+                "the repository is a partial clone, which lacks objects that a bundle needs",
             );
         }
         if !self.is_top(repository) {
@@ -194,12 +194,12 @@ impl BundleSource {
             return Ok(too_large(bytes));
         }
         for _ in 0..ATTEMPTS {
-            let kept = copied::keep_present(self, repository, loop_dir, owner, cancel);
-            let held = self.held(git, kept.is_ok(), cancel)?;
-            if held.listed.is_empty() {
+            let kept = copied::save_work_tree(self, repository, loop_dir, owner, cancel);
+            let wanted = self.wanted(git, kept.is_ok(), cancel)?;
+            if wanted.listed.is_empty() {
                 return Ok(Bundled::Nothing);
             }
-            if let Some(packed) = self.pack_held(git, loop_dir, &held, kept.err(), cancel)? {
+            if let Some(packed) = self.pack_wanted(git, loop_dir, &wanted, kept.err(), cancel)? {
                 return Ok(packed);
             }
         }
@@ -208,39 +208,39 @@ impl BundleSource {
 
     /// Packs what was listed, unless an existing bundle has all of it. Returns `None` if references changed meanwhile: git leaves
     /// such references out without an error.
-    fn pack_held(
+    fn pack_wanted(
         &self,
         git: &Git,
         loop_dir: &Path,
-        held: &Held,
+        wanted: &WantedContent,
         without_tree: Option<String>,
         cancel: &CancelToken,
     ) -> Result<Option<Bundled>, GitError> {
         let (path, refs) = (loop_dir.join(NAME), loop_dir.join(BUNDLE_REFS));
         let is_known = |sum: String| {
             let known = std::fs::read_to_string(&refs);
-            known.is_ok_and(|text| text == held.remembered(&sum))
+            known.is_ok_and(|text| text == wanted.record(&sum))
         };
         if sum_of(&path).is_ok_and(is_known) {
             return Ok(Some(Bundled::At { path, without_tree }));
         }
         remove_remains(loop_dir);
         let made = loop_dir.join(format!("{NAME}.{}", uuid::Uuid::new_v4().simple()));
-        let packed = self.pack_into(&made, git, held, cancel);
+        let packed = self.pack_into(&made, git, wanted, cancel);
         let packed = packed.and_then(|bytes| {
             if bytes > BYTES_MAX {
                 return Ok(Some(too_large(bytes)));
             }
             let heads = git.command("bundle list-heads").arg(&made);
             let heads = heads.stdout(cancel)?;
-            if !held.is_all_in(&String::from_utf8_lossy(&heads)) {
+            if !wanted.is_contained_in(&String::from_utf8_lossy(&heads)) {
                 return Ok(None);
             }
             let sum = sum_of(&made).map_err(GitError::io("read", &made))?;
             std::fs::rename(&made, &path).map_err(GitError::io("replace", &path))?;
             // If this fails, the next bundle is packed again.
             let _ =
-                atomic_file::write_whole(&refs, held.remembered(&sum).as_bytes(), Durability::Lazy);
+                atomic_file::write_whole(&refs, wanted.record(&sum).as_bytes(), Durability::Lazy);
             Ok(Some(Bundled::At { path, without_tree }))
         });
         if !matches!(packed, Ok(Some(Bundled::At { .. }))) {
@@ -259,7 +259,7 @@ impl BundleSource {
         &self,
         path: &Path,
         git: &Git,
-        held: &Held,
+        wanted: &WantedContent,
         cancel: &CancelToken,
     ) -> Result<u64, GitError> {
         let below = snapshots::below(self.loop_id);
@@ -267,13 +267,13 @@ impl BundleSource {
         let exclude_tree = format!("--exclude={}", copied_ref(self.loop_id));
         let glob = format!("--glob={below}");
         let mut command = git.command("bundle create -q").arg(path);
-        if held.head.is_some() {
+        if wanted.head.is_some() {
             command = command.arg("HEAD");
         }
-        if let Some(branch) = held.branch.as_ref().filter(|_| held.head.is_some()) {
+        if let Some(branch) = wanted.branch.as_ref().filter(|_| wanted.head.is_some()) {
             command = command.arg(branch);
         }
-        if !held.tree {
+        if !wanted.tree {
             command = command.arg(&exclude_tree);
         }
         let command = command.arg(&exclude).arg(&glob).timeout(Some(TIMEOUT));
@@ -288,7 +288,12 @@ impl BundleSource {
         Ok(synced.map_err(GitError::io("sync", path))?.len())
     }
 
-    fn held(&self, git: &Git, tree: bool, cancel: &CancelToken) -> Result<Held, GitError> {
+    fn wanted(
+        &self,
+        git: &Git,
+        tree: bool,
+        cancel: &CancelToken,
+    ) -> Result<WantedContent, GitError> {
         let branch = git.command("symbolic-ref --quiet HEAD");
         let branch = branch.run(cancel)?;
         let branch = (branch.code == Some(0)).then(|| {
@@ -307,7 +312,7 @@ impl BundleSource {
             listed.push(format!("{head} HEAD"));
             listed.extend(branch.iter().map(|branch| format!("{head} {branch}")));
         }
-        Ok(Held {
+        Ok(WantedContent {
             tree,
             branch,
             head,

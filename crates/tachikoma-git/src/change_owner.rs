@@ -27,7 +27,7 @@ const EMPTY_FILES: [&str; 2] = [
 pub enum ChangeOwner {
     /// The loop made them: an iteration, or another process of the loop, ran since the last survey.
     Loop,
-    /// The user or another process made them.
+    /// The user or another process made the changes.
     Others,
     /// The loop made those up to a time, when its runner and all its processes were dead. The user made the later ones.
     LoopUntil(SystemTime),
@@ -205,7 +205,7 @@ fn follow_theirs(
             return true;
         }
         let stays = if was_resting {
-            // Unless a commit contains the remembered content.
+            // The file stays theirs unless a commit contains the remembered content.
             !after.is_some_and(|after| is_aside(aside, path, after))
         } else {
             // A clean file that did not change was committed.

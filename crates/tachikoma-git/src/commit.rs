@@ -38,7 +38,7 @@ pub struct Commit {
 /// timeout for git and its hooks; `None` = no timeout.
 ///
 /// # Errors
-/// Nothing was committed.
+/// The commit failed, and nothing was committed.
 pub fn commit(
     tracker: &mut WorkTracker,
     message: &str,
@@ -49,7 +49,9 @@ pub fn commit(
         .uncommitted()
         .filter(|path| tracker.head.dirty.contains_key(*path))
         .filter(|path| !tracker.loop_index.is_left_out(path.bytes()))
-        .filter(|path| !became_directory(tracker, path) && !is_behind_file(tracker, path))
+        .filter(|path| {
+            !became_directory(tracker, path) && !is_below_replaced_directory(tracker, path)
+        })
         .cloned()
         .collect();
     if files.is_empty() {
@@ -73,9 +75,7 @@ pub fn commit(
         Err(error) => {
             // Restores the index even if the commit was canceled. If this fails, the next runner tries again.
             let _ = undo_intent_to_add(tracker, &CancelToken::new());
-            tracker
-                .detector
-                .accept_user_index(&tracker.loop_index.repository);
+            tracker.accept_user_index();
             // A hook may have changed files; these changes belong to the loop. If this fails, the next survey finds them.
             let looked = resurvey(tracker, cancel).is_ok();
             let over = looked
@@ -97,7 +97,7 @@ fn became_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
 
 /// Removals below a directory that became a file or link are committed with that file. Git would follow the link to find the
 /// path.
-fn is_behind_file(tracker: &WorkTracker, path: &RepoPath) -> bool {
+fn is_below_replaced_directory(tracker: &WorkTracker, path: &RepoPath) -> bool {
     let top = &tracker.loop_index.repository.top;
     ancestors(path.bytes()).any(|above| {
         let there = at(top, above).symlink_metadata();
@@ -220,7 +220,7 @@ fn files_of(
     Ok(split_nul(&output).map(RepoPath::new).collect())
 }
 
-/// Updates the state after a commit.
+/// Updates the tracker after a commit.
 fn after_commit(
     tracker: &mut WorkTracker,
     files: &[RepoPath],
@@ -228,9 +228,7 @@ fn after_commit(
 ) -> Result<Commit, CommitError> {
     clear_intent_to_add(tracker)?;
     // The commit itself changed the user's index.
-    tracker
-        .detector
-        .accept_user_index(&tracker.loop_index.repository);
+    tracker.accept_user_index();
     let uncommitted = tracker.head.dirty.len();
     let surveyed = resurvey(tracker, cancel);
     // The commit contains these files and nothing else.
@@ -284,7 +282,5 @@ fn follow_hook(
     let command = git.command("update-index --add --remove -z --stdin");
     // A failure is harmless: the next commit of these files updates the index.
     let _ = command.stdin(&paths).stdout(cancel);
-    tracker
-        .detector
-        .accept_user_index(&tracker.loop_index.repository);
+    tracker.accept_user_index();
 }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_uncommitted_follows_from_what_changed() {
+    fn uncommitted_files_follow_from_changes() {
         let path = |name: &str| RepoPath::new(name.as_bytes());
         let nothing = || side(0, "0");
         let file = |object: &str| side(0o100_644, object);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_says_of_a_file_is_read_or_refused() {
+    fn diff_tree_line_is_parsed_or_rejected() {
         let read = Change::parse(b":000000 100644 0000 abcd A").unwrap();
         assert!(read.is_new());
         assert_eq!(read.after.object(), Some("abcd"));

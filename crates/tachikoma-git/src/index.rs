@@ -71,7 +71,7 @@ impl<'a> IndexEntry<'a> {
         })
     }
 
-    /// Returns whether it has no file because of a sparse checkout.
+    /// Returns whether the entry has no file because of a sparse checkout.
     pub fn is_sparse(&self) -> bool {
         self.tag.eq_ignore_ascii_case(&b'S')
     }
@@ -213,7 +213,7 @@ impl LoopIndex {
             if unreadable > UNREADABLE_MAX {
                 return Err(GitError::UnexpectedOutput {
                     command: "update-index",
-                    output: format!("it cannot take in {unable} and {UNREADABLE_MAX} more"),
+                    output: format!("it cannot add {unable} and {UNREADABLE_MAX} more"),
                 });
             }
             left_out.push(LeftOut::Unreadable(unable));
@@ -345,7 +345,7 @@ pub fn ignored<'a>(
     let command = check.clone().stdin(&asked);
     let output = command.run(cancel)?;
     match output.code {
-        // 1 = none of them is ignored.
+        // Exit code 1 says that no path is ignored.
         Some(0 | 1) => {
             let paths = split_nul(&output.stdout).filter_map(|path| path.strip_prefix(HERE));
             Ok(paths.map(RepoPath::new).collect())
@@ -378,7 +378,7 @@ impl Changes {
         paths.any(|path| is_ignore_file(path.bytes()))
     }
 
-    /// Moves the protected files out of the changed ones.
+    /// Moves the protected files from `changed` to `protected`.
     pub fn separate_protected(&mut self, loop_index: &LoopIndex) {
         let files = std::mem::take(&mut self.changed);
         let (protected, changed): (Vec<_>, Vec<_>) = files
@@ -395,7 +395,7 @@ impl Changes {
 pub enum LeftOut {
     Large(RepoPath),
     Unreadable(RepoPath),
-    /// New files exceed their limit together.
+    /// All new files together exceed the limit.
     OverBudget(RepoPath),
 }
 

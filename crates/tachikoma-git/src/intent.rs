@@ -11,7 +11,7 @@ use super::user_index::{CommitError, pathspecs, run_with_index_lock};
 use super::work_record::Displaced;
 use super::work_tracker::WorkTracker;
 
-/// Adds those of the files that are not in the user's index.
+/// Runs `git add --intent-to-add` for the files that are not in the user's index.
 pub fn mark_intent_to_add(
     tracker: &mut WorkTracker,
     files: &[RepoPath],
@@ -55,7 +55,7 @@ fn make_known(
     run_with_index_lock(tracker, &command.as_user(), cancel)
 }
 
-/// Records that there are no such entries.
+/// Records that no intent-to-add entry is left.
 pub fn clear_intent_to_add(tracker: &mut WorkTracker) -> Result<(), GitError> {
     if tracker.work.intended.is_empty() {
         return Ok(());

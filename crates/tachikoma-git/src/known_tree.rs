@@ -12,7 +12,7 @@ use super::program::{CancelToken, GitError};
 #[cfg(not(test))]
 const NEW_BYTES_MAX: u64 = 1 << 30;
 
-/// Lower, so that tests write less.
+/// A lower limit for tests.
 #[cfg(test)]
 const NEW_BYTES_MAX: u64 = 64 << 10;
 
@@ -25,7 +25,7 @@ pub struct KnownTree {
     budget: NewFileBudget,
     /// Whether new files were left out because of the budget.
     pub over_budget: bool,
-    /// Whether a `.gitignore` changed since.
+    /// Whether a `.gitignore` changed since the last survey.
     pub rules_changed: bool,
 }
 
@@ -35,7 +35,7 @@ impl KnownTree {
         loop_index.recreate_index()?;
         let budget = NewFileBudget::new(loop_index.rules.max_file_bytes);
         let (known, mut changes) = list(loop_index, None, budget, cancel)?;
-        // They were there before.
+        // Protected files that existed before are not reported.
         changes.protected.clear();
         Ok((known, changes))
     }
@@ -188,7 +188,7 @@ impl NewFileBudget {
         }
     }
 
-    /// Takes room for a file. Returns whether there was enough.
+    /// Subtracts the size of a file. Returns whether the budget was large enough.
     pub fn take(&mut self, size: u64) -> bool {
         if self.file_max == 0 || size > self.file_max {
             return true;

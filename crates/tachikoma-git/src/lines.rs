@@ -6,7 +6,7 @@ use super::work_tracker::WorkTracker;
 /// Larger changes are measured by their number of files only.
 const FILES_MAX: usize = 500;
 
-/// Enough for the paths of that many files.
+/// Enough for the paths of `FILES_MAX` files.
 const STDOUT_BYTES_MAX: usize = 4 << 20;
 
 /// Counts the lines that were added to or removed from `files` files since the tree `before`; 0 if that cannot be determined.
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_counts_for_nothing() {
+    fn unparsable_numstat_output_counts_as_zero() {
         assert_eq!(sum(b""), 0);
         assert_eq!(sum(b"3\t1\ta\tb\0-\t-\timage.png\x000\t5\tgone\0"), 9);
         assert_eq!(sum(b"4294967295\t9\tx\0"), u32::MAX);

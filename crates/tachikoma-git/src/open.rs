@@ -22,7 +22,7 @@ pub struct TrackerOptions {
     pub working_dir: PathBuf,
     /// The directory of the loop's files, absolute.
     pub loop_dir: PathBuf,
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
     /// The `PATH` in which git is searched.
     pub search_path: Option<OsString>,

@@ -24,13 +24,13 @@ impl RepoPath {
         Self(bytes.into())
     }
 
-    /// Returns its bytes.
+    /// Returns the path as bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns it as a path, from the top of the repository.
+    /// Returns the path, relative to the top of the repository.
     #[must_use]
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
@@ -116,7 +116,7 @@ pub fn at(top: &Path, path: &[u8]) -> PathBuf {
     top.join(OsStr::from_bytes(path))
 }
 
-/// Returns whether a file has rules about ignored files.
+/// Returns whether a path is that of a `.gitignore` file.
 pub fn is_ignore_file(path: &[u8]) -> bool {
     path == b".gitignore" || path.ends_with(b"/.gitignore")
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_line_and_survives_json_whatever_it_is_called() {
+    fn path_prints_as_one_line_and_round_trips_through_json() {
         for (bytes, line) in [
             (&b"src/a.rs"[..], "src/a.rs"),
             (b"two\nlines \"quoted\"", "two\\nlines \"quoted\""),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loops_own_files_are_known_anywhere() {
+    fn files_below_any_ralph_directory_are_the_loops() {
         assert!(is_ours(b".ralph/state.json"));
         assert!(is_ours(b"a/.ralph/lock"));
         assert!(is_ours(b".ralph"));

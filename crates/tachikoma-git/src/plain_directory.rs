@@ -18,7 +18,7 @@ use super::runtime_files::RuntimeFiles;
 #[cfg(not(test))]
 const ENTRIES_MAX: usize = 200_000;
 
-/// Lower, so that tests create fewer.
+/// A lower limit for tests.
 #[cfg(test)]
 const ENTRIES_MAX: usize = 200;
 
@@ -39,21 +39,21 @@ pub enum PlainDirectoryError {
     /// The directory cannot be read.
     #[error("read directory {}", path.display())]
     Io {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// It has too many files.
+    /// The directory has too many files.
     #[error("there are more than {ENTRIES_MAX} files in {}; create a git repository with a .gitignore", path.display())]
     TooMany {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// The check was canceled.
+    /// The scan was canceled.
     #[error("the scan of {} was canceled", path.display())]
     Canceled {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
 }
@@ -62,7 +62,7 @@ impl PlainDirectory {
     /// Records a directory. `own` are the files that the loop writes. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or has too many files.
+    /// The directory cannot be read, or has too many files.
     pub fn open(
         top: &Path,
         own: &RuntimeFiles,
@@ -81,7 +81,7 @@ impl PlainDirectory {
     /// Returns the files that were added, changed or removed since the last check. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or has too many files.
+    /// The directory cannot be read, or has too many files.
     pub fn look(&mut self, cancel: &CancelToken) -> Result<Vec<RepoPath>, PlainDirectoryError> {
         let (changed, gone) = self.changes(cancel)?;
         for path in &gone {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_come_change_and_go_are_counted_once() {
+    fn added_changed_and_removed_files_are_counted_once() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         fs::create_dir_all(top.join("src/deep")).unwrap();
@@ -184,9 +184,9 @@ mod tests {
         assert_eq!(look(&mut plain), 0);
     }
 
-    /// Same size, within one tick of the clock.
+    /// Each edit keeps the size and happens within one tick of the clock.
     #[test]
-    fn a_change_is_seen_however_soon_it_comes() {
+    fn plain_directory_detects_every_quick_edit() {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("a");
         let mut plain = opened(scratch.path());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_written_again_is_no_change() {
+    fn rewriting_the_same_content_is_not_a_change() {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("report.txt");
         let mut plain = opened(scratch.path());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loop_writes_itself_is_no_work() {
+    fn runtime_files_do_not_count_as_changes() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         let mut plain = opened(top);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_files_are_said_and_not_looked_at() {
+    fn too_many_files_are_an_error() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         for number in 0..150 {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_and_dead_links_harm_nobody() {
+    fn pipes_and_dangling_links_are_tolerated() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         let mut plain = opened(top);

@@ -26,7 +26,7 @@ use super::worktree_tree::{self, WorktreeTree, size_of};
 pub const NAMED_MAX: usize = 10;
 
 /// Writing a large work tree to a slow disk takes minutes.
-const TURN_TIMEOUT: Duration = Duration::from_secs(600);
+const READ_TREE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Mode of a submodule.
 const SUBMODULE_MODE: u32 = 0o160_000;
@@ -34,11 +34,11 @@ const SUBMODULE_MODE: u32 = 0o160_000;
 /// Why a rollback cannot be planned. The work tree is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    /// Git failed.
+    /// A git command failed.
     #[error(transparent)]
     Git(#[from] GitError),
-    /// Files are in the way that no commit or snapshot has.
-    #[error("in the way, and not kept by git: {}", some(.0))]
+    /// Files would be overwritten that no commit or snapshot has.
+    #[error("these files are in the way, and no commit or snapshot has them: {}", some(.0))]
     InTheWay(Vec<String>),
 }
 
@@ -48,16 +48,16 @@ pub enum PerformError {
     /// The files could not be backed up. The work tree is unchanged.
     #[error(transparent)]
     NotBegun(GitError),
-    /// It failed and was undone.
+    /// The rollback failed and was undone.
     #[error("{0}; the work tree is as it was")]
     Undone(RollbackFailure),
-    /// It failed and could not be undone.
+    /// The rollback failed and could not be undone.
     #[error(
-        "{why}, and it could not be undone ({}): files of the work tree are of both",
+        "{why}, and it could not be undone ({}): the work tree has files of both states",
         tachikoma_core::error_chain(back)
     )]
     Half {
-        /// The cause.
+        /// Why the rollback failed.
         why: RollbackFailure,
         /// Why it could not be undone.
         back: Box<GitError>,
@@ -71,7 +71,7 @@ pub enum RollbackFailure {
     #[error("{}", tachikoma_core::error_chain(.0))]
     Git(#[from] GitError),
     /// Git succeeded, but the files differ from the snapshot.
-    #[error("not as they should be: {}", some(.0))]
+    #[error("these files differ from the snapshot: {}", some(.0))]
     Differs(Vec<String>),
 }
 
@@ -87,11 +87,11 @@ pub struct Rollback {
     present: WorktreeTree,
     loop_dir: PathBuf,
     target: String,
-    /// All paths that change.
+    /// All paths that the rollback changes.
     paths: Vec<Vec<u8>>,
     /// Files that differed from the index before the rollback, because git could not add them.
-    odd: BTreeSet<Vec<u8>>,
-    /// Files to remove.
+    not_addable: BTreeSet<Vec<u8>>,
+    /// Files that the rollback removes.
     gone: Vec<Vec<u8>>,
     /// Files that differ and stay as they are: protected, large and formerly ignored files, submodules, and new files over the
     /// budget.
@@ -128,8 +128,8 @@ impl Rollback {
             .collect();
         let differences = parse_changes(&differences)?;
         let ignored = ignored_then(&present, loop_dir, &snapshot.commit, &differences, cancel)?;
-        let crowded = present.crowded.iter();
-        let mut left: Vec<String> = crowded
+        let over_budget = present.over_budget.iter();
+        let mut left: Vec<String> = over_budget
             .map(|path| RepoPath::new(path).to_string())
             .collect();
         let mut wanted = Changes::new();
@@ -156,17 +156,17 @@ impl Rollback {
         let target = target(&present, loop_dir, &wanted, cancel)?;
         let paths = wanted.keys().map(|path| path.bytes().to_vec()).collect();
         let gone = removed(&wanted).map(<[u8]>::to_vec).collect();
-        let odd = present.differing(cancel)?;
+        let not_addable = present.differing(cancel)?;
         let rollback = Self {
             present,
             loop_dir: loop_dir.to_owned(),
             target,
             paths,
-            odd,
+            not_addable,
             gone,
             left,
         };
-        rollback.turn("read-tree -m -u --no-sparse-checkout --dry-run", cancel)?;
+        rollback.read_tree("read-tree -m -u --no-sparse-checkout --dry-run", cancel)?;
         Ok(rollback)
     }
 
@@ -185,7 +185,7 @@ impl Rollback {
     /// Stores the present work tree in a new reference, and returns its name.
     ///
     /// # Errors
-    /// Git failed.
+    /// A git command failed.
     pub fn keep(
         &self,
         loop_id: LoopId,
@@ -212,18 +212,18 @@ impl Rollback {
     pub fn perform(self, to: Moment, cancel: &CancelToken) -> Result<(), PerformError> {
         let top = &self.present.repository.top;
         let paths = self.paths.iter().map(Vec::as_slice);
-        let aside =
+        let backup =
             RollbackBackup::make(&self.loop_dir, top, to, paths).map_err(PerformError::NotBegun)?;
-        let why = match self.bring_back(cancel) {
+        let why = match self.apply_and_verify(cancel) {
             Ok(()) => {
-                aside.remove();
+                backup.remove();
                 return Ok(());
             }
             Err(why) => why,
         };
-        match aside.put_back() {
+        match backup.put_back() {
             Ok(()) => {
-                aside.remove();
+                backup.remove();
                 Err(PerformError::Undone(why))
             }
             Err(back) => Err(PerformError::Half {
@@ -233,10 +233,10 @@ impl Rollback {
         }
     }
 
-    fn bring_back(&self, cancel: &CancelToken) -> Result<(), RollbackFailure> {
-        self.turn("read-tree -m -u --no-sparse-checkout", cancel)?;
+    fn apply_and_verify(&self, cancel: &CancelToken) -> Result<(), RollbackFailure> {
+        self.read_tree("read-tree -m -u --no-sparse-checkout", cancel)?;
         let mut differs = self.present.differing(cancel)?;
-        differs.retain(|path| !self.odd.contains(path));
+        differs.retain(|path| !self.not_addable.contains(path));
         let top = &self.present.repository.top;
         let still_there = |path: &&Vec<u8>| {
             // A directory may have replaced the file, or the other way round.
@@ -251,9 +251,9 @@ impl Rollback {
         Err(RollbackFailure::Differs(names.collect()))
     }
 
-    /// Git must not remove files outside of a sparse checkout.
-    fn turn(&self, words: &'static str, cancel: &CancelToken) -> Result<(), GitError> {
-        let command = self.present.command(words).timeout(Some(TURN_TIMEOUT));
+    /// Runs `git read-tree`, so that git does not remove files outside of a sparse checkout.
+    fn read_tree(&self, words: &'static str, cancel: &CancelToken) -> Result<(), GitError> {
+        let command = self.present.command(words).timeout(Some(READ_TREE_TIMEOUT));
         let command = command.arg(&self.present.tree).arg(&self.target);
         // The backup is a hard link, which changes the ctime of the file.
         let command = command.config("core.trustctime=false").ends_with_caller();

@@ -22,10 +22,10 @@ const FIRST: &str = "rolling-back";
 /// Directory of the backup while an interrupted rollback is repeated; the first backup must be kept.
 const AGAIN: &str = "rolling-back-again";
 
-/// The list of the files. Without it nothing was changed yet.
+/// Name of the list of all files. As long as it does not exist, no file was changed.
 const LIST: &str = "list";
 
-/// Both directories.
+/// The directories of both backups.
 pub const DIRS: [&str; 2] = [FIRST, AGAIN];
 
 /// Returns whether a file of that name belongs to a backup.
@@ -33,7 +33,7 @@ pub fn is_ours(name: &str) -> bool {
     name == LIST || atomic_file::is_temporary(name) || name.parse::<usize>().is_ok()
 }
 
-/// A backup.
+/// The backup of the files that a rollback changes.
 #[derive(Debug)]
 pub struct RollbackBackup {
     dir: PathBuf,
@@ -57,18 +57,18 @@ impl RollbackBackup {
             return None;
         }
         let top = PathBuf::from(OsStr::from_bytes(split_nul.next()?));
-        let mut aside = Self::empty(dir, top);
+        let mut backup = Self::empty(dir, top);
         for part in split_nul {
             let (kind, path) = part.split_first()?;
             let path = path.to_vec();
             match kind {
-                b'w' => aside.was.push(path),
-                b'c' => aside.came.push(path),
-                b'm' => aside.made.push(path),
+                b'w' => backup.was.push(path),
+                b'c' => backup.came.push(path),
+                b'm' => backup.made.push(path),
                 _ => return None,
             }
         }
-        Some(aside)
+        Some(backup)
     }
 
     fn empty(dir: PathBuf, top: PathBuf) -> Self {
@@ -92,23 +92,23 @@ impl RollbackBackup {
             Some(_) => AGAIN,
             None => FIRST,
         };
-        let mut aside = Self::empty(loop_dir.join(name), top.to_owned());
+        let mut backup = Self::empty(loop_dir.join(name), top.to_owned());
         let failed = |error: FsError, path: &Path| {
             GitError::io("set aside", path)(io::Error::other(tachikoma_core::error_chain(&error)))
         };
         // Remove an incomplete backup.
-        aside.remove();
-        make_dir(&aside.dir).map_err(|error| failed(error, &aside.dir))?;
+        backup.remove();
+        make_dir(&backup.dir).map_err(|error| failed(error, &backup.dir))?;
         let mut made = BTreeSet::new();
         for path in paths {
             let from = at(top, path);
             let is_file = |there: fs::Metadata| !there.is_dir();
             if is_there(top, path) && fs::symlink_metadata(&from).is_ok_and(is_file) {
-                let to = aside.dir.join(aside.was.len().to_string());
+                let to = backup.dir.join(backup.was.len().to_string());
                 copy(&from, &to).map_err(GitError::io("set aside", &from))?;
-                aside.was.push(path.to_vec());
+                backup.was.push(path.to_vec());
             } else {
-                aside.came.push(path.to_vec());
+                backup.came.push(path.to_vec());
             }
             let is_dir = |path: &[u8]| {
                 let there = fs::symlink_metadata(at(top, path));
@@ -116,11 +116,11 @@ impl RollbackBackup {
             };
             made.extend(ancestors(path).filter(|above| !is_dir(above)));
         }
-        aside.made = made.into_iter().map(<[u8]>::to_vec).collect();
-        let list = aside.dir.join(LIST);
-        let written = atomic_file::write_whole(&list, &aside.list(to), Durability::Synced);
+        backup.made = made.into_iter().map(<[u8]>::to_vec).collect();
+        let list = backup.dir.join(LIST);
+        let written = atomic_file::write_whole(&list, &backup.list(to), Durability::Synced);
         written.map_err(|error| failed(error, &list))?;
-        Ok(aside)
+        Ok(backup)
     }
 
     fn list(&self, to: Moment) -> Vec<u8> {
@@ -163,7 +163,7 @@ impl RollbackBackup {
 
     /// Removes the backup.
     pub fn remove(&self) {
-        // The list first, because it says that the backup is valid.
+        // The list is removed first, because its existence says that the backup is valid.
         let _ = fs::remove_file(self.dir.join(LIST));
         let _ = fs::remove_dir_all(&self.dir);
     }

@@ -6,7 +6,7 @@ use super::path::is_ours;
 use super::runtime_files::RuntimeFiles;
 use tachikoma_config::{Protected, ProtectedError, Settings};
 
-/// Files that are left out.
+/// Patterns and limits for files that are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Files that are never stored or replaced.

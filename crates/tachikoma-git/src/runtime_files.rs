@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_has_a_name_of_ours_is_the_loops() {
+    fn runtime_files_are_recognized_by_exact_names() {
         let top = Path::new("/top");
         let own = RuntimeFiles::new(
             Path::new("/top/state.json"),

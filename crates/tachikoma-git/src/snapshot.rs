@@ -25,7 +25,7 @@ pub struct Snapshot {
 /// repeated attempt at the same iteration keeps the first snapshot. Blocks.
 ///
 /// # Errors
-/// Git fails or is canceled.
+/// A git command fails or is canceled.
 pub fn snapshot(
     tracker: &mut WorkTracker,
     iteration: u32,
@@ -82,7 +82,7 @@ fn equal_snapshot(
 /// Writes the pending references at the end of a run. Blocks.
 ///
 /// # Errors
-/// Git fails or is canceled.
+/// A git command fails or is canceled.
 pub fn write_pending_refs(tracker: &mut WorkTracker, cancel: &CancelToken) -> Result<(), GitError> {
     if tracker.refs.pending.is_empty() {
         return Ok(());
@@ -93,7 +93,7 @@ pub fn write_pending_refs(tracker: &mut WorkTracker, cancel: &CancelToken) -> Re
 /// Removes all references of the loop. Blocks.
 ///
 /// # Errors
-/// Git fails.
+/// A git command fails.
 pub fn delete_refs(tracker: &mut WorkTracker) -> Result<(), GitError> {
     tracker.refs.pending.clear();
     tracker.refs.existing = None;

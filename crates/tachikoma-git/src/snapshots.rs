@@ -19,10 +19,10 @@ const BEFORE_ROLLBACK: &str = "before-rollback-";
 const AUTHOR: &str = "tachikoma";
 const EMAIL: &str = "tachikoma@localhost";
 
-/// The moment of a snapshot.
+/// When a snapshot was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
-    /// Before an iteration.
+    /// Before the iteration with this number.
     Iteration(u32),
     /// Before the n-th rollback, from 1.
     Rollback(u32),
@@ -59,9 +59,9 @@ impl std::str::FromStr for Moment {
 /// A moment and the commit of its snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeptSnapshot {
-    /// The moment.
+    /// When the snapshot was made.
     pub moment: Moment,
-    /// The commit.
+    /// The commit with the work tree.
     pub commit: String,
 }
 
@@ -86,7 +86,7 @@ pub fn name(loop_id: LoopId, moment: impl Into<Moment>) -> String {
 /// Lists the snapshots of a loop: iterations first, by number.
 ///
 /// # Errors
-/// Git fails.
+/// A git command fails.
 pub fn list(
     git: &Git,
     loop_id: LoopId,
@@ -132,7 +132,7 @@ pub(crate) fn update_refs(git: &Git, commands: &str, cancel: &CancelToken) -> Re
 /// Commits a tree, without a branch. Uses its own author, because the user may have no identity configured.
 ///
 /// # Errors
-/// Git fails or is canceled.
+/// A git command fails or is canceled.
 pub fn commit_tree(
     git: &Git,
     tree: &str,
@@ -266,7 +266,7 @@ fn keep_as(
 /// # Errors
 /// Git fails, or cannot use the repository.
 pub fn rename_later_in(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), String> {
-    around(dir, |git| rename_later(git, loop_id, behind))
+    in_repository_of(dir, |git| rename_later(git, loop_id, behind))
 }
 
 /// Removes all references of a loop from the repository of a directory, if there is one.
@@ -274,10 +274,13 @@ pub fn rename_later_in(dir: &Path, loop_id: LoopId, behind: u32) -> Result<(), S
 /// # Errors
 /// Git fails, or cannot use the repository.
 pub fn delete_all_in(dir: &Path, loop_id: LoopId) -> Result<(), String> {
-    around(dir, |git| delete_all(git, loop_id))
+    in_repository_of(dir, |git| delete_all(git, loop_id))
 }
 
-fn around(dir: &Path, act: impl FnOnce(&Git) -> Result<(), GitError>) -> Result<(), String> {
+fn in_repository_of(
+    dir: &Path,
+    act: impl FnOnce(&Git) -> Result<(), GitError>,
+) -> Result<(), String> {
     match Repository::find(dir, None, &CancelToken::new())? {
         Some(repository) => {
             act(&repository.git).map_err(|error| tachikoma_core::error_chain(&error))

@@ -1,4 +1,4 @@
-//! The keeper in real repositories, with the real git behind a wrapper that writes down what it was asked.
+//! The work tracker in real repositories. A wrapper around the real git records each command.
 
 mod attribution;
 mod commits;
@@ -24,10 +24,10 @@ use super::{
     Survey, TrackerOptions, WorkTracker,
 };
 
-/// Longer than any git takes.
+/// Longer than any git command takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A repository, a loop in it, and what its git was asked.
+/// A repository with a loop, and the recorded git commands.
 struct Place {
     scratch: Scratch,
     options: TrackerOptions,
@@ -111,7 +111,7 @@ impl Place {
         fs::remove_file(self.path(name)).unwrap();
     }
 
-    /// What git was asked since the last time.
+    /// Returns the git commands since the last call.
     fn asked(&self) -> Vec<String> {
         let log = self.scratch.home().join("asked");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Place {
         fs::read(self.git_dir().join("index")).unwrap()
     }
 
-    /// What the user's index has.
+    /// Lists the user's index.
     fn staged(&self) -> String {
         self.scratch.git(&["ls-files", "-s", "-v"])
     }
@@ -137,7 +137,7 @@ impl Place {
         self.scratch.git(&args)
     }
 
-    /// The files of the last commit.
+    /// Lists the files of the last commit.
     fn last_commit(&self) -> Vec<String> {
         let text = self.scratch.git(&[
             "-c",
@@ -156,7 +156,7 @@ impl Place {
         head.trim_end().to_owned()
     }
 
-    /// What a snapshot has of a file.
+    /// Returns the content of a file in a snapshot.
     fn at(&self, commit: &str, file: &str) -> String {
         self.scratch.git(&["show", &format!("{commit}:{file}")])
     }
@@ -173,7 +173,7 @@ impl Place {
     }
 }
 
-/// Surveys, and names what changed.
+/// Surveys the work tree, and returns the changed paths.
 #[track_caller]
 fn changed(tracker: &mut WorkTracker, owner: ChangeOwner) -> Vec<String> {
     names(&tracker.survey(owner, &CancelToken::new()).unwrap())

@@ -12,7 +12,7 @@ use super::work_tracker::WorkTracker;
 /// Other git processes hold the lock for a moment only. Editors run git every few seconds.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// Pause between attempts.
+/// Pause between two attempts to get the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Git's messages if there is nothing to commit.
@@ -25,12 +25,12 @@ const NOTHING: [&str; 3] = [
 /// Why nothing was committed. The changes are unaffected, and the next commit includes them.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The user has not finished another operation.
+    /// A merge, rebase or similar operation of the user is in progress.
     #[error(
         "{what} is in progress in the repository; finish or abort it, and the next commit includes the changes"
     )]
     InProgress {
-        /// The operation.
+        /// The operation, such as a merge.
         what: &'static str,
     },
     /// Another git process holds the lock on the index.
@@ -39,7 +39,7 @@ pub enum CommitError {
         lock.display()
     )]
     Locked {
-        /// The lock file.
+        /// Path of the lock file.
         lock: PathBuf,
     },
     /// Git finds no difference although the survey did.

@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 /// A million paths. A larger file was not written by this program.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The record.
+/// The owners of uncommitted files, and the last survey and snapshot of a loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkRecord {
     /// The tree of the last survey.
@@ -29,22 +29,22 @@ pub struct WorkRecord {
     pub mine: BTreeSet<RepoPath>,
     /// Uncommitted files that others changed.
     pub theirs: BTreeSet<RepoPath>,
-    /// Those of `theirs` that the loop changed, too.
+    /// Files of `theirs` that the loop changed, too. They are not committed.
     #[serde(default)]
     pub withheld: BTreeSet<RepoPath>,
-    /// Those of `theirs` that are clean now, because the loop reverted or moved them. They still belong to others.
+    /// Files of `theirs` that are clean now, because the loop reverted or moved them. They still belong to others.
     #[serde(default)]
     pub resting: BTreeSet<RepoPath>,
     /// Contents of files of others before the loop reverted or moved them, as object ids. They may come back.
     #[serde(default)]
     pub aside: BTreeSet<(RepoPath, String)>,
-    /// The last snapshot.
+    /// The last snapshot of the work tree.
     #[serde(default)]
     pub snapshot: Option<LastSnapshot>,
     /// Files that `git add --intent-to-add` added to the user's index for a commit that has not ended.
     #[serde(default)]
     pub intended: BTreeSet<RepoPath>,
-    /// Entries of the user's index that these files replaced.
+    /// Entries of the user's index that the files in `intended` replaced.
     #[serde(default)]
     pub displaced: Vec<Displaced>,
 }
@@ -57,7 +57,7 @@ pub struct Displaced {
     pub path: RepoPath,
 }
 
-/// The last snapshot.
+/// The last snapshot of the work tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastSnapshot {
     pub tree: String,
@@ -70,11 +70,11 @@ pub enum Remembered {
     Work(Box<WorkRecord>),
     /// There is no record: the loop is new.
     Nothing,
-    /// The record cannot be used, and why.
+    /// The record cannot be used. Holds the reason.
     Damaged(String),
 }
 
-/// The first line of the file.
+/// The first line of the record, with the checksum of the rest.
 #[derive(Serialize, Deserialize)]
 struct Header {
     version: u32,
@@ -123,7 +123,7 @@ fn parse(bytes: &[u8]) -> Result<WorkRecord, String> {
     let body = body.strip_prefix(b"\n").unwrap_or(body);
     let body = body.strip_suffix(b"\n").unwrap_or(body);
     if crc32c::crc32c(body) != header.crc32c {
-        return Err("its checksum does not fit".to_owned());
+        return Err("its checksum does not match".to_owned());
     }
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_each_changed_byte_is_noticed() {
+    fn work_record_round_trips_and_each_changed_byte_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("git-work.json");
         assert_eq!(WorkRecord::read(&path), Remembered::Nothing);

@@ -72,11 +72,11 @@ struct Stamps {
 /// The commit that is checked out, and how the work tree differs from it.
 #[derive(Debug, Default)]
 pub struct HeadState {
-    /// `None` on a branch without commits.
+    /// The commit of HEAD; `None` on a branch without commits.
     pub commit: Option<String>,
     /// A tree that equals that of the commit.
     pub equal_tree: Option<String>,
-    /// What differs from the commit.
+    /// The files that differ from the commit.
     pub dirty: Dirty,
     /// Whether `dirty` was found for this commit.
     pub dirty_is_current: bool,
@@ -87,7 +87,7 @@ pub struct HeadState {
 /// Warnings are given once for each file.
 #[derive(Debug, Default)]
 pub struct Warnings {
-    /// Files that a warning named.
+    /// Files that were named in a warning already.
     pub reported: BTreeSet<RepoPath>,
     /// Warnings for the next survey.
     pub pending: Vec<String>,
@@ -120,11 +120,6 @@ impl Detector {
             ignore_files,
             stamps: Stamps::default(),
         })
-    }
-
-    /// Records the present user's index as known, so that the next survey does not read everything anew.
-    pub fn accept_user_index(&mut self, repository: &Repository) {
-        self.stamps.user_index = stamp_of(&repository.index);
     }
 
     fn read_stamps(&self, repository: &Repository) -> Stamps {
@@ -225,7 +220,7 @@ impl WorkTracker {
         Ok(())
     }
 
-    /// Makes the next survey read everything anew.
+    /// Makes the next survey read the whole work tree again.
     pub fn forget_work_tree(&mut self) -> Result<(), GitError> {
         self.detector.known = None;
         self.detector.index_stamp = None;
@@ -243,7 +238,7 @@ impl WorkTracker {
         let same_index = now.user_index == before.user_index;
         let same_head = now.head == before.head;
         let mut known = self.detector.known.take();
-        // A commit makes room for new files.
+        // A commit frees the budget of the new files in it.
         let is_usable =
             |known: &&mut KnownTree| same_rules && same_index && (same_head || !known.over_budget);
         if let Some(usable) = known.as_mut().filter(is_usable)
@@ -269,7 +264,7 @@ impl WorkTracker {
         Ok(Some((changes, before)))
     }
 
-    /// Reads HEAD. Returns whether `dirty` has to be found anew.
+    /// Reads HEAD. Returns whether the work tree has to be compared with it again.
     fn read_head(&mut self, cancel: &CancelToken) -> Result<bool, GitError> {
         let commit = head::commit(&self.loop_index.repository, cancel)?;
         if commit != self.head.commit {
@@ -280,7 +275,7 @@ impl WorkTracker {
         Ok(!self.head.dirty_is_current)
     }
 
-    /// Finds what changed, what is uncommitted, and who owns it.
+    /// Finds the changed and the uncommitted files, and the owner of each change.
     fn compare(
         &mut self,
         tree: String,
@@ -426,6 +421,11 @@ impl WorkTracker {
         work.write(&self.work_path)?;
         self.work = work;
         Ok(())
+    }
+
+    /// Records the present user's index as known, so that the next survey does not read everything again.
+    pub fn accept_user_index(&mut self) {
+        self.detector.stamps.user_index = stamp_of(&self.loop_index.repository.index);
     }
 
     /// Returns the files that the loop changed and may commit.

@@ -11,7 +11,7 @@ use super::program::{CancelToken, GitCommand, GitError};
 use super::repository::Repository;
 pub use super::rules::{Bounds, Rules};
 
-/// Lists files that may differ from the index.
+/// Git command that lists files that may differ from the index.
 const CHANGED: &str = "diff-files -z --name-only --no-renames --ignore-submodules=dirty";
 
 /// The present work tree as a git tree, with the index that it was written from.
@@ -20,7 +20,7 @@ pub struct WorktreeTree {
     /// The id of the tree.
     pub tree: String,
     /// New files that are left out because they exceed the budget together.
-    pub crowded: Vec<Vec<u8>>,
+    pub over_budget: Vec<Vec<u8>>,
     pub(crate) repository: Repository,
     pub(crate) index: TemporaryIndex,
 }
@@ -33,7 +33,7 @@ impl WorktreeTree {
 
     /// Lists the files that differ from the index.
     pub fn differing(&self, cancel: &CancelToken) -> Result<BTreeSet<Vec<u8>>, GitError> {
-        // It fails if files differ, which the next command lists.
+        // The command fails if files differ. The next command lists them.
         let refresh = self.command("update-index -q --refresh");
         refresh.run(cancel)?;
         let output = self.command(CHANGED).stdout(cancel)?;
@@ -83,7 +83,7 @@ pub fn worktree_tree(
     for path in split_nul(&own).filter(|path| !users.contains(path)) {
         room.take(size_of(&at(top, path)));
     }
-    let (new, crowded): (Vec<_>, Vec<_>) =
+    let (new, over_budget): (Vec<_>, Vec<_>) =
         new.partition(|path| known.contains(path) || room.take(size_of(&at(top, path))));
     let there = there.into_iter().filter(|path| can_be_kept(top, path));
     let gone = join_nul(gone.into_iter());
@@ -94,7 +94,7 @@ pub fn worktree_tree(
     add.stdout(cancel)?;
     Ok(WorktreeTree {
         tree: command("write-tree").stdout_line(cancel)?,
-        crowded: crowded.into_iter().map(<[u8]>::to_vec).collect(),
+        over_budget: over_budget.into_iter().map(<[u8]>::to_vec).collect(),
         repository,
         index,
     })

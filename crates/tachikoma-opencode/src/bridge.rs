@@ -46,7 +46,7 @@ const RECOVERIES_MAX: u32 = 3;
 /// Settings of a bridge.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The server.
+    /// How the server is found.
     pub server: Server,
     /// Working directory of the conversation, absolute.
     pub directory: PathBuf,
@@ -172,9 +172,9 @@ struct Conversation {
 /// How a conversation continues an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// It does not, or the first prompt was given already.
+    /// The conversation is new, or its first prompt was sent already.
     Fresh,
-    /// It was resumed. The server may know a turn that was cut.
+    /// The conversation was resumed. The server may know a turn that was cut.
     Resumed,
     /// The server no longer knows the conversation that was to be resumed.
     Gone,

@@ -59,7 +59,7 @@ pub(crate) struct Client {
     address: Address,
     /// The project directory that the requests are about; `None` for the directory that the server was started in.
     directory: Option<String>,
-    /// `None` if the server has no password.
+    /// User name and password; `None` if the server has no password.
     login: Option<Login>,
     /// The only process that may get the password.
     owner: Owner,
@@ -68,7 +68,7 @@ pub(crate) struct Client {
 /// Why a request failed.
 #[derive(Debug)]
 pub(crate) struct ClientError {
-    /// Method and path.
+    /// Method and path of the request, for messages.
     request: String,
     address: Address,
     pub failure: Failure,
@@ -182,11 +182,11 @@ impl Failure {
     }
 }
 
-/// A request.
+/// A request to the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Request<'a> {
     pub method: Method,
-    /// Begins with a slash.
+    /// Path of the request. It begins with a slash.
     pub path: &'a str,
     /// The query, without the directory.
     pub query: &'a [(&'a str, &'a str)],
@@ -257,7 +257,7 @@ impl Client {
     /// Sends a GET request and returns the answer.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// The same errors as [`Client::ask`].
     pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
         self.ask(Request::get(path)).await
     }
@@ -265,7 +265,7 @@ impl Client {
     /// Sends a POST request and returns the answer.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// The same errors as [`Client::ask`].
     pub async fn post(&self, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
         self.ask(Request::post(path, body)).await
     }
@@ -273,7 +273,7 @@ impl Client {
     /// Asks whether the server is healthy, and returns its version.
     ///
     /// # Errors
-    /// It is not, or is not an OpenCode server.
+    /// The server is not healthy, or is not an OpenCode server.
     pub async fn health(&self, timeout: Duration) -> Result<Option<String>, ClientError> {
         let request = Request {
             timeout,

@@ -12,7 +12,7 @@ use super::client::Login;
 use tachikoma_config::Secret;
 use tachikoma_store::StoreError;
 
-/// Name of the file.
+/// Name of the login file.
 pub const NAME: &str = "login.json";
 
 /// The file has about a hundred bytes. A larger one was not written by a supervisor.

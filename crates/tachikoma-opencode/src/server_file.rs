@@ -11,7 +11,7 @@ use tachikoma_fs::{is_missing, safe_read};
 
 use tachikoma_store::{StoreError, lock};
 
-/// Name of the file.
+/// Name of the server file.
 pub const NAME: &str = "server.json";
 
 /// The file has a few hundred bytes. A larger one was not written by a supervisor.
@@ -21,15 +21,15 @@ const BYTES_MAX: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// It is being started.
+    /// The server is being started.
     Starting,
-    /// It answers at its address.
+    /// The server answers at its address.
     Ready,
-    /// It is being ended, or has ended and will be started again.
+    /// The server is being ended, or has ended and will be started again.
     Restarting,
-    /// It is down until a command starts it.
+    /// The server is down until a command starts it.
     Stopped,
-    /// It is down because restarts do not help, until a command starts it.
+    /// The server is down because restarts do not help, until a command starts it.
     GaveUp,
 }
 

@@ -96,7 +96,7 @@ pub enum SupervisorError {
     /// Another supervisor has the directory.
     #[error("another supervisor runs in {}{}", dir.display(), holder.as_ref().map_or_else(String::new, |holder| format!(": pid {}, since {}", holder.pid, holder.since)))]
     Held {
-        /// The directory.
+        /// The supervisor's directory.
         dir: PathBuf,
         /// The other supervisor, if its lock file could be read.
         holder: Option<Holder>,

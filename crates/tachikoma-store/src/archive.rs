@@ -35,11 +35,11 @@ pub fn archive(
         // Kept as it is for the version that wrote it.
         Err(StoreError::NewerSnapshot { .. }) => snapshot::bytes(snapshot, encryption)?,
         Err(error) => {
-            put_away(working_dir, snapshot, error, encryption)?;
+            quarantine_unreadable(working_dir, snapshot, error, encryption)?;
             of_journal(working_dir, snapshot, loop_id, encryption)
         }
     };
-    // This rename archives the loop.
+    // The loop is archived as soon as this file exists.
     make_dir(&dir)?;
     write_archived(&dir, &bytes, encryption)?;
     remove(snapshot, encryption)
@@ -68,7 +68,7 @@ pub fn archive_others(
 /// Makes room for the snapshot of a new loop: archives the loop before it, and keeps an unreadable snapshot.
 ///
 /// # Errors
-/// Something cannot be moved.
+/// A snapshot cannot be moved.
 pub fn make_way(
     working_dir: &Path,
     before: Option<LoopId>,
@@ -79,14 +79,14 @@ pub fn make_way(
         return archive(working_dir, loop_id, snapshot, encryption);
     }
     match snapshot::read(snapshot, encryption) {
-        Err(error) => put_away(working_dir, snapshot, error, encryption),
+        Err(error) => quarantine_unreadable(working_dir, snapshot, error, encryption),
         Ok(Some(found)) => set_aside(working_dir, snapshot, found.loop_id, encryption),
         Ok(None) => Ok(()),
     }
 }
 
 /// Keeps a file that is not a readable snapshot as it is.
-fn put_away(
+fn quarantine_unreadable(
     working_dir: &Path,
     snapshot: &Path,
     error: StoreError,

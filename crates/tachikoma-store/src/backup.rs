@@ -39,22 +39,22 @@ pub const BUNDLE_BYTES_MAX: u64 = 256 << 20;
 /// The manifest: the first entry of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The format of the backup.
+    /// Format version of the backup.
     pub backup: u32,
-    /// The program version that wrote it.
+    /// Version of the program that wrote the backup.
     pub tachikoma: String,
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
-    /// The last record in it.
+    /// Number of the last record in the backup.
     pub seq: Seq,
-    /// The epoch of that record.
+    /// Epoch of the last record in the backup.
     #[serde(default, skip_serializing_if = "Epoch::is_unknown")]
     #[serde(rename = "life")]
     pub epoch: Epoch,
     /// Whether a restore made it before it replaced the loop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub before_restore: bool,
-    /// When it was taken.
+    /// When the backup was taken.
     pub taken_at: Timestamp,
     /// The iteration that was started last.
     pub iteration: u32,
@@ -62,16 +62,16 @@ pub struct Manifest {
     pub status: LoopState,
     /// Number of the journal segment in it; `None` if the journal was unusable.
     pub segment: Option<u32>,
-    /// The other files, in this order.
+    /// The other files of the backup, in the order in which they are stored.
     pub files: Vec<Entry>,
 }
 
 /// A file in a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name.
+    /// Path of the file inside the backup.
     pub name: String,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// CRC-32C of its content, in hexadecimal.
     pub crc32c: String,
@@ -80,11 +80,11 @@ pub struct Entry {
 /// The state of a loop at one record, from which a backup is made.
 #[derive(Debug)]
 pub struct Moment {
-    /// The snapshot at that record.
+    /// The snapshot at the last record of the backup.
     pub snapshot: Box<Snapshot>,
     /// The snapshot file of an earlier version, if it has to be kept unchanged.
     pub original: Option<Vec<u8>>,
-    /// The open segment, up to that record.
+    /// The open segment up to the last record of the backup; `None` if the journal is damaged.
     pub journal: Option<JournalPart>,
     /// The directory of the loop.
     pub loop_dir: PathBuf,
@@ -97,9 +97,9 @@ pub struct Moment {
 /// Result of taking a backup.
 #[derive(Debug)]
 pub struct Taken {
-    /// The file.
+    /// Path of the backup.
     pub path: PathBuf,
-    /// Whether it contains the git bundle.
+    /// Whether the backup contains the git bundle.
     pub has_work: bool,
     /// Warnings. The backup is valid in spite of them.
     pub troubles: Vec<String>,
@@ -108,7 +108,7 @@ pub struct Taken {
 /// Destination of backups and number of backups to keep.
 #[derive(Clone, Debug)]
 pub struct Backups {
-    /// The directory.
+    /// The directory of the backups.
     pub dir: PathBuf,
     /// Number of backups to keep for each loop; 0 = all.
     pub max: u32,
@@ -127,7 +127,7 @@ pub struct Backups {
 pub fn take(
     backups: &Backups,
     moment: &Moment,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> Result<Taken, StoreError> {
     let begun = tachikoma_runtime::clock::monotonic();
     if let Some(journal) = &moment.journal {
@@ -139,7 +139,7 @@ pub fn take(
     make_dir(&backups.dir)?;
     let epoch = &moment.snapshot.state.epoch;
     let temporary = files::temporary(&backups.dir, epoch);
-    let taken = write(&temporary, moment, backups, called_off)
+    let taken = write(&temporary, moment, backups, canceled)
         .and_then(|()| files::place(backups, &temporary, moment));
     let path = taken.map_err(|error| {
         // Remove the incomplete file.
@@ -171,7 +171,7 @@ fn write(
     path: &Path,
     moment: &Moment,
     backups: &Backups,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> Result<(), StoreError> {
     let mut file = private()
         .read(true)
@@ -179,8 +179,7 @@ fn write(
         .create_new(true)
         .open(path)
         .map_err(StoreError::io("create", path))?;
-    archive::write(&mut file, moment, backups, called_off)
-        .map_err(StoreError::io("write", path))?;
+    archive::write(&mut file, moment, backups, canceled).map_err(StoreError::io("write", path))?;
     file.sync_all().map_err(StoreError::sync(path))?;
     drop(file);
     let content = read_through(path, &backups.encryption)?;

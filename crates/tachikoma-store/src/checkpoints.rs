@@ -45,7 +45,7 @@ pub fn path_of(checkpoints: &Path, session: SessionNo) -> PathBuf {
 /// Lists the sessions that have a hand-off, in order.
 ///
 /// # Errors
-/// They cannot be listed.
+/// The hand-offs cannot be listed.
 pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
     let entries = match std::fs::read_dir(self::dir(dir)) {
         Ok(entries) => entries,
@@ -63,7 +63,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<SessionNo>> {
 /// Reads the hand-off that a session received; `None` if there is no file.
 ///
 /// # Errors
-/// It cannot be read, or is not text.
+/// The hand-off cannot be read, or is not text.
 pub fn read(dir: &Path, session: SessionNo, encryption: &Encryption) -> io::Result<Option<String>> {
     let path = path_of(&self::dir(dir), session);
     let bytes = match encryption.read(&path, BYTES_MAX) {
@@ -79,7 +79,7 @@ pub fn read(dir: &Path, session: SessionNo, encryption: &Encryption) -> io::Resu
 /// Writes the hand-off of a session, and removes the oldest ones over [`CHECKPOINTS_KEPT`].
 ///
 /// # Errors
-/// It cannot be written.
+/// The hand-off cannot be written.
 pub fn keep(
     dir: &Path,
     session: SessionNo,
@@ -92,7 +92,7 @@ pub fn keep(
     let kept = list(dir).unwrap_or_default();
     let excess = kept.len().saturating_sub(CHECKPOINTS_KEPT);
     for old in kept.into_iter().take(excess) {
-        // A file that stays is harmless.
+        // An old file that cannot be removed is harmless.
         let _ = std::fs::remove_file(path_of(&checkpoints, old));
     }
     Ok(())
@@ -112,7 +112,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn each_session_has_its_own_and_the_oldest_go() {
+    fn each_session_has_its_own_hand_off_and_the_oldest_are_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         assert_eq!(list(dir).unwrap(), []);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_neither_read_nor_listed() {
+    fn foreign_files_are_not_listed_as_hand_offs() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         keep(dir, SessionNo(3), "good", &Encryption::plain()).unwrap();

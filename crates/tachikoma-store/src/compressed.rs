@@ -29,7 +29,7 @@ const WINDOW_BYTES_MAX: u64 = 8 << 20;
 /// The first bytes of every frame.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes per comparison.
+/// Size of the read buffer.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// An open file, plain or compressed.
@@ -55,9 +55,7 @@ pub fn open(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
     let name = opened.path.file_name().and_then(|name| name.to_str());
     let is_it = |of: &String| of.rsplit('/').next() == name;
     match opened.of.as_ref().filter(|of| !is_it(of)) {
-        Some(of) => Err(damage(format!(
-            "it was encrypted as {of}, and is not in its place"
-        ))),
+        Some(of) => Err(damage(format!("it was encrypted as {of}, and was renamed"))),
         None => Ok(opened),
     }
 }
@@ -70,7 +68,7 @@ pub fn open_lines(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
 /// Opens a file that the user named. Follows links and accepts pipes.
 ///
 /// # Errors
-/// As those of [`open`].
+/// The same errors as [`open`].
 pub fn open_named(path: &Path, encryption: &Encryption) -> io::Result<Opened> {
     open_with(path, encryption, OnDamage::Fail, |path| File::open(path))
 }
@@ -148,10 +146,10 @@ pub fn is_compressed(path: &Path) -> bool {
         .ends_with(SUFFIX.as_bytes())
 }
 
-/// The form of a file.
+/// Whether a file is compressed, as its name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
-    /// Not compressed.
+    /// A plain file.
     Plain,
     /// Compressed with zstd.
     Compressed,
@@ -178,7 +176,7 @@ pub fn form_of(name: &str) -> (&str, Form) {
 ///
 /// # Errors
 /// It failed or was canceled. The plain file is unchanged.
-pub fn replace(plain: &Path, encryption: &Encryption, called_off: &AtomicBool) -> io::Result<()> {
+pub fn replace(plain: &Path, encryption: &Encryption, canceled: &AtomicBool) -> io::Result<()> {
     let (Some(parent), Some(name)) = (plain.parent(), plain.file_name().and_then(|n| n.to_str()))
     else {
         return Err(ErrorKind::InvalidInput.into());
@@ -187,7 +185,7 @@ pub fn replace(plain: &Path, encryption: &Encryption, called_off: &AtomicBool) -
     let source = open_in(&directory, name)?;
     let compressed = format!("{name}{SUFFIX}");
     let temp = format!("{compressed}.{}{TEMP_SUFFIX}", uuid::Uuid::new_v4());
-    let written = write(&directory, &temp, &source, encryption, called_off).and_then(|()| {
+    let written = write(&directory, &temp, &source, encryption, canceled).and_then(|()| {
         rustix::fs::renameat(&directory, &temp, &directory, &compressed).map_err(Into::into)
     });
     if let Err(error) = written {
@@ -220,15 +218,15 @@ fn write(
     temp: &str,
     source: &File,
     encryption: &Encryption,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let mut target: File = rustix::fs::openat(directory, temp, flags, mode)?.into();
     let mut writer = encryption.writer(&mut target)?;
-    pack(&mut plain_of(source, encryption)?, &mut writer, called_off)?;
+    pack(&mut plain_of(source, encryption)?, &mut writer, canceled)?;
     writer.finish()?;
-    compare(source, &target, encryption, called_off)?;
+    compare(source, &target, encryption, canceled)?;
     // Keep the modification time, which may be all that is known of a damaged file.
     target.set_modified(source.metadata()?.modified()?)?;
     target.sync_all()
@@ -247,11 +245,11 @@ fn plain_of(file: &File, encryption: &Encryption) -> io::Result<Box<dyn BufRead>
 pub fn pack(
     source: &mut dyn Read,
     target: &mut dyn Write,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> io::Result<()> {
     let mut feed = Feed {
         source,
-        called_off,
+        canceled,
         error: None,
     };
     let mut drain = Drain {
@@ -270,27 +268,29 @@ fn compare(
     source: &File,
     target: &File,
     encryption: &Encryption,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> io::Result<()> {
     let mut expected = plain_of(source, encryption)?;
     let mut found = unpack(plain_of(target, encryption)?);
-    match is_same(&mut expected, &mut found, &mut || go_on(called_off))? {
+    match is_same(&mut expected, &mut found, &mut || {
+        fail_if_canceled(canceled)
+    })? {
         true => Ok(()),
         false => Err(damage("the written file has other content".to_owned())),
     }
 }
 
 /// Fails if the operation was canceled.
-pub fn go_on(called_off: &AtomicBool) -> io::Result<()> {
-    if called_off.load(Ordering::Relaxed) {
-        return Err(io::Error::other("called off"));
+pub fn fail_if_canceled(canceled: &AtomicBool) -> io::Result<()> {
+    if canceled.load(Ordering::Relaxed) {
+        return Err(io::Error::other("canceled"));
     }
     Ok(())
 }
 
 struct Feed<'a> {
     source: &'a mut dyn Read,
-    called_off: &'a AtomicBool,
+    canceled: &'a AtomicBool,
     error: Option<io::Error>,
 }
 
@@ -299,7 +299,7 @@ impl Read for Feed<'_> {
         if self.error.is_some() {
             return Ok(0);
         }
-        let read = go_on(self.called_off).and_then(|()| self.source.read(buffer));
+        let read = fail_if_canceled(self.canceled).and_then(|()| self.source.read(buffer));
         Ok(read.unwrap_or_else(|error| {
             self.error = Some(error);
             0

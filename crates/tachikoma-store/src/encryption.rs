@@ -20,7 +20,7 @@ use tachikoma_fs::atomic_file::{Durability, FileMark, write_whole};
 use tachikoma_fs::safe_read;
 
 use super::error::{StoreError, is_locked, locked};
-use header::Told;
+use header::PublicHeader;
 pub use keys::{KeySource, Passphrase};
 use keys::{NO_KEY, Opener, RecipientSet, Ring};
 use lines::{Lines, OnDamage};
@@ -34,7 +34,7 @@ pub const IDENTITY: &str = "identity.age";
 /// The first bytes of every age file.
 const AGE: &[u8] = b"age-encryption.org/";
 
-/// Bytes per read.
+/// Size of the read buffer.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The keys for stored files. Without keys files are written in plain text, and encrypted files cannot be read.
@@ -134,7 +134,7 @@ impl Encryption {
     /// Checks that the existing encrypted files can be decrypted, and that new files could be read again. Changes nothing.
     ///
     /// # Errors
-    /// A key is missing.
+    /// The key of an encrypted file is missing, or new files could not be decrypted again.
     pub fn check(&self, witnesses: &[PathBuf]) -> Result<(), StoreError> {
         self.check_opens(witnesses)?;
         self.encrypting_ring()
@@ -153,7 +153,7 @@ impl Encryption {
         match self.encrypting_ring().and_then(|ring| ring.file_below(top)) {
             None => Ok(()),
             Some(path) => {
-                let why = "it opens what is encrypted, and lies in the repository of the work, whose commits and copies would have it: move it out of there";
+                let why = "this key file is in the repository of the loop, where it would be committed and backed up: move it out of the repository";
                 Err(StoreError::io("use", path)(locked(why)))
             }
         }
@@ -182,7 +182,10 @@ impl Encryption {
             return !is_encrypted(path);
         }
         let wanted = self.recipient_set();
-        wanted.is_ok_and(|wanted| told_by(path).is_some_and(|told| told == wanted.told))
+        wanted.is_ok_and(|wanted| {
+            public_header_of(path)
+                .is_some_and(|public_header| public_header == wanted.public_header)
+        })
     }
 
     /// Creates the identity that a passphrase unlocks, if there is none. The lock of the working directory must be held, and
@@ -194,7 +197,7 @@ impl Encryption {
     /// Writes the identity again after it was removed.
     pub fn put_back_identity(&self) -> Result<(), StoreError> {
         self.encrypting_ring()
-            .map_or(Ok(()), Ring::put_back_missing)
+            .map_or(Ok(()), Ring::restore_missing_identity)
     }
 
     /// Returns bytes in the form in which they are written.
@@ -232,9 +235,12 @@ impl Encryption {
     }
 
     fn age_writer<W: Write>(&self, target: W) -> io::Result<StreamWriter<W>> {
-        let RecipientSet { recipients, told } = self.recipient_set()?;
+        let RecipientSet {
+            recipients,
+            public_header,
+        } = self.recipient_set()?;
         let recipients = recipients.iter().map(|key| key as &dyn age::Recipient);
-        let recipients = std::iter::once(told as &dyn age::Recipient).chain(recipients);
+        let recipients = std::iter::once(public_header as &dyn age::Recipient).chain(recipients);
         let encryptor = Encryptor::with_recipients(recipients).map_err(io::Error::other)?;
         encryptor.wrap_output(target)
     }
@@ -270,7 +276,7 @@ impl Encryption {
         let opener = Opener::new(Some(ring));
         match decryptor.decrypt(std::iter::once(&opener as &dyn age::Identity)) {
             Ok(content) => Ok(AgeContent(content)),
-            Err(DecryptError::NoMatchingKeys) => Err(ring.why_not(opener.into_told().as_ref())),
+            Err(DecryptError::NoMatchingKeys) => Err(ring.why_not(opener.into_header().as_ref())),
             Err(error) => Err(damage(&error)),
         }
     }
@@ -284,7 +290,7 @@ impl Encryption {
     }
 }
 
-/// Open content, encrypted or not.
+/// The decrypted content of an open file. A plain file is passed on unchanged.
 pub struct Decrypted {
     /// The decrypted content.
     pub content: Box<dyn io::BufRead>,
@@ -310,9 +316,9 @@ impl Decrypted {
 
 /// A writer that encrypts as configured.
 pub enum EncryptingWriter<W: Write> {
-    /// Writes plain text.
+    /// Encryption is off: writes the bytes unchanged.
     Plain(W),
-    /// Encrypts for the recipients.
+    /// Encrypts with age for the configured recipients.
     Age(Box<StreamWriter<W>>),
 }
 
@@ -357,7 +363,7 @@ impl<R: Read> Read for AgeContent<R> {
 }
 
 fn damage(error: &dyn fmt::Display) -> io::Error {
-    let what = format!("it does not open: {error}");
+    let what = format!("it cannot be decrypted: {error}");
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
@@ -368,27 +374,27 @@ pub fn is_encrypted(path: &Path) -> bool {
 }
 
 /// Returns the public part of an encrypted file's header.
-fn told_by(path: &Path) -> Option<Told> {
+fn public_header_of(path: &Path) -> Option<PublicHeader> {
     let mut source = BufReader::new(safe_read::open(path).ok()?);
     if source.fill_buf().ok()?.starts_with(AGE) {
-        return told_in(source);
+        return read_public_header(source);
     }
-    lines::wrapped_key(&mut source).and_then(|key| told_in(key.as_slice()))
+    lines::wrapped_key(&mut source).and_then(|key| read_public_header(key.as_slice()))
 }
 
 /// Returns the public part of an age header.
-fn told_in(source: impl io::BufRead) -> Option<Told> {
+fn read_public_header(source: impl io::BufRead) -> Option<PublicHeader> {
     let opener = Opener::new(None);
     let decryptor = Decryptor::new_buffered(source).ok()?;
     let _ = decryptor.decrypt(std::iter::once(&opener as &dyn age::Identity));
-    opener.into_told()
+    opener.into_header()
 }
 
 /// Written before a plain text that starts like an encrypted file. An agent can print such a text, which would then look
 /// encrypted.
 pub const APART: &[u8] = b"\n";
 
-/// Longer than both starts.
+/// Bytes that are enough to recognize an encrypted file by its start.
 pub const BEGINNING_BYTES_MAX: u64 = 32;
 
 /// Returns whether a text starts like an encrypted file; `None` if it is too short to decide.

@@ -14,27 +14,27 @@ pub enum StoreError {
     /// The journal is damaged.
     #[error("journal {} is damaged at line {line}: {what}", path.display())]
     Damaged {
-        /// The segment.
+        /// Path of the segment.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the damaged line, from 1.
         line: usize,
-        /// The damage.
+        /// Description of the damage.
         what: String,
     },
     /// The snapshot is damaged.
     #[error("snapshot {} is damaged: {what}", path.display())]
     DamagedSnapshot {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The damage.
+        /// Description of the damage.
         what: String,
     },
     /// The snapshot was written by a newer version.
     #[error("snapshot {} has version {found}; this version reads up to {supported}", path.display())]
     NewerSnapshot {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u32,
         /// The newest version that can be read.
         supported: u32,
@@ -42,17 +42,17 @@ pub enum StoreError {
     /// A backup is damaged.
     #[error("backup {} is damaged: {what}", path.display())]
     DamagedBackup {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The damage.
+        /// Description of the damage.
         what: String,
     },
     /// A backup was written by a newer version.
     #[error("backup {} has format {found}; this version reads up to {supported}", path.display())]
     NewerBackup {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: u32,
         /// The newest format that can be read.
         supported: u32,
@@ -62,7 +62,7 @@ pub enum StoreError {
     Locked {
         /// The operation that failed.
         action: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with the keys.
         why: String,
@@ -70,9 +70,9 @@ pub enum StoreError {
     /// The journal was written by a newer version.
     #[error("journal {} has format {found}; this version reads up to {supported}", path.display())]
     Newer {
-        /// The segment.
+        /// Path of the segment.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: u32,
         /// The newest format that can be read.
         supported: u32,

@@ -19,8 +19,8 @@ pub mod segment;
 mod repair;
 
 pub use read::{
-    JournalEnd, begun, decode, decode_as, first_record, format_of, newer, none_in, read_around,
-    read_line, read_lines, read_records, read_state, seq_of, take_in,
+    JournalEnd, apply_record, begun, decode, decode_as, first_record, format_of, newer, none_in,
+    read_around, read_line, read_lines, read_records, read_state, seq_of,
 };
 pub use repair::{JournalDamage, JournalRepair};
 pub use segment::{segment_name, segments};
@@ -53,14 +53,14 @@ pub struct Journal {
     buffer: Vec<u8>,
     /// Encrypts the lines of this segment.
     line_encryptor: Option<LineEncryptor>,
-    /// A record before it is encrypted.
+    /// Buffer for one record before it is encrypted.
     plain: Vec<u8>,
 }
 
 /// The start of a segment, which never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalPart {
-    /// The file.
+    /// Path of the segment.
     pub path: PathBuf,
     /// The number of the segment.
     pub segment: u32,
@@ -75,7 +75,7 @@ impl JournalPart {
     pub fn damage(&self, encryption: &Encryption) -> Option<StoreError> {
         let mut state = None;
         let read = read::read_segment(&self.path, encryption, Seq::default(), |line, record| {
-            take_in(&mut state, &self.path, line, &record?)
+            apply_record(&mut state, &self.path, line, &record?)
         });
         read.err()
             .filter(|error| matches!(error, StoreError::Damaged { .. }))
@@ -114,7 +114,7 @@ impl Journal {
     ) -> Result<(Self, State), StoreError> {
         let mut state = State::new(loop_id);
         let mut journal = Self::new_segment(dir, 1, encryption)?;
-        journal.unsynced_dirs = way_to(dir);
+        journal.unsynced_dirs = dirs_to_sync(dir);
         journal.open_segment(&mut state, now, false, new_epoch())?;
         Ok((journal, state))
     }
@@ -154,7 +154,7 @@ impl Journal {
         let mut journal = Self {
             len,
             // The runner may have died before it synced the directories.
-            unsynced_dirs: way_to(dir),
+            unsynced_dirs: dirs_to_sync(dir),
             line_encryptor,
             ..Self::empty(dir, path, file, segment, encryption)
         };
@@ -290,7 +290,7 @@ impl Journal {
         self.segment > 1
     }
 
-    /// Returns the closed segments.
+    /// Returns the segments before the open one. They are no longer written.
     pub fn closed(&self) -> segment::Closed {
         segment::Closed {
             dir: self.dir.clone(),
@@ -433,7 +433,7 @@ pub fn new_epoch() -> Epoch {
 }
 
 /// Returns the directories from a loop's up to the working directory.
-fn way_to(dir: &Path) -> Vec<PathBuf> {
+fn dirs_to_sync(dir: &Path) -> Vec<PathBuf> {
     dir.ancestors()
         .take(ABOVE_JOURNAL)
         .map(Path::to_owned)

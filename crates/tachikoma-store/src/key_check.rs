@@ -9,7 +9,7 @@ use super::{StoreError, journal, layout, snapshot};
 pub struct EncryptedFiles {
     /// The snapshot, and loops that are not archived.
     pub current: Vec<PathBuf>,
-    /// Archived loops.
+    /// Files of archived loops.
     pub archived: Vec<PathBuf>,
 }
 

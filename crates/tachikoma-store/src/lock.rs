@@ -32,28 +32,28 @@ const BYTES_MAX: u64 = 64 << 10;
 /// The holder of the lock, as written in its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// The runner's process.
+    /// Process id of the runner.
     pub pid: u32,
-    /// When it took the lock.
+    /// When the runner took the lock.
     pub since: Timestamp,
-    /// The loop it runs.
+    /// Id of the loop that the runner executes.
     pub loop_id: LoopId,
-    /// Its control socket.
+    /// Path of the control socket of the runner.
     pub socket: PathBuf,
 }
 
 /// Why the lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another runner holds it.
+    /// Another runner holds the lock.
     #[error("another runner works in {}{}", working_dir.display(), holder_text(holder.as_ref()))]
     Held {
-        /// The working directory.
+        /// The working directory that is locked.
         working_dir: PathBuf,
-        /// The holder, if the file can be read.
+        /// The other runner; `None` if the lock file cannot be read.
         holder: Option<Holder>,
     },
-    /// The file cannot be used.
+    /// The lock file cannot be opened, read or locked.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -71,7 +71,7 @@ pub struct WorkLock {
     crashed: Option<Holder>,
     died: Option<SystemTime>,
     was_alive: Option<SystemTime>,
-    /// The content of the file.
+    /// The text that this process wrote into the lock file.
     signature: Vec<u8>,
 }
 
@@ -110,7 +110,7 @@ impl WorkLock {
     /// Takes the lock if no process holds it.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// The lock file cannot be opened, read or locked.
     pub fn try_acquire(path: &Path) -> Result<Option<Self>, StoreError> {
         if std::fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
             // Other kinds of files cannot be locked, and reading them may block.
@@ -201,7 +201,7 @@ impl WorkLock {
         self.is_in_place_in(&working_dir.join(RALPH_DIR))
     }
 
-    /// The same for a lock in `dir` itself.
+    /// Returns whether the lock file in `dir` itself is still in place.
     pub fn is_in_place_in(&self, dir: &Path) -> bool {
         let there = std::fs::symlink_metadata(dir.join("lock"));
         match (there, self.file.metadata()) {

@@ -22,7 +22,7 @@ pub fn is_ours_in_loop(name: &str) -> bool {
 /// Returns the error for a loop that was moved away and not replaced.
 fn interrupted(path: &Path) -> StoreError {
     let source = std::io::Error::other(
-        "a restoration of the loop was interrupted; `tachikoma run` restores the earlier state and continues",
+        "a restore of the loop was interrupted; `tachikoma run` puts back the earlier state and continues",
     );
     StoreError::io("use", path)(source)
 }

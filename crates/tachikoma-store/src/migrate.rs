@@ -64,7 +64,7 @@ mod tests {
     const THREE: Chain = Chain::new(&[rename, double]);
 
     #[test]
-    fn a_value_takes_the_steps_that_its_format_lacks() {
+    fn upgrade_applies_the_missing_steps() {
         assert_eq!(THREE.latest(), 3);
         let from = |format, value| THREE.upgrade(format, value).unwrap()["new"].clone();
         assert_eq!(from(1, json!({"old": 4})), 8);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_led_on_says_why() {
+    fn failed_upgrade_is_described() {
         let failed = |format, value| THREE.upgrade(format, value).unwrap_err();
         assert_eq!(failed(1, json!({"old": "x"})), "`new` is no number");
         assert_eq!(failed(0, json!({})), "there is no format 0");

@@ -36,7 +36,7 @@ fn hash(words: &[u8]) -> String {
 /// Writes and syncs a prompt.
 ///
 /// # Errors
-/// It cannot be written.
+/// The prompt cannot be written.
 pub fn keep(dir: &Path, words: &str, encryption: &Encryption) -> Result<EditedPrompt, StoreError> {
     let hash = hash(words.as_bytes());
     let path = path_of(dir, &hash);
@@ -50,7 +50,7 @@ pub fn keep(dir: &Path, words: &str, encryption: &Encryption) -> Result<EditedPr
 /// Reads a prompt.
 ///
 /// # Errors
-/// It is missing, or its content changed.
+/// The file is missing, or its content does not match the recorded hash.
 pub fn read(dir: &Path, prompt: &EditedPrompt, encryption: &Encryption) -> io::Result<String> {
     let bytes = encryption.read(&path_of(dir, &prompt.hash), PROMPT_MAX_BYTES)?;
     if hash(&bytes) != prompt.hash {

@@ -35,9 +35,9 @@ pub enum Source {
 /// A recovered state.
 #[derive(Debug)]
 pub struct Recovered {
-    /// The state.
+    /// The state after the last record that could be used.
     pub state: State,
-    /// Its source.
+    /// Where the state was read from.
     pub source: Source,
     /// Number of journal records that were read.
     pub records: u64,
@@ -68,7 +68,7 @@ enum InTheWay {
 /// What to do if a record is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Return an error.
+    /// Refuse to continue: return an error.
     Refuse,
     /// Continue from the last record before it.
     Accept,
@@ -77,11 +77,11 @@ pub enum Loss {
 /// Where the state of a loop is stored besides its journal.
 #[derive(Clone, Debug)]
 pub struct Copies {
-    /// The snapshot.
+    /// Path of the snapshot.
     pub snapshot: PathBuf,
     /// The directory of backups.
     pub backups: PathBuf,
-    /// Encrypts and decrypts all of them.
+    /// Encrypts and decrypts journal, snapshot and backups.
     pub encryption: Encryption,
 }
 
@@ -139,7 +139,7 @@ pub fn open_journal(dir: &Path, encryption: &Encryption) -> Result<(Journal, Sta
     Ok((taken.journal, taken.state))
 }
 
-/// Paths and formats.
+/// The files of a loop, and the formats that can be read.
 struct Place<'a> {
     dir: &'a Path,
     snapshot: &'a Path,
@@ -258,7 +258,7 @@ fn find(place: &Place<'_>, stop_at: Option<(&Path, usize)>) -> Result<Recovered,
     find_from(place, Base::read(place)?, stop_at)
 }
 
-/// Recovers the state from a base.
+/// Recovers the state from a snapshot or backup and the journal after it.
 fn find_from(
     place: &Place<'_>,
     base: Base,
@@ -315,7 +315,7 @@ fn find_from(
         && !behind
         && stop_at.is_none()
     {
-        return Err(segment::unfollowed(&end.part.path, end.lines + 1));
+        return Err(segment::missing_next_segment(&end.part.path, end.lines + 1));
     }
     let Some(state) = tail.state else {
         return Err(journal::none_in(place.dir));

@@ -32,22 +32,22 @@ pub const BYTES_MAX: u64 = 64 << 20;
 /// Replaces the checksum while it is computed.
 const NO_CHECKSUM: &str = "00000000";
 
-/// The content of the file.
+/// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The version of the format.
     pub version: u32,
     /// CRC-32C of the file, computed with zeros in its own place.
     pub checksum: String,
-    /// The last record in it.
+    /// Number of the last record in the snapshot.
     pub seq: Seq,
-    /// When it was written.
+    /// When the snapshot was written.
     pub saved_at: Timestamp,
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
     /// General data of the loop.
     pub core: Core,
-    /// Its session.
+    /// The current session of the loop.
     pub session: Session,
     /// Progress of the work.
     pub progress: Progress,
@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub tests: Tests,
     /// Progress of the stop conditions.
     pub stop_conditions: StopConditions,
-    /// Counters.
+    /// Counters of the loop.
     pub metrics: Metrics,
     /// Notes of hooks and the operator.
     pub custom: BTreeMap<String, serde_json::Value>,
@@ -66,15 +66,15 @@ pub struct Snapshot {
 /// General data of a loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
-    /// Its public state.
+    /// State of the loop as `status` shows it.
     pub status: LoopState,
     /// The iteration that was started last.
     pub iteration: u32,
     /// When the loop was first started.
     pub started: Option<Timestamp>,
-    /// When it was last active.
+    /// Time of the last record.
     pub last_activity: Timestamp,
-    /// Its working directory.
+    /// Working directory of the loop.
     pub working_dir: PathBuf,
     /// Path of its prompt; `None` if the prompt was given as text.
     pub prompt_path: Option<String>,
@@ -87,13 +87,13 @@ pub struct Core {
 pub struct Session {
     /// The agent's session id, if it has one.
     pub current_id: Option<String>,
-    /// When it began.
+    /// When the session began; `None` before the first session.
     pub started: Option<Timestamp>,
     /// Number of finished iterations.
     pub iterations: u32,
     /// Fill of the context in percent; `None` before it is known.
     pub context_usage: Option<u8>,
-    /// Number of earlier sessions.
+    /// The earlier sessions, oldest first.
     pub history: Vec<PastSession>,
 }
 
@@ -117,7 +117,7 @@ pub struct Progress {
 /// Results of the last test run; the first tests of each kind by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tests {
-    /// Failing runs in a row.
+    /// Number of failing test runs in a row.
     pub failure_streak: u32,
     /// Names of passing tests.
     pub passing: Vec<String>,
@@ -176,7 +176,7 @@ impl Tests {
 /// Progress of the stop conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopConditions {
-    /// Progress by name, in percent.
+    /// Progress of each condition in percent, by its name.
     pub progress: BTreeMap<String, u8>,
     /// The last evaluation, as text.
     pub last_evaluation: Option<String>,
@@ -196,18 +196,18 @@ impl StopConditions {
     }
 }
 
-/// Counters.
+/// Counters of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Finished iterations.
     pub total_iterations: u64,
-    /// Those that succeeded.
+    /// Iterations that succeeded.
     pub successful_iterations: u64,
-    /// Those that failed.
+    /// Iterations that failed.
     pub failed_iterations: u64,
-    /// Reboots.
+    /// Number of reboots.
     pub reboots: u64,
-    /// Time spent in iterations.
+    /// Time spent in iterations, in milliseconds.
     pub execution_ms: u64,
 }
 
@@ -322,7 +322,7 @@ pub fn read_as(
     read_at(formats, &place(path, encryption), encryption)
 }
 
-/// Reads the snapshot in this very file.
+/// Reads the snapshot at exactly this path, without looking for other forms.
 fn read_at(
     formats: Chain,
     path: &Path,

@@ -10,16 +10,16 @@ use tachikoma_fs::atomic_file::Durability;
 use super::StoreError;
 use super::encryption::Encryption;
 
-/// Name of the file.
+/// Name of the file with the test history.
 pub const NAME: &str = "tests.json";
 
-/// The format of the file.
+/// Format version of the test history.
 const VERSION: u32 = 1;
 
 /// Twenty thousand tests take 0.7 MB. A larger file was not written by this program.
 pub const BYTES_MAX: u64 = 16 << 20;
 
-/// Content of the file.
+/// Content of the file with the test history.
 #[derive(Serialize, Deserialize)]
 struct Book {
     version: u32,
@@ -71,7 +71,7 @@ mod tests {
     use tachikoma_core::Verdict;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_damaged_or_newer_is_said() {
+    fn test_history_reports_damage_and_newer_versions() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
         assert_eq!(read(dir, &Encryption::plain()), Ok(None));

@@ -130,7 +130,7 @@ impl Agreements {
     /// Removes all decisions about the working directory. Returns whether there were any.
     ///
     /// # Errors
-    /// They cannot be removed.
+    /// The decisions cannot be removed.
     pub fn forget(&self) -> Result<bool, StoreError> {
         match std::fs::remove_dir_all(&self.folder) {
             Ok(()) => {
@@ -159,7 +159,7 @@ impl Agreements {
             .len()
             .saturating_sub(AGREEMENTS_MAX.saturating_sub(newest.len()));
         for (_, path) in &others[..excess] {
-            // A file that stays is harmless.
+            // An old decision that cannot be removed is harmless.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -189,7 +189,7 @@ mod tests {
     const ONE: Agreement = Agreement::Configuration([1; 32]);
 
     #[test]
-    fn agreements_hold_for_one_directory_and_one_content() {
+    fn agreement_applies_to_one_directory_and_one_digest() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let here = Agreements::of(&state, Path::new("/here"));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn agreements_that_others_could_have_written_do_not_hold() {
+    fn agreements_in_a_directory_writable_by_others_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let here = Agreements::of(dir.path(), Path::new("/here"));
         let _ = here.add(&[ONE]).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn agreements_of_a_directory_are_bounded_and_the_newest_stays() {
+    fn agreements_are_bounded_and_the_newest_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let here = Agreements::of(dir.path(), Path::new("/here"));
         let number = |number: usize| Agreement::Loop(LoopId::from_u128(number as u128));

@@ -245,7 +245,7 @@ fn an_invalid_backup_is_refused_without_changes() {
     for (bytes, said) in [
         (&flipped[..], "is damaged: "),
         (&whole[..whole.len() / 2], "is damaged: "),
-        (b"", "is damaged: there is nothing in it"),
+        (b"", "is damaged: it is empty"),
         (b"words", "is damaged: "),
     ] {
         fs::write(&elsewhere, bytes).unwrap();

@@ -212,7 +212,7 @@ fn a_loop_in_quarantine_is_put_back_by_a_restore() {
     for words in [&["status"][..], &["state", "verify"]] {
         let told = say(&scratch, words, 1);
         assert!(
-            told.contains("a restoration of the loop was interrupted"),
+            told.contains("a restore of the loop was interrupted"),
             "{told}"
         );
     }

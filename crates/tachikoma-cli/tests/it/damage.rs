@@ -178,7 +178,7 @@ fn a_journal_that_is_older_than_a_backup_has_lost_records() {
     cut_to(&journal(&scratch), 12);
     std::fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
     let ends = format!(
-        "it ends with record 12, and backup {} has those up to {seq}",
+        "it ends with record 12, and backup {} has records up to {seq}",
         taken.display()
     );
     let told = say(&scratch, &["state", "verify"], 1);
@@ -250,7 +250,7 @@ fn run_warns_before_a_new_loop_if_only_backups_of_the_old_one_are_left() {
     let taken = taken.strip_prefix(scratch.path()).unwrap().display();
     std::fs::remove_dir_all(scratch.path().join(".ralph/loops")).unwrap();
     std::fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
-    let restore = format!("`tachikoma state restore {taken}` goes back to that");
+    let restore = format!("`tachikoma state restore {taken}` restores it");
     let has = format!("a backup has {} up to iteration 1", first.display());
     for (words, code) in [(["status"], 0), (["events"], 1)] {
         let told = say(&scratch, &words, code);

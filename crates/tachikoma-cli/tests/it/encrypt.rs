@@ -426,7 +426,7 @@ fn a_passphrase_unlocks_and_no_child_of_the_runner_gets_it() {
     let none = tool(&scratch).run(words("1", script));
     assert_eq!(none.code(), Some(2), "{}", none.snapshot());
     assert!(
-        none.stderr.contains("there is no key to encrypt with"),
+        none.stderr.contains("no key to encrypt with is configured"),
         "{}",
         none.snapshot()
     );

@@ -178,7 +178,7 @@ fn an_archived_loop_without_its_key_does_not_block_other_loops() {
     };
     put_back();
     let told = say(&scratch, &["state", "verify"], 0);
-    assert!(told.contains("that key is not here"), "{told}");
+    assert!(told.contains("that key is not configured"), "{told}");
     let ran = run_up_to(&scratch, "2");
     assert!(
         ran.stdout.contains("2 files of loops here are encrypted"),
@@ -214,7 +214,7 @@ fn a_restore_is_refused_if_the_current_loop_cannot_be_decrypted() {
     let before = kept(&scratch);
     let restore = ["state", "restore", "--yes", backup.to_str().unwrap()];
     let told = say(&scratch, &restore, 2);
-    assert!(told.contains("that key is not here"), "{told}");
+    assert!(told.contains("that key is not configured"), "{told}");
     assert_eq!(kept(&scratch), before);
     configure(&scratch, ENCRYPTED);
     say(&scratch, &restore, 0);
@@ -303,9 +303,9 @@ fn a_transcript_that_was_swapped_with_another_is_rejected() {
     assert!(told.contains("said in 1"), "{told}");
     let told = say(&scratch, &["logs", "2"], 1);
     assert!(
-        told.contains("not in its place") && !told.contains("said in"),
+        told.contains("and was renamed") && !told.contains("said in"),
         "{told}"
     );
     let told = say(&scratch, &["state", "verify"], 1);
-    assert!(told.contains("not in its place"), "{told}");
+    assert!(told.contains("and was renamed"), "{told}");
 }

@@ -109,7 +109,7 @@ fn a_segment_with_a_missing_key_is_not_reported_as_damaged() {
     for words in [&words("4", "true")[..], &lossy, &["events"], &["history"]] {
         let told = say(&scratch, words, 2);
         assert!(
-            told.contains("it is encrypted to age1")
+            told.contains("it is encrypted for age1")
                 && !told.contains("damaged")
                 && !told.contains("accept-loss"),
             "{words:?}: {told}"
@@ -118,7 +118,7 @@ fn a_segment_with_a_missing_key_is_not_reported_as_damaged() {
     }
     let told = say(&scratch, &["state", "verify"], 0);
     assert!(
-        told.contains("that key is not here") && !told.contains("wrong"),
+        told.contains("that key is not configured") && !told.contains("wrong"),
         "{told}"
     );
 }
@@ -291,7 +291,7 @@ fn a_key_in_the_repository_is_refused_and_generated_keys_are_git_ignored() {
     let ran = tool(&scratch).run(words("1", "true"));
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
     assert!(
-        ran.stderr.contains("lies in the repository of the work"),
+        ran.stderr.contains("is in the repository of the loop"),
         "{}",
         ran.snapshot()
     );

@@ -310,7 +310,7 @@ fn a_journal_whose_beginning_the_agent_destroyed_says_what_is_lost() {
     assert_snapshot!(shown(&ran), @"
     exit: 0
     --- stdout
-    [TIME] repaired the journal: its file was changed; segment 2 continues from the full state; what was found is at .ralph/quarantine/journal-0001.jsonl.1
+    [TIME] repaired the journal: its file was changed; segment 2 continues from the full state; the file that was there is now at .ralph/quarantine/journal-0001.jsonl.1
     [TIME] iteration 1 succeeded after [DURATION]
     [TIME] completed: the limit of 1 iteration is reached (1 iteration, 1 succeeded, [DURATION] of work)
     --- stderr

@@ -258,10 +258,20 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         "rm -r a d e; echo '/a' >> .gitignore; echo mine > a; echo 1 > other",
     ];
     run_iterations(&scratch, &iterations);
-    refused(&scratch, "2", 1, "in the way, and not kept by git: a");
+    refused(
+        &scratch,
+        "2",
+        1,
+        "these files are in the way, and no commit or snapshot has them: a",
+    );
     // A special file at the path of a directory.
     sh(&scratch, "rm a; echo '/d' >> .gitignore; echo mine > d");
-    refused(&scratch, "2", 1, "in the way, and not kept by git: d");
+    refused(
+        &scratch,
+        "2",
+        1,
+        "these files are in the way, and no commit or snapshot has them: d",
+    );
     // A special file in a directory at the path of a file.
     sh(
         &scratch,
@@ -271,14 +281,19 @@ fn files_that_git_cannot_store_are_not_overwritten() {
         &scratch,
         "2",
         1,
-        "in the way, and not kept by git: e/mine.log",
+        "these files are in the way, and no commit or snapshot has them: e/mine.log",
     );
     // A repository at the path of a file.
     sh(
         &scratch,
         "rm -r e; git init -q e; git -C e config user.name a; git -C e config user.email b",
     );
-    refused(&scratch, "2", 1, "in the way, and not kept by git: e/.git/");
+    refused(
+        &scratch,
+        "2",
+        1,
+        "these files are in the way, and no commit or snapshot has them: e/.git/",
+    );
     sh(&scratch, "rm -r e; mkdir e; echo kept > e/kept");
     done(&scratch, "2");
     assert_eq!(scratch.read("e"), "1\n");
@@ -457,7 +472,12 @@ fn rollback_does_not_follow_a_link_out_of_the_work_tree() {
     assert_eq!(scratch.read("d/a"), "1\n");
     sh(&scratch, "rm -r d; echo /d >> .git/info/exclude");
     symlink("../outside", scratch.path().join("d")).unwrap();
-    refused(&scratch, "2", 1, "in the way, and not kept by git: d");
+    refused(
+        &scratch,
+        "2",
+        1,
+        "these files are in the way, and no commit or snapshot has them: d",
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::work_record::{Remembered, WorkRecord};
 use crate::work_tracker::WorkTracker;
 use tachikoma_core::error_chain as chain;
 
-/// Name of the reference, below the references of the loop.
+/// Name of the reference with the work tree of the last bundle.
 pub const COPIED: &str = "copied";
 
 /// Returns the reference of the work tree that the last bundle contains.
@@ -29,7 +29,7 @@ pub fn copied_ref(loop_id: LoopId) -> String {
 }
 
 /// Commits the work tree to the reference, on top of HEAD. `owner` tells who made the changes since the last survey.
-pub fn keep_present(
+pub fn save_work_tree(
     source: &BundleSource,
     repository: &Repository,
     loop_dir: &Path,
@@ -38,16 +38,16 @@ pub fn keep_present(
 ) -> Result<(), String> {
     let rules = source.bounds.rules().map_err(|error| error.to_string())?;
     for _ in 0..ATTEMPTS {
-        let kept = try_to_keep(source, repository, loop_dir, &rules, owner, cancel);
+        let kept = try_to_save(source, repository, loop_dir, &rules, owner, cancel);
         if kept.map_err(|error| chain(&error))? {
             return Ok(());
         }
     }
-    Err("it changes faster than it can be looked at".to_owned())
+    Err("the work tree changes faster than it can be read".to_owned())
 }
 
-/// Returns whether nothing changed during the attempt.
-fn try_to_keep(
+/// Makes one attempt. Returns whether the repository stayed unchanged meanwhile.
+fn try_to_save(
     source: &BundleSource,
     repository: &Repository,
     loop_dir: &Path,
@@ -113,7 +113,7 @@ fn commit_of(
         source.loop_id
     );
     if let Some(before) = before {
-        let there = raw(&tracker.loop_index.repository.git, before, cancel)?;
+        let there = read_commit(&tracker.loop_index.repository.git, before, cancel)?;
         let parent = tracker.head.commit.as_ref();
         let parent = parent.map_or_else(String::new, |head| format!("parent {head}\n"));
         let is_same = there.starts_with(&format!("tree {tree}\n{parent}author "))
@@ -146,7 +146,7 @@ pub fn look(source: &BundleSource, loop_dir: &Path, owner: ChangeOwner) -> Resul
 }
 
 /// Writes the work record of a restored work tree. Files that are not in the record of the bundle belong to others.
-pub fn take_over(
+pub fn write_restored_record(
     source: &BundleSource,
     git: &Git,
     commit: &str,
@@ -154,12 +154,12 @@ pub fn take_over(
     loop_dir: &Path,
 ) -> Result<(), String> {
     let cancel = CancelToken::new();
-    let told = |error: GitError| chain(&error);
-    let tree = verify(git, &format!("{commit}^{{tree}}"), &cancel).map_err(told)?;
+    let describe = |error: GitError| chain(&error);
+    let tree = verify(git, &format!("{commit}^{{tree}}"), &cancel).map_err(describe)?;
     let known = match Some(commit) == head {
         true => WorkRecord::default(),
         false => {
-            let text = raw(git, commit, &cancel).map_err(told)?;
+            let text = read_commit(git, commit, &cancel).map_err(describe)?;
             let known = text.trim_end().rsplit('\n').next().unwrap_or_default();
             serde_json::from_str(known).map_err(|error| error.to_string())?
         }
@@ -169,12 +169,12 @@ pub fn take_over(
         surveyed: Some(tachikoma_runtime::clock::file_time()),
         ..known
     };
-    known.write(&loop_dir.join(WORK)).map_err(told)?;
+    known.write(&loop_dir.join(WORK)).map_err(describe)?;
     look(source, loop_dir, ChangeOwner::Others)
 }
 
 /// Reads a commit object.
-fn raw(git: &Git, commit: &str, cancel: &CancelToken) -> Result<String, GitError> {
+fn read_commit(git: &Git, commit: &str, cancel: &CancelToken) -> Result<String, GitError> {
     let bytes = git.command("cat-file commit").arg(commit).stdout(cancel)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,4 +1,4 @@
-//! Bundles of real repositories, beside makers that died.
+//! Bundles of real repositories, and leftovers of processes that died.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,7 +38,7 @@ fn repository() -> (Scratch, tempfile::TempDir) {
 }
 
 #[test]
-fn what_a_maker_left_that_died_is_in_nobodys_way() {
+fn unfinished_bundles_of_dead_processes_are_removed() {
     let (scratch, dir) = repository();
     let left = [
         format!("{NAME}.{}.lock", "0a".repeat(16)),
@@ -69,7 +69,7 @@ fn what_a_maker_left_that_died_is_in_nobodys_way() {
 }
 
 #[test]
-fn only_names_of_ours_are_ours() {
+fn foreign_file_names_are_not_bundles() {
     for name in [
         "git-work.bundle.mine",
         "git-work.bundle.lock",
@@ -80,7 +80,7 @@ fn only_names_of_ours_are_ours() {
 }
 
 #[test]
-fn what_is_in_the_way_stays_and_all_else_is_made() {
+fn restore_keeps_existing_files_and_creates_the_others() {
     let (scratch, dir) = repository();
     scratch.write(".gitignore", "*.env\n");
     for name in [
@@ -108,7 +108,7 @@ fn what_is_in_the_way_stays_and_all_else_is_made() {
     fs::create_dir(there.path().join("deep")).unwrap();
     let Ok(Unpacked::Made { in_the_way, .. }) = unpack(&work_of(&there), &path, dir.path(), 0)
     else {
-        panic!("it is made");
+        panic!("a repository is created");
     };
     let in_the_way = in_the_way.expect("some are in the way");
     let mut paths = in_the_way.paths;
@@ -132,7 +132,7 @@ fn id_of(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_work_tree_is_copied_as_it_is_and_once() {
+fn bundle_has_the_work_tree_and_is_packed_once() {
     let (scratch, dir) = repository();
     let path = dir.path().join(NAME);
     let tree = copied_ref(LoopId::from_u128(7));
@@ -151,7 +151,7 @@ fn a_work_tree_is_copied_as_it_is_and_once() {
     assert_eq!(scratch.git(&["ls-tree", "--name-only", &tree]), "a\nnew\n");
     assert_eq!(bundle(&scratch, dir.path()), whole(&path));
     assert_eq!(scratch.git(&["rev-parse", &tree]), commit);
-    assert_eq!(id_of(&path), made, "it has all of it");
+    assert_eq!(id_of(&path), made, "the existing bundle is used again");
     assert_eq!(scratch.git(&["ls-files", "-s"]), staged);
 
     let there = Scratch::new();
@@ -168,7 +168,7 @@ fn a_work_tree_is_copied_as_it_is_and_once() {
 }
 
 #[test]
-fn a_work_tree_that_cannot_be_looked_at_is_told_and_an_older_one_is_not_taken_for_it() {
+fn bundle_without_the_work_tree_reports_why() {
     let (scratch, dir) = repository();
     scratch.write("a", "changed");
     let path = dir.path().join(NAME);
@@ -182,7 +182,7 @@ fn a_work_tree_that_cannot_be_looked_at_is_told_and_an_older_one_is_not_taken_fo
     let bundled = work.bundle(dir.path(), &|| ChangeOwner::Others, &CancelToken::new());
     let lacks = bundled.lacks().expect("something to say");
     assert!(
-        lacks.starts_with("without what is not committed yet: pattern `[`"),
+        lacks.starts_with("without uncommitted changes: pattern `[`"),
         "{lacks}"
     );
     let heads = scratch.git(&["bundle", "list-heads", path.to_str().unwrap()]);
@@ -192,9 +192,9 @@ fn a_work_tree_that_cannot_be_looked_at_is_told_and_an_older_one_is_not_taken_fo
     assert_eq!(there.read("a"), "a");
 }
 
-/// A commit between the look and the bundle: what the look saw would undo it.
+/// A commit is made after the survey and before the bundle. The surveyed work tree would undo it.
 #[test]
-fn a_work_tree_behind_its_head_is_not_made() {
+fn bundle_with_an_older_work_tree_than_head_restores_head() {
     let (scratch, dir) = repository();
     scratch.write("a", "changed");
     let path = dir.path().join(NAME);
@@ -219,7 +219,7 @@ fn a_work_tree_behind_its_head_is_not_made() {
 }
 
 #[test]
-fn a_bundle_that_cannot_be_read_leaves_no_repository() {
+fn unreadable_bundle_creates_no_repository() {
     let there = Scratch::new();
     let bundle = there.home().join("bundle");
     fs::write(&bundle, "rot").unwrap();
@@ -228,7 +228,7 @@ fn a_bundle_that_cannot_be_read_leaves_no_repository() {
 }
 
 #[test]
-fn a_bundle_that_was_damaged_is_made_anew() {
+fn damaged_bundle_is_packed_again() {
     let (scratch, dir) = repository();
     let path = dir.path().join(NAME);
     assert_eq!(bundle(&scratch, dir.path()), whole(&path));
@@ -239,9 +239,9 @@ fn a_bundle_that_was_damaged_is_made_anew() {
     }
 }
 
-/// Git leaves out what moves while it packs, and says nothing.
+/// Git silently leaves out references that change while it packs.
 #[test]
-fn what_moves_on_while_it_is_packed_is_packed_again() {
+fn bundle_is_packed_again_if_references_change_meanwhile() {
     let (scratch, dir) = repository();
     scratch.write("a", "changed");
     let bin = scratch.home().join("bin");
@@ -272,7 +272,7 @@ fn what_moves_on_while_it_is_packed_is_packed_again() {
 }
 
 #[test]
-fn who_died_while_he_made_a_work_tree_has_left_nothing_in_the_way() {
+fn interrupted_restore_of_a_work_tree_can_be_repeated() {
     let (scratch, dir) = repository();
     scratch.write("a", "changed");
     let path = dir.path().join(NAME);
@@ -288,10 +288,10 @@ fn who_died_while_he_made_a_work_tree_has_left_nothing_in_the_way() {
     assert!(matches!(made, Ok(Unpacked::Made { .. })), "{made:?}");
     assert_eq!(there.read("a"), "changed");
     assert!(!mark.exists());
-    // From now on it is a repository like any other.
+    // After the first restore the directory has an ordinary repository.
     let again = unpack(&work, &path, dir.path(), 0);
     assert!(matches!(again, Ok(Unpacked::Fetched { .. })), "{again:?}");
-    // One further up is not ours.
+    // A repository in a parent directory is not used.
     let inside = BundleSource {
         working_dir: there.path().join("inside"),
         ..work
@@ -299,13 +299,13 @@ fn who_died_while_he_made_a_work_tree_has_left_nothing_in_the_way() {
     fs::create_dir(&inside.working_dir).unwrap();
     let refused = unpack(&inside, &path, dir.path(), 0).unwrap_err();
     assert!(
-        refused.contains("it lies in another repository"),
+        refused.contains("the directory is inside another repository"),
         "{refused}"
     );
 }
 
 #[test]
-fn snapshots_that_others_are_called_as_keep_another_name() {
+fn replaced_snapshot_references_are_renamed() {
     let (scratch, dir) = repository();
     let below = snapshots::below(LoopId::from_u128(7));
     let at = |name: &str| format!("{below}/{name}");
@@ -327,7 +327,7 @@ fn snapshots_that_others_are_called_as_keep_another_name() {
         ("2", &theirs),
         ("before-rollback-1", &own),
         ("before-restore-1/2", &own),
-        // The loop comes to it again.
+        // The restore is repeated.
         ("before-restore-2/3", &theirs),
     ] {
         assert_eq!(there.git(&["rev-parse", &at(name)]), *commit, "{name}");

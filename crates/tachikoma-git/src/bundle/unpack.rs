@@ -48,16 +48,16 @@ pub struct Merge {
 /// Existing files that differ from the backup.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InTheWay {
-    /// Their paths.
+    /// Paths of the files that differ.
     pub paths: Vec<String>,
     /// The commit with the versions of the backup.
     pub commit: String,
 }
 
-/// Contents of a bundle.
-pub struct Had {
+/// Commits and branch in a bundle.
+pub struct BundleContent {
     head: Option<String>,
-    /// The branch that HEAD named.
+    /// The branch that HEAD named in the backup; `None` if HEAD was detached.
     branch: Option<String>,
     /// The commit of the work tree.
     tree: Option<String>,
@@ -74,31 +74,31 @@ pub fn unpack(
     iteration: u32,
 ) -> Result<Unpacked, String> {
     let cancel = CancelToken::new();
-    let told = |error: GitError| chain(&error);
+    let describe = |error: GitError| chain(&error);
     match Repository::find(&source.working_dir, source.search_path.as_deref(), &cancel)? {
         Some(repository) if !source.is_top(&repository) => Err(format!(
-            "it lies in another repository, {}; restore into a directory of its own",
+            "the directory is inside another repository, {}; restore into a directory outside of it",
             repository.top.display()
         )),
-        Some(_) if is_to_be_made(source, &cancel).map_err(told)? => {
+        Some(_) if is_to_be_made(source, &cancel).map_err(describe)? => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
             let head = git.command("symbolic-ref HEAD");
-            let head = head.stdout_line(&cancel).map_err(told)?;
+            let head = head.stdout_line(&cancel).map_err(describe)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // HEAD is unchanged.
+                // Makes HEAD name the same branch as before.
                 let back = git.command("symbolic-ref HEAD").arg(&head);
                 let _ = back.stdout(&cancel);
-                told(error)
+                describe(error)
             })
         }
         Some(repository) => {
             let git = &repository.git;
-            let had = fetch(source, git, bundle, iteration).map_err(told)?;
-            let Had { head, branch, tree } = had;
+            let content = fetch(source, git, bundle, iteration).map_err(describe)?;
+            let BundleContent { head, branch, tree } = content;
             let merge = match &head {
                 Some(head) => {
                     let on = branch.as_deref().unwrap_or(head);
-                    to_merge(git, head, on, &cancel).map_err(told)?
+                    to_merge(git, head, on, &cancel).map_err(describe)?
                 }
                 None => None,
             };
@@ -108,11 +108,11 @@ pub fn unpack(
         None => {
             let git = Git::new(&source.working_dir, source.search_path.as_deref());
             let init = git.command("init --quiet");
-            init.stdout(&cancel).map_err(told)?;
+            init.stdout(&cancel).map_err(describe)?;
             make(source, &git, bundle, loop_dir, iteration).map_err(|error| {
-                // The directory was created here.
+                // `git init` created the directory a moment ago.
                 let _ = std::fs::remove_dir_all(source.working_dir.join(".git"));
-                told(error)
+                describe(error)
             })
         }
     }
@@ -137,7 +137,7 @@ pub fn fetch(
     git: &Git,
     bundle: &Path,
     iteration: u32,
-) -> Result<Had, GitError> {
+) -> Result<BundleContent, GitError> {
     let cancel = CancelToken::new();
     let heads = git.command("bundle list-heads").arg(bundle);
     let heads = heads.stdout(&cancel)?;
@@ -162,7 +162,7 @@ pub fn fetch(
     snapshots::keep_replaced(git, source.loop_id, &heads)?;
     command.stdout(&cancel)?;
     snapshots::rename_later(git, source.loop_id, iteration)?;
-    Ok(Had { head, branch, tree })
+    Ok(BundleContent { head, branch, tree })
 }
 
 /// Creates branch, index and work tree in an empty repository. Uncommitted changes are restored as uncommitted changes.
@@ -177,7 +177,7 @@ fn make(
     let run = |command: GitCommand<'_>| command.timeout(Some(TIMEOUT)).stdout(&cancel);
     let mark = mark(git, &source.working_dir, &cancel)?;
     std::fs::write(&mark, "").map_err(GitError::io("create", &mark))?;
-    let Had { head, branch, tree } = fetch(source, git, bundle, iteration)?;
+    let BundleContent { head, branch, tree } = fetch(source, git, bundle, iteration)?;
     if let Some(branch) = &branch {
         run(git.command("symbolic-ref HEAD").arg(branch))?;
     }
@@ -218,7 +218,7 @@ fn make(
     let _ = std::fs::remove_file(&mark);
     if let Some(present) = present {
         // Without the record all changes belong to others, and the loop warns about that.
-        let _ = copied::take_over(source, git, &present, head.as_deref(), loop_dir);
+        let _ = copied::write_restored_record(source, git, &present, head.as_deref(), loop_dir);
     }
     Ok(Unpacked::Made {
         on,

@@ -18,14 +18,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// After SIGTERM git removes its lock files and a hook may clean up.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Shorter, because the caller waits for the cancellation.
+/// Shorter than `GRACE`, because the caller waits for the cancellation.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 const REAP_PAUSE: Duration = Duration::from_millis(2);
 
-/// Bytes per read.
+/// Size of the read buffer.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Only the end of a longer stderr is kept.
@@ -218,7 +218,7 @@ impl<'a> RunningGit<'a> {
         match rustix::process::waitid(WaitId::Pid(self.pid), options) {
             Ok(status) => status.is_some(),
             Err(rustix::io::Errno::INTR) => false,
-            // It was reaped elsewhere.
+            // Other code of this process reaped it already.
             Err(_) => true,
         }
     }

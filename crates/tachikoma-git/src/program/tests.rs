@@ -1,4 +1,4 @@
-//! Programs that are no `git`, and hang, flood or fail.
+//! Fake `git` programs that hang, flood their output or fail.
 
 use super::*;
 use tachikoma_runtime::clock;
@@ -13,7 +13,7 @@ fn git_that(scratch: &Scratch, text: &str) -> Git {
 }
 
 #[test]
-fn what_it_reads_and_says_is_passed_on_however_much_it_is() {
+fn large_stdin_and_stdout_are_passed_completely() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exec cat");
     let much = vec![b'x'; 5 << 20];
@@ -22,7 +22,7 @@ fn what_it_reads_and_says_is_passed_on_however_much_it_is() {
 }
 
 #[test]
-fn who_says_too_much_is_not_heard_out() {
+fn stdout_over_the_limit_kills_git() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exec yes");
     let command = git.command("x").stdout_max(1000);
@@ -32,7 +32,7 @@ fn who_says_too_much_is_not_heard_out() {
 }
 
 #[test]
-fn who_floods_with_complaints_is_heard_to_the_end_of_them() {
+fn end_of_a_long_stderr_is_kept() {
     let scratch = Scratch::new();
     let git = git_that(
         &scratch,
@@ -57,7 +57,7 @@ fn who_floods_with_complaints_is_heard_to_the_end_of_them() {
 }
 
 #[test]
-fn who_takes_too_long_is_ended_with_its_children() {
+fn timeout_kills_git_and_its_children() {
     let scratch = Scratch::new();
     let pid = scratch.home().join("pid");
     let git = git_that(
@@ -79,7 +79,7 @@ fn who_takes_too_long_is_ended_with_its_children() {
 }
 
 #[test]
-fn who_is_called_off_is_ended_at_once_and_nothing_is_started_after() {
+fn cancel_kills_git_at_once_and_prevents_later_runs() {
     let scratch = Scratch::new();
     let started = scratch.home().join("started");
     let git = git_that(
@@ -104,7 +104,7 @@ fn who_is_called_off_is_ended_at_once_and_nothing_is_started_after() {
 }
 
 #[test]
-fn who_does_not_read_and_ends_well_has_done_well() {
+fn process_that_ignores_stdin_and_succeeds_is_a_success() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "exit 0");
     let much = vec![b'x'; 5 << 20];
@@ -115,7 +115,7 @@ fn who_does_not_read_and_ends_well_has_done_well() {
 }
 
 #[test]
-fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
+fn child_that_keeps_the_pipes_open_is_not_waited_for() {
     let scratch = Scratch::new();
     let pid = scratch.home().join("pid");
     let git = git_that(
@@ -136,19 +136,22 @@ fn who_leaves_a_child_with_its_output_open_is_not_waited_for() {
 }
 
 #[test]
-fn the_environment_leads_nowhere_else() {
+fn git_environment_variables_are_removed() {
     let scratch = Scratch::new();
     let git = git_that(&scratch, "env").of_loop(LoopId::from_u128(7), Vec::new());
     let command = git.command("x").env("GIT_INDEX_FILE", "mine");
     let said = command.stdout_line(&CancelToken::new()).unwrap();
     let has = |line: &str| said.lines().any(|said| said == line);
-    assert!(has("GIT_INDEX_FILE=mine"), "what the order says holds");
+    assert!(
+        has("GIT_INDEX_FILE=mine"),
+        "a variable of the command itself is kept"
+    );
     assert!(has("GIT_TERMINAL_PROMPT=0") && has("GIT_OPTIONAL_LOCKS=0"));
     assert!(has(&format!("{MARKER}={}", LoopId::from_u128(7))));
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn missing_git_program_is_named() {
     let scratch = Scratch::new();
     let git = Git {
         program: "/nonexistent/git".into(),

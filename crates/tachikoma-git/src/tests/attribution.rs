@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_was_dirty_before_is_never_committed_whatever_the_loop_does_to_it() {
+fn files_dirty_before_the_loop_are_never_committed() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("untracked.txt", "theirs");
@@ -34,7 +34,7 @@ fn what_was_dirty_before_is_never_committed_whatever_the_loop_does_to_it() {
 }
 
 #[test]
-fn what_becomes_clean_is_the_loops_when_it_changes_again() {
+fn clean_file_belongs_to_the_loop_when_the_loop_changes_it() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("dir/b.txt", "theirs");
@@ -55,7 +55,7 @@ fn what_becomes_clean_is_the_loops_when_it_changes_again() {
 }
 
 #[test]
-fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
+fn file_of_others_that_the_loop_reverts_or_moves_stays_theirs() {
     let place = Place::new();
     place.scratch.write("a.txt", "theirs");
     place.scratch.write("notes.txt", "theirs");
@@ -75,7 +75,7 @@ fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
     changed(&mut tracker, ChangeOwner::Loop);
     assert_eq!(commits(&mut tracker), 1);
     assert_eq!(place.status(), " M a.txt\n?? notes.txt\n");
-    // Put back by hand, and brought back by a rollback in the name of the loop.
+    // The user reverts both files, and a rollback of the loop brings them back.
     place.scratch.git(&["checkout", "--quiet", "a.txt"]);
     place.remove("notes.txt");
     snapshot(&mut tracker, 3);
@@ -83,7 +83,7 @@ fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
     place.scratch.git(&args);
     changed(&mut tracker, ChangeOwner::Loop);
     assert_eq!(commits(&mut tracker), 0);
-    // What the agent commits itself is in a commit, and then anybody's.
+    // The agent commits the files itself. Later changes of the loop then belong to the loop.
     place.scratch.git(&["add", "-A"]);
     place
         .scratch
@@ -95,7 +95,7 @@ fn what_the_loop_puts_back_or_away_is_not_its_own_when_it_returns() {
 }
 
 #[test]
-fn what_was_left_out_or_is_moved_stays_its_owners() {
+fn left_out_or_moved_files_keep_their_owner() {
     let place = Place::new();
     place.scratch.write("huge.bin", vec![0; 1001]);
     place.scratch.write("notes.txt", "theirs");
@@ -113,7 +113,7 @@ fn what_was_left_out_or_is_moved_stays_its_owners() {
 }
 
 #[test]
-fn what_somebody_does_between_iterations_is_theirs() {
+fn changes_between_iterations_belong_to_others() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "the loop's");
@@ -128,7 +128,7 @@ fn what_somebody_does_between_iterations_is_theirs() {
 }
 
 #[test]
-fn what_the_agent_committed_itself_is_not_committed_again() {
+fn commits_of_the_agent_are_not_repeated() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
@@ -149,7 +149,7 @@ fn what_the_agent_committed_itself_is_not_committed_again() {
 }
 
 #[test]
-fn a_commit_of_somebody_in_between_is_kept_and_gone_on_from() {
+fn loop_continues_from_a_commit_of_the_user() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "the loop's");
@@ -168,7 +168,7 @@ fn a_commit_of_somebody_in_between_is_kept_and_gone_on_from() {
 }
 
 #[test]
-fn what_a_reset_uncovers_is_whose_the_reset_was() {
+fn files_uncovered_by_a_reset_belong_to_the_owner_of_the_reset() {
     let place = Place::new();
     place.scratch.write("a.txt", "2");
     place.commit_all("second");
@@ -184,7 +184,7 @@ fn what_a_reset_uncovers_is_whose_the_reset_was() {
 }
 
 #[test]
-fn a_rename_is_two_paths_and_one_commit() {
+fn rename_is_committed_as_two_paths() {
     let place = Place::new();
     let mut tracker = place.tracker();
     fs::rename(place.path("a.txt"), place.path("renamed.txt")).unwrap();
@@ -198,7 +198,7 @@ fn a_rename_is_two_paths_and_one_commit() {
 }
 
 #[test]
-fn protected_files_are_neither_looked_at_nor_kept() {
+fn protected_files_are_neither_examined_nor_stored() {
     let place = Place::new();
     place.scratch.write(".env.example", "tracked");
     place.commit_all("protected but tracked");
@@ -229,7 +229,7 @@ fn protected_files_are_neither_looked_at_nor_kept() {
 }
 
 #[test]
-fn a_protected_file_that_the_loop_changed_is_named_once() {
+fn protected_file_that_the_loop_changed_is_reported_once() {
     let place = Place::new();
     place.scratch.write("known.pem", "1");
     place.scratch.write("build/ignored.key", "1");
@@ -258,7 +258,7 @@ fn a_protected_file_that_the_loop_changed_is_named_once() {
 }
 
 #[test]
-fn a_commit_without_a_change_is_no_commit() {
+fn empty_commit_does_not_count_as_a_moved_head() {
     let place = Place::new();
     place.scratch.write("left.txt", "uncommitted");
     let mut tracker = place.tracker();

@@ -1,11 +1,11 @@
-//! Commits: what is in them, what stays as it was, and what keeps them from being made.
+//! Commits: their files, the unchanged user index, and reasons why a commit fails.
 
 use super::*;
 use std::thread;
 use tachikoma_testkit::await_until;
 
 #[test]
-fn new_changed_and_removed_files_are_committed_and_the_tree_is_clean() {
+fn commit_includes_new_changed_and_removed_files() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
@@ -31,7 +31,7 @@ fn new_changed_and_removed_files_are_committed_and_the_tree_is_clean() {
 }
 
 #[test]
-fn what_the_user_staged_stays_staged_and_uncommitted() {
+fn staged_changes_of_the_user_stay_staged() {
     let place = Place::new();
     place.scratch.write("a.txt", "staged");
     place.scratch.write("added.txt", "staged");
@@ -49,7 +49,7 @@ fn what_the_user_staged_stays_staged_and_uncommitted() {
 }
 
 #[test]
-fn stashes_stay_as_they_are() {
+fn stashes_are_unchanged() {
     let place = Place::new();
     place.scratch.write("a.txt", "stashed");
     place.scratch.git(&["stash", "--quiet"]);
@@ -67,7 +67,7 @@ fn stashes_stay_as_they_are() {
 }
 
 #[test]
-fn nothing_is_committed_while_something_is_under_way() {
+fn commit_is_refused_during_a_merge_or_rebase() {
     for (file, what) in [
         ("MERGE_HEAD", "a merge"),
         ("CHERRY_PICK_HEAD", "a cherry-pick"),
@@ -97,7 +97,7 @@ fn nothing_is_committed_while_something_is_under_way() {
 }
 
 #[test]
-fn a_merge_with_conflicts_is_surveyed_and_not_committed() {
+fn merge_with_conflicts_is_surveyed_and_not_committed() {
     let place = Place::new();
     place.scratch.git(&["checkout", "--quiet", "-b", "other"]);
     place.scratch.write("a.txt", "other");
@@ -123,7 +123,7 @@ fn a_merge_with_conflicts_is_surveyed_and_not_committed() {
 }
 
 #[test]
-fn a_lock_of_another_git_is_waited_for() {
+fn commit_waits_for_the_index_lock_of_another_git() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
@@ -133,7 +133,7 @@ fn a_lock_of_another_git_is_waited_for() {
     let path = place.scratch.home().join("asked");
     place.asked();
     let releasing = thread::spawn(move || {
-        // Once git has been refused at least once.
+        // After git was refused at least once.
         await_until("git to be asked twice", LIMIT, || {
             let asked = fs::read_to_string(&path).unwrap_or_default();
             asked.matches("intent-to-add").count() >= 2
@@ -145,7 +145,7 @@ fn a_lock_of_another_git_is_waited_for() {
 }
 
 #[test]
-fn a_lock_that_stays_is_named_and_left_alone() {
+fn permanent_index_lock_is_reported_and_kept() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
@@ -163,7 +163,7 @@ fn a_lock_that_stays_is_named_and_left_alone() {
 }
 
 #[test]
-fn without_an_identity_git_says_so_and_nothing_is_lost() {
+fn commit_without_an_identity_fails_and_loses_nothing() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.git(&["config", "--unset", "user.name"]);
@@ -184,7 +184,7 @@ fn without_an_identity_git_says_so_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_file_that_became_a_directory_with_nothing_in_it_keeps_nothing_else_back() {
+fn file_replaced_by_an_empty_directory_does_not_block_the_commit() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.remove("a.txt");
@@ -204,7 +204,7 @@ fn a_file_that_became_a_directory_with_nothing_in_it_keeps_nothing_else_back() {
 }
 
 #[test]
-fn files_of_the_loop_itself_are_never_committed() {
+fn runtime_files_are_never_committed() {
     let place = Place::new();
     fs::remove_file(place.path(".ralph/.gitignore")).unwrap();
     place.scratch.write("sub/.ralph/state.json", "1");
@@ -216,7 +216,7 @@ fn files_of_the_loop_itself_are_never_committed() {
 }
 
 #[test]
-fn what_git_takes_no_more_does_not_keep_the_rest_from_being_committed() {
+fn files_that_git_refuses_do_not_block_the_commit() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("nested/x", "1");
@@ -244,7 +244,7 @@ fn what_git_takes_no_more_does_not_keep_the_rest_from_being_committed() {
 }
 
 #[test]
-fn attributes_that_change_leave_nothing_uncommitted() {
+fn changed_git_attributes_leave_nothing_uncommitted() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1\r\n");
@@ -258,7 +258,7 @@ fn attributes_that_change_leave_nothing_uncommitted() {
 }
 
 #[test]
-fn what_comes_to_nothing_by_new_attributes_is_no_failure() {
+fn commit_emptied_by_new_attributes_is_not_a_failure() {
     let place = Place::new();
     place.scratch.write("a.txt", "1\n");
     place.commit_all("a line");

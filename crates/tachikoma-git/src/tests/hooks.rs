@@ -5,7 +5,7 @@ use tachikoma_runtime::clock;
 use tachikoma_testkit::await_until;
 
 #[test]
-fn a_hook_that_refuses_loses_no_work_and_leaves_the_index_as_it_was() {
+fn refused_commit_keeps_the_work_and_restores_the_index() {
     let place = Place::new();
     place.scratch.write("staged.txt", "theirs");
     place.scratch.git(&["add", "staged.txt"]);
@@ -30,7 +30,7 @@ fn a_hook_that_refuses_loses_no_work_and_leaves_the_index_as_it_was() {
 }
 
 #[test]
-fn a_commit_whose_last_hook_hangs_is_made_with_its_empty_files() {
+fn commit_counts_as_made_if_a_later_hook_hangs() {
     let place = Place::new();
     let started = place.scratch.home().join("started");
     place.hook(
@@ -56,9 +56,9 @@ fn a_commit_whose_last_hook_hangs_is_made_with_its_empty_files() {
     assert_eq!(tracker.left(), 0);
 }
 
-/// The runner died in the hook: the next one finds what it had made known.
+/// The runner died during the hook. The next runner undoes its `git add --intent-to-add`.
 #[test]
-fn an_empty_file_that_was_committed_is_not_taken_back() {
+fn undo_of_intent_to_add_keeps_committed_empty_files() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("empty", "");
@@ -77,11 +77,11 @@ fn an_empty_file_that_was_committed_is_not_taken_back() {
 }
 
 #[test]
-fn what_another_git_stages_during_a_refused_commit_stays_staged() {
+fn changes_staged_during_a_refused_commit_stay_staged() {
     let place = Place::new();
     place.scratch.write("theirs.txt", "theirs");
     place.hook("pre-commit", "exit 1");
-    // In the moment before the new file is made known.
+    // Runs just before `git add --intent-to-add`.
     let bin = place.scratch.home().join("bin");
     fs::rename(bin.join("git"), bin.join("git-as-it-was")).unwrap();
     let text = format!(
@@ -97,7 +97,7 @@ fn what_another_git_stages_during_a_refused_commit_stays_staged() {
 }
 
 #[test]
-fn a_refused_first_commit_leaves_nothing_staged() {
+fn refused_first_commit_leaves_nothing_staged() {
     let place = Place::empty();
     place.hook("pre-commit", "exit 1");
     let mut tracker = place.tracker();
@@ -110,7 +110,7 @@ fn a_refused_first_commit_leaves_nothing_staged() {
 }
 
 #[test]
-fn a_hook_that_hangs_is_ended_with_all_that_it_started() {
+fn timeout_ends_a_hanging_hook_and_its_children() {
     let place = Place::new();
     let pid = place.scratch.home().join("pid");
     place.hook(
@@ -140,7 +140,7 @@ fn a_hook_that_hangs_is_ended_with_all_that_it_started() {
 }
 
 #[test]
-fn a_hook_that_hangs_is_called_off_at_once() {
+fn cancellation_ends_a_hanging_hook() {
     let place = Place::new();
     let started = place.scratch.home().join("started");
     place.hook(
@@ -169,7 +169,7 @@ fn a_hook_that_hangs_is_called_off_at_once() {
 }
 
 #[test]
-fn what_a_hook_changes_is_the_loops() {
+fn changes_of_a_commit_hook_belong_to_the_loop() {
     let place = Place::new();
     place.hook(
         "pre-commit",
@@ -188,7 +188,7 @@ fn what_a_hook_changes_is_the_loops() {
 }
 
 #[test]
-fn hooks_see_patterns_as_patterns_and_may_change_the_message() {
+fn hooks_can_use_pathspec_patterns_and_change_the_message() {
     let place = Place::new();
     place.hook(
         "pre-commit",
@@ -204,7 +204,7 @@ fn hooks_see_patterns_as_patterns_and_may_change_the_message() {
 }
 
 #[test]
-fn a_message_that_a_hook_refuses_is_no_commit() {
+fn refused_commit_message_makes_no_commit() {
     let place = Place::new();
     place.hook(
         "commit-msg",
@@ -219,7 +219,7 @@ fn a_message_that_a_hook_refuses_is_no_commit() {
 }
 
 #[test]
-fn no_hook_runs_but_for_a_commit() {
+fn hooks_run_only_for_commits() {
     let place = Place::new();
     let ran = place.scratch.home().join("ran");
     for hook in [
@@ -242,7 +242,7 @@ fn no_hook_runs_but_for_a_commit() {
 }
 
 #[test]
-fn a_hook_that_leaves_something_running_is_not_waited_for() {
+fn commit_does_not_wait_for_background_processes_of_a_hook() {
     let place = Place::new();
     let pid = place.scratch.home().join("pid");
     place.hook(

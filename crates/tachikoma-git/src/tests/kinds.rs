@@ -1,4 +1,4 @@
-//! Things that become other things, and things that are no files.
+//! Paths that change their file type, and pipes, sockets and unreadable files.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -15,7 +15,7 @@ fn committed(tracker: &mut WorkTracker, place: &Place, expected: &[&str]) {
 }
 
 #[test]
-fn files_directories_and_links_change_places() {
+fn files_directories_and_links_can_replace_each_other() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.remove("a.txt");
@@ -40,7 +40,7 @@ fn files_directories_and_links_change_places() {
 }
 
 #[test]
-fn a_link_that_points_elsewhere_and_a_mode_are_changes() {
+fn changed_link_target_and_file_mode_are_changes() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::new();
     symlink("a.txt", place.path("link")).unwrap();
@@ -54,7 +54,7 @@ fn a_link_that_points_elsewhere_and_a_mode_are_changes() {
 }
 
 #[test]
-fn pipes_and_sockets_are_passed_over_until_they_are_files() {
+fn pipes_and_sockets_are_skipped() {
     let place = Place::new();
     let mut tracker = place.tracker();
     let pipe = place.path("pipe");
@@ -83,7 +83,7 @@ fn pipes_and_sockets_are_passed_over_until_they_are_files() {
 }
 
 #[test]
-fn a_repository_inside_is_its_own_business_until_it_is_none() {
+fn nested_repository_is_ignored_until_it_is_removed() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.git(&["init", "--quiet", "cloned"]);
@@ -98,7 +98,7 @@ fn a_repository_inside_is_its_own_business_until_it_is_none() {
 }
 
 #[test]
-fn a_submodule_is_opaque_until_it_stands_elsewhere() {
+fn submodule_changes_only_when_its_commit_changes() {
     let place = Place::new();
     let other = Scratch::with_git();
     other.write("inside", "1");
@@ -140,8 +140,8 @@ fn a_submodule_is_opaque_until_it_stands_elsewhere() {
 }
 
 #[test]
-fn an_unreadable_file_does_not_keep_the_others_out() {
-    // Root reads everything, but not what a filter refuses.
+fn unreadable_file_does_not_block_other_files() {
+    // Root can read every file, so a failing filter makes the file unreadable for git.
     let place = Place::new();
     place.scratch.write(".gitattributes", "*.bad filter=bad\n");
     place.scratch.git(&["config", "filter.bad.clean", "exit 1"]);
@@ -154,7 +154,7 @@ fn an_unreadable_file_does_not_keep_the_others_out() {
     place.scratch.write("y.txt", "1");
     let survey = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
     assert_eq!(names(&survey.unwrap()), ["y.txt"]);
-    // A few more make no difference. Too many are an error.
+    // Some unreadable files are left out. Too many are an error.
     for number in 0..20 {
         place.scratch.write(format!("{number}.bad"), "1");
     }
@@ -176,13 +176,13 @@ fn an_unreadable_file_does_not_keep_the_others_out() {
 }
 
 #[test]
-fn a_directory_that_became_a_link_is_committed_and_counted() {
+fn directory_replaced_by_a_link_is_committed() {
     let place = Place::new();
     let mut tracker = place.tracker();
     fs::rename(place.path("dir"), place.path("real")).unwrap();
     symlink("real", place.path("dir")).unwrap();
     changed(&mut tracker, ChangeOwner::Loop);
-    // Refused at first: what had to make room in the index is there again.
+    // The first commit is refused, and the displaced index entries are restored.
     place.hook("pre-commit", "exit 1");
     let staged = place.staged();
     commit(&mut tracker, "x").unwrap_err();
@@ -202,7 +202,7 @@ fn a_directory_that_became_a_link_is_committed_and_counted() {
 }
 
 #[test]
-fn a_directory_that_became_a_link_to_nowhere_is_committed() {
+fn directory_replaced_by_a_dangling_link_is_committed() {
     let place = Place::new();
     let mut tracker = place.tracker();
     fs::remove_dir_all(place.path("dir")).unwrap();

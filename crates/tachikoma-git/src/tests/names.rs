@@ -27,7 +27,7 @@ fn file(place: &Place, name: &[u8], text: &str) {
 }
 
 #[test]
-fn whatever_files_are_called_each_is_itself() {
+fn files_with_unusual_names_are_committed() {
     let place = Place::new();
     place.scratch.write("theirs.txt", "not the loop's");
     let mut tracker = place.tracker();
@@ -52,7 +52,7 @@ fn whatever_files_are_called_each_is_itself() {
     for name in NAMES {
         file(&place, name, "3");
     }
-    // All are theirs now, `*` and the rest included: nothing is to be committed.
+    // All files belong to others now, including `*`, so nothing is committed.
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop).len(), NAMES.len());
     assert_eq!(commits(&mut tracker), 0);
     place.scratch.git(&["checkout", "--quiet", "."]);
@@ -69,7 +69,7 @@ fn whatever_files_are_called_each_is_itself() {
 }
 
 #[test]
-fn names_that_look_like_patterns_commit_nothing_else() {
+fn file_named_like_a_pattern_commits_only_itself() {
     let place = Place::new();
     let mut tracker = place.tracker();
     file(&place, b"*", "1");
@@ -84,7 +84,7 @@ fn names_that_look_like_patterns_commit_nothing_else() {
 }
 
 #[test]
-fn ignored_names_are_recognised_whatever_they_are() {
+fn ignored_files_with_unusual_names_are_recognized() {
     let place = Place::new();
     let mut tracker = place.tracker();
     for name in [

@@ -1,4 +1,4 @@
-//! Runners that die, files that are lost, git that is killed in the middle.
+//! Runners that die, lost files, and killed git processes.
 
 use super::*;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ fn own(place: &Place, name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_next_runner_knows_whose_the_files_are() {
+fn next_runner_knows_the_owner_of_each_file() {
     let place = Place::new();
     place.scratch.write("theirs.txt", "1");
     let mut tracker = place.tracker();
@@ -38,7 +38,7 @@ fn the_next_runner_knows_whose_the_files_are() {
 }
 
 #[test]
-fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
+fn changes_after_the_death_of_a_runner_belong_to_others() {
     let place = Place::new();
     drop(place.tracker());
     place.scratch.write("a.txt", "of an iteration that was cut");
@@ -62,7 +62,7 @@ fn what_is_done_after_the_death_of_a_runner_is_somebody_elses() {
 }
 
 #[test]
-fn what_cannot_be_written_down_is_found_again() {
+fn survey_repeats_changes_if_the_record_cannot_be_written() {
     let place = Place::new();
     let mut tracker = place.tracker();
     let good = std::mem::replace(
@@ -84,7 +84,7 @@ fn what_cannot_be_written_down_is_found_again() {
 }
 
 #[test]
-fn what_is_known_of_the_work_and_lost_makes_everything_somebody_elses() {
+fn lost_work_record_attributes_all_changes_to_others() {
     for hurt in [None, Some("{}"), Some("")] {
         let place = Place::new();
         let mut tracker = place.tracker();
@@ -107,7 +107,7 @@ fn what_is_known_of_the_work_and_lost_makes_everything_somebody_elses() {
 }
 
 #[test]
-fn a_lost_or_damaged_index_is_made_anew_and_nothing_is_forgotten() {
+fn lost_or_damaged_loop_index_is_recreated() {
     for hurt in [None, Some("damaged"), Some("DIRC")] {
         let place = Place::new();
         let mut tracker = place.tracker();
@@ -152,7 +152,7 @@ fn objects_that_were_pruned_are_written_again() {
 }
 
 #[test]
-fn a_lock_on_the_loops_own_index_that_a_dead_git_left_is_taken_away() {
+fn stale_lock_on_the_loops_index_is_removed() {
     let place = Place::new();
     drop(place.tracker());
     fs::write(own(&place, "git-index.lock"), "").unwrap();
@@ -165,7 +165,7 @@ fn a_lock_on_the_loops_own_index_that_a_dead_git_left_is_taken_away() {
 }
 
 #[test]
-fn files_that_a_dead_commit_made_known_are_unknown_again() {
+fn intent_to_add_of_a_dead_runner_is_undone() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
@@ -183,7 +183,7 @@ fn files_that_a_dead_commit_made_known_are_unknown_again() {
 }
 
 #[test]
-fn git_that_is_killed_in_the_middle_loses_nothing() {
+fn killed_git_process_loses_no_changes() {
     for command in [
         "update-index",
         "write-tree",
@@ -198,12 +198,12 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
             .write("theirs.txt", "so that not all is committed");
         let mut tracker = place.tracker();
         snapshot(&mut tracker, 1);
-        // So that git is asked for the next reference.
+        // Makes the next snapshot write a reference.
         place.scratch.git(&["pack-refs", "--all"]);
         place.scratch.write("a.txt", "2");
         place.scratch.write("new.txt", "1");
         let once = kill_once(&place, command);
-        // One of these meets the killer; the others go on as if nothing was.
+        // One of these operations runs the killed git. The others succeed.
         let _ = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
         let _ = tracker.survey(ChangeOwner::Loop, &CancelToken::new());
         let _ = commit(&mut tracker, "x");
@@ -219,7 +219,7 @@ fn git_that_is_killed_in_the_middle_loses_nothing() {
 }
 
 #[test]
-fn a_look_that_fails_after_the_commit_below_moved_is_made_up_for() {
+fn survey_repeats_after_a_failure_that_follows_a_moved_head() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
@@ -239,7 +239,7 @@ fn a_look_that_fails_after_the_commit_below_moved_is_made_up_for() {
     assert_eq!(commits(&mut tracker), 1);
 }
 
-/// Has git be killed the next time that it is asked for something; returns what is there afterwards.
+/// Makes the wrapper kill the next git process that runs `command`. Returns a file that exists after the kill.
 fn kill_once(place: &Place, command: &str) -> PathBuf {
     let dir = path_variable(place);
     let wrapper = PathBuf::from(&dir).join("git");
@@ -253,9 +253,9 @@ fn kill_once(place: &Place, command: &str) -> PathBuf {
     once
 }
 
-/// The part of the test below that is killed: a runner in the middle of a commit.
+/// This test starts itself in a second role, as the runner that is killed during a commit.
 #[test]
-fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
+fn runner_killed_during_a_commit_leaves_no_lock() {
     const ROLE: &str = "TACHIKOMA_TEST_KILLED_IN_A_COMMIT";
     const ID: &str = "TACHIKOMA_TEST_LOOP_ID";
     if let Some(dir) = std::env::var_os(ROLE) {
@@ -289,7 +289,7 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     let mut tracker = place.tracker();
     place.scratch.write("new.txt", "1");
     changed(&mut tracker, ChangeOwner::Loop);
-    let name = "tests::resumed::a_runner_that_is_killed_in_a_commit_leaves_no_lock";
+    let name = "tests::resumed::runner_killed_during_a_commit_leaves_no_lock";
     let mut runner = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env(ROLE, place.scratch.path())
@@ -313,9 +313,9 @@ fn a_runner_that_is_killed_in_a_commit_leaves_no_lock() {
     assert_eq!(commits(&mut tracker), 1);
 }
 
-/// It has the names of files that others may not see.
+/// The index contains file names that other users may not see.
 #[test]
-fn the_index_of_the_loops_own_is_for_the_owner_alone() {
+fn loop_index_is_readable_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::new();
     let mut tracker = place.tracker();

@@ -1,15 +1,15 @@
-//! What a rollback takes away, and what it must leave.
+//! Files that a rollback removes, and files that it must not remove.
 
 use super::*;
 use crate::rollback::Rollback;
 use crate::snapshots::{KeptSnapshot, Moment};
 
-/// More than there is room for in a test, in files that are each below the limit.
+/// Together the files exceed the budget of tests, and each one is below the limit for one file.
 const FILES: usize = 80;
 const FILE_BYTES: usize = 1000;
 
 #[test]
-fn nothing_goes_that_there_was_no_room_to_keep() {
+fn rollback_keeps_new_files_over_the_budget() {
     let place = Place::new();
     let mut tracker = place.tracker();
     let kept = KeptSnapshot {

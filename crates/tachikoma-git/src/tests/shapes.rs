@@ -1,9 +1,9 @@
-//! Repositories of every shape.
+//! Repositories with special features: linked work trees, sparse checkouts, split indexes, reftables.
 
 use super::*;
 
 #[test]
-fn without_a_repository_no_git_is_started() {
+fn no_git_process_starts_without_a_repository() {
     let place = Place::around(Scratch::new());
     let opened = super::super::open(
         place.options.clone(),
@@ -15,7 +15,7 @@ fn without_a_repository_no_git_is_started() {
 }
 
 #[test]
-fn a_directory_that_the_repository_ignores_is_not_its_business() {
+fn ignored_working_directory_has_no_repository() {
     let mut place = Place::new();
     place.scratch.write("build/inner/file", "1");
     place.options.working_dir = place.path("build/inner");
@@ -28,10 +28,10 @@ fn a_directory_that_the_repository_ignores_is_not_its_business() {
 }
 
 #[test]
-fn without_git_there_is_a_reason() {
+fn unusable_repository_is_reported_with_the_reason_of_git() {
     let mut place = Place::new();
     place.options.search_path = Some("/nonexistent".into());
-    // Not found there, the system would look in the tests' own PATH.
+    // Without a program in the search path, the git of the tests would be used.
     let program = place.path("no-git");
     fs::create_dir(&program).unwrap();
     place.scratch.write_script(
@@ -50,7 +50,7 @@ fn without_git_there_is_a_reason() {
 }
 
 #[test]
-fn a_repository_without_commits_gets_its_first() {
+fn repository_without_commits_gets_its_first() {
     let place = Place::empty();
     place.scratch.write("theirs.txt", "1");
     let mut tracker = place.tracker();
@@ -67,7 +67,7 @@ fn a_repository_without_commits_gets_its_first() {
 }
 
 #[test]
-fn a_detached_head_takes_commits() {
+fn commit_works_with_a_detached_head() {
     let place = Place::new();
     place.scratch.git(&["checkout", "--quiet", "--detach"]);
     let mut tracker = place.tracker();
@@ -80,7 +80,7 @@ fn a_detached_head_takes_commits() {
 }
 
 #[test]
-fn a_linked_work_tree_has_its_own_index_and_head() {
+fn linked_work_tree_has_its_own_index_and_head() {
     let mut place = Place::new();
     let linked = place.scratch.home().join("linked");
     let linked_text = linked.display().to_string();
@@ -109,7 +109,7 @@ fn a_linked_work_tree_has_its_own_index_and_head() {
 }
 
 #[test]
-fn a_loop_in_a_subdirectory_keeps_the_whole_repository() {
+fn loop_in_a_subdirectory_tracks_the_whole_repository() {
     let mut place = Place::new();
     place.options.working_dir = place.path("dir");
     place.options.loop_dir = place.path("dir/.ralph/loops/one");
@@ -125,7 +125,7 @@ fn a_loop_in_a_subdirectory_keeps_the_whole_repository() {
 }
 
 #[test]
-fn a_sparse_work_tree_is_not_taken_for_one_with_files_removed() {
+fn sparse_checkout_does_not_count_as_removed_files() {
     let place = Place::new();
     place.scratch.write("wide/one.txt", "1");
     place.scratch.write("narrow/two.txt", "2");
@@ -153,7 +153,7 @@ fn a_sparse_work_tree_is_not_taken_for_one_with_files_removed() {
 }
 
 #[test]
-fn a_work_tree_that_becomes_sparse_has_no_files_removed() {
+fn enabling_sparse_checkout_removes_no_files() {
     let place = Place::new();
     place.scratch.write("wide/one.txt", "1");
     place.scratch.write("narrow/two.txt", "2");
@@ -170,7 +170,7 @@ fn a_work_tree_that_becomes_sparse_has_no_files_removed() {
 }
 
 #[test]
-fn files_that_are_assumed_to_be_unchanged_are_left_alone() {
+fn files_marked_assume_unchanged_are_ignored() {
     let place = Place::new();
     place
         .scratch
@@ -185,7 +185,7 @@ fn files_that_are_assumed_to_be_unchanged_are_left_alone() {
 }
 
 #[test]
-fn a_split_index_and_line_ends_are_no_obstacle() {
+fn split_index_and_line_end_conversion_work() {
     let place = Place::new();
     place.scratch.git(&["config", "core.autocrlf", "input"]);
     place.scratch.git(&["config", "core.safecrlf", "true"]);
@@ -204,7 +204,7 @@ fn a_split_index_and_line_ends_are_no_obstacle() {
 }
 
 #[test]
-fn branches_without_a_file_of_their_own_are_followed() {
+fn packed_branches_are_read() {
     let place = Place::new();
     place.scratch.git(&["pack-refs", "--all"]);
     let mut tracker = place.tracker();
@@ -228,7 +228,7 @@ fn branches_without_a_file_of_their_own_are_followed() {
 }
 
 #[test]
-fn references_in_tables_and_long_object_names_work_too() {
+fn reftable_and_sha256_repositories_work() {
     let place = Place::around(Scratch::new());
     place.scratch.git(&[
         "init",

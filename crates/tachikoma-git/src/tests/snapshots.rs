@@ -1,4 +1,4 @@
-//! Snapshots: what they have, which are kept, and what they leave alone.
+//! Snapshots: their content, how many are kept, and what they do not change.
 
 use super::*;
 use crate::SNAPSHOTS_KEPT;
@@ -15,7 +15,7 @@ fn refs(place: &Place) -> Vec<String> {
 }
 
 #[test]
-fn a_snapshot_has_the_work_tree_and_nothing_else_changes() {
+fn snapshot_stores_the_work_tree_and_changes_nothing_else() {
     let place = Place::new();
     place.scratch.write("a.txt", "staged");
     place.scratch.git(&["add", "a.txt"]);
@@ -47,7 +47,7 @@ fn a_snapshot_has_the_work_tree_and_nothing_else_changes() {
 }
 
 #[test]
-fn references_of_equal_snapshots_are_made_later_all_at_once() {
+fn references_of_equal_snapshots_are_written_in_one_batch() {
     let place = Place::new();
     let mut tracker = place.tracker();
     let first = snapshot(&mut tracker, 1);
@@ -78,7 +78,7 @@ fn references_of_equal_snapshots_are_made_later_all_at_once() {
 }
 
 #[test]
-fn no_more_than_the_last_thousand_are_kept() {
+fn only_the_last_thousand_snapshots_are_kept() {
     let place = Place::new();
     let mut tracker = place.tracker();
     snapshot(&mut tracker, 1);
@@ -98,7 +98,7 @@ fn no_more_than_the_last_thousand_are_kept() {
 }
 
 #[test]
-fn a_snapshot_outlives_what_the_agent_destroys() {
+fn snapshot_survives_a_destroyed_work_tree() {
     let place = Place::new();
     place.scratch.write("precious.txt", "untracked");
     let mut tracker = place.tracker();
@@ -108,13 +108,13 @@ fn a_snapshot_outlives_what_the_agent_destroys() {
     place.scratch.git(&["gc", "--quiet", "--prune=now"]);
     assert!(!place.path("precious.txt").exists());
     assert_eq!(place.at(&commit, "precious.txt"), "untracked");
-    // The loop's own files went, too: the keeper begins anew.
+    // The loop's own files were removed, too, so that a new tracker is opened.
     place.make_loop_dir();
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["precious.txt"]);
 }
 
 #[test]
-fn a_snapshot_whose_commit_is_gone_is_made_anew() {
+fn snapshot_with_a_missing_commit_is_made_again() {
     let place = Place::new();
     let mut tracker = place.tracker();
     snapshot(&mut tracker, 1);
@@ -134,7 +134,7 @@ fn asked_for_references(place: &Place) -> usize {
         .count()
 }
 
-/// Changes a file, and keeps the work tree before an iteration.
+/// Changes a file, and makes a snapshot before an iteration.
 fn next(place: &Place, tracker: &mut WorkTracker, iteration: u32) -> String {
     place.scratch.write("a.txt", format!("{iteration}"));
     snapshot(tracker, iteration)
@@ -147,7 +147,7 @@ fn reference(place: &Place, iteration: u32) -> String {
 }
 
 #[test]
-fn packed_references_get_new_ones_beside_them() {
+fn snapshots_work_with_packed_references() {
     let place = Place::new();
     let mut tracker = place.tracker();
     next(&place, &mut tracker, 1);
@@ -162,7 +162,7 @@ fn packed_references_get_new_ones_beside_them() {
 }
 
 #[test]
-fn a_reference_that_another_git_has_locked_is_left_to_git() {
+fn locked_reference_fails_the_snapshot_and_keeps_the_lock() {
     let place = Place::new();
     let mut tracker = place.tracker();
     next(&place, &mut tracker, 1);
@@ -174,13 +174,13 @@ fn a_reference_that_another_git_has_locked_is_left_to_git() {
     let refused = super::super::snapshot(&mut tracker, 2, &CancelToken::new()).unwrap_err();
     assert!(refused.to_string().contains("2.lock"), "{refused}");
     assert_eq!(asked_for_references(&place), 1);
-    assert!(lock.exists(), "it is not ours to take away");
+    assert!(lock.exists(), "the lock of another process is kept");
     fs::remove_file(lock).unwrap();
     assert_eq!(snapshot(&mut tracker, 2), reference(&place, 2));
 }
 
 #[test]
-fn references_in_tables_are_left_to_git() {
+fn snapshots_work_in_a_reftable_repository() {
     let place = Place::empty();
     let converted = std::process::Command::new("git")
         .args(["refs", "migrate", "--ref-format=reftable"])

@@ -1,9 +1,9 @@
-//! What a survey sees, and what it costs.
+//! Changes that a survey finds, and how many git processes it starts.
 
 use super::*;
 
 #[test]
-fn an_iteration_that_changed_nothing_starts_no_git() {
+fn iteration_without_changes_starts_no_git_process() {
     let place = Place::new();
     place.scratch.write("untracked.txt", "u");
     place.scratch.write("noise.log", "1");
@@ -27,7 +27,11 @@ fn an_iteration_that_changed_nothing_starts_no_git() {
     snapshot(&mut tracker, 6);
     super::super::write_pending_refs(&mut tracker, &CancelToken::new()).unwrap();
     let asked = place.asked();
-    assert_eq!(asked.len(), 1, "many at once are git's: {asked:?}");
+    assert_eq!(
+        asked.len(),
+        1,
+        "one process writes all references: {asked:?}"
+    );
     assert!(
         asked[0].ends_with("update-ref --no-deref --stdin"),
         "{asked:?}"
@@ -35,7 +39,7 @@ fn an_iteration_that_changed_nothing_starts_no_git() {
 }
 
 #[test]
-fn what_changed_came_and_went_is_seen_once() {
+fn survey_reports_each_change_once() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "other");
@@ -58,7 +62,7 @@ fn what_changed_came_and_went_is_seen_once() {
 }
 
 #[test]
-fn a_file_that_was_touched_and_is_equal_did_not_change() {
+fn touched_file_with_equal_content_did_not_change() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "a");
@@ -67,18 +71,21 @@ fn a_file_that_was_touched_and_is_equal_did_not_change() {
         .unwrap();
     assert!(survey.changed.is_empty());
     assert_eq!(survey.uncommitted, 0);
-    assert!(!place.asked().is_empty(), "git had to be asked");
+    assert!(!place.asked().is_empty(), "the first survey starts git");
     assert!(changed(&mut tracker, ChangeOwner::Loop).is_empty());
-    assert!(place.asked().is_empty(), "but once only");
+    assert!(
+        place.asked().is_empty(),
+        "the second survey starts no git process"
+    );
 }
 
 #[test]
-fn quick_edits_of_the_same_size_are_all_seen() {
+fn survey_detects_quick_edits_of_the_same_size() {
     let place = Place::new();
     let mut tracker = place.tracker();
     let path = place.path("a.txt");
     for round in 0..200 {
-        // In place: neither the size nor the inode tells.
+        // The file is written in place, so that size and inode stay the same.
         fs::write(&path, format!("{round:04}")).unwrap();
         assert_eq!(
             changed(&mut tracker, ChangeOwner::Loop),
@@ -89,7 +96,7 @@ fn quick_edits_of_the_same_size_are_all_seen() {
 }
 
 #[test]
-fn many_directories_are_walked_over_as_few_are() {
+fn survey_finds_all_changes_in_many_directories() {
     let place = Place::new();
     for number in 0..60 {
         for file in 0..20 {
@@ -114,7 +121,7 @@ fn many_directories_are_walked_over_as_few_are() {
 }
 
 #[test]
-fn what_became_ignored_is_not_committed() {
+fn files_that_became_ignored_are_not_committed() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("made.tmp", "1");
@@ -133,7 +140,7 @@ fn what_became_ignored_is_not_committed() {
 }
 
 #[test]
-fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
+fn files_that_were_ignored_belong_to_others_when_rules_change() {
     for restart in [false, true] {
         let place = Place::new();
         place.scratch.write("noise.log", "a password");
@@ -188,7 +195,7 @@ fn what_was_ignored_before_is_somebody_elses_when_the_rules_change() {
 }
 
 #[test]
-fn rules_outside_of_the_work_tree_are_followed() {
+fn ignore_rules_outside_of_the_work_tree_apply() {
     let place = Place::new();
     place.scratch.write("made.tmp", "1");
     let mut tracker = place.tracker();
@@ -204,7 +211,7 @@ fn rules_outside_of_the_work_tree_are_followed() {
 }
 
 #[test]
-fn an_empty_directory_is_watched_and_a_file_in_it_is_seen() {
+fn new_file_in_an_empty_directory_is_detected() {
     let place = Place::new();
     fs::create_dir_all(place.path("empty/deeper")).unwrap();
     place.scratch.write("only/ignored.log", "1");
@@ -219,7 +226,7 @@ fn an_empty_directory_is_watched_and_a_file_in_it_is_seen() {
 }
 
 #[test]
-fn a_file_that_was_added_although_it_is_ignored_is_watched() {
+fn ignored_file_in_the_users_index_is_watched() {
     let place = Place::new();
     place.scratch.write("build/kept", "1");
     place.scratch.write("forced.log", "1");
@@ -239,7 +246,7 @@ fn a_file_that_was_added_although_it_is_ignored_is_watched() {
 }
 
 #[test]
-fn huge_new_files_are_left_out_and_said_once() {
+fn huge_new_files_are_left_out_and_reported_once() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("huge.bin", vec![0; 1001]);
@@ -247,7 +254,11 @@ fn huge_new_files_are_left_out_and_said_once() {
     let survey = tracker
         .survey(ChangeOwner::Loop, &CancelToken::new())
         .unwrap();
-    assert_eq!(names(&survey), ["a.txt"], "what is committed may grow");
+    assert_eq!(
+        names(&survey),
+        ["a.txt"],
+        "a committed file may exceed the limit"
+    );
     assert_eq!(
         survey.warnings,
         ["left out of snapshots and commits: huge.bin, above git.max_file_bytes = 1000"]
@@ -262,11 +273,15 @@ fn huge_new_files_are_left_out_and_said_once() {
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["huge.bin"]);
     place.scratch.write("huge.bin", vec![1; 1001]);
     assert_eq!(changed(&mut tracker, ChangeOwner::Loop), ["huge.bin"]);
-    assert_eq!(commits(&mut tracker), 0, "it is huge again");
+    assert_eq!(
+        commits(&mut tracker),
+        0,
+        "the new file exceeds the limit again"
+    );
 }
 
 #[test]
-fn a_survey_that_is_called_off_loses_nothing() {
+fn canceled_survey_loses_no_changes() {
     let place = Place::new();
     let mut tracker = place.tracker();
     place.scratch.write("a.txt", "2");
@@ -278,7 +293,7 @@ fn a_survey_that_is_called_off_loses_nothing() {
 }
 
 #[test]
-fn data_that_nobody_ignores_does_not_fill_the_disk_with_copies() {
+fn new_files_above_the_total_limit_are_left_out() {
     let mut place = Place::new();
     place.options.rules.max_file_bytes = 60 << 10;
     let mut tracker = place.tracker();
@@ -291,7 +306,7 @@ fn data_that_nobody_ignores_does_not_fill_the_disk_with_copies() {
         .unwrap();
     assert_eq!(names(&survey), ["data/1", "data/3"]);
     assert!(survey.warnings[0].contains("data/2"), "{survey:?}");
-    // Committed and removed files make room.
+    // Committed and removed files free a part of the budget.
     assert_eq!(commits(&mut tracker), 2);
     changed(&mut tracker, ChangeOwner::Loop);
     assert_eq!(commits(&mut tracker), 1);

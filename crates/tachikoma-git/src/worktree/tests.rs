@@ -1,4 +1,4 @@
-//! Real repositories, and programs that are no `git`.
+//! Queries in real repositories, and with fake `git` programs.
 
 use super::*;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ fn names(tree: &WorkTree) -> Vec<&str> {
 }
 
 #[test]
-fn what_changed_since_the_start_is_named_whatever_it_is_called() {
+fn summary_names_changed_files_with_unusual_names() {
     let scratch = Scratch::with_git();
     scratch.write("kept.rs", "1");
     scratch.write("edited.rs", "1");
@@ -59,7 +59,7 @@ fn what_changed_since_the_start_is_named_whatever_it_is_called() {
 }
 
 #[test]
-fn paths_are_from_the_working_directory() {
+fn changed_paths_are_relative_to_the_working_directory() {
     let scratch = Scratch::with_git();
     commit(&scratch, "before");
     let start = head(&scratch.path()).expect("there is a commit");
@@ -84,7 +84,7 @@ fn paths_are_from_the_working_directory() {
 }
 
 #[test]
-fn nothing_is_known_without_a_repository_a_commit_or_a_start() {
+fn work_tree_summary_is_empty_without_a_repository_or_a_start_commit() {
     let plain = Scratch::new();
     assert_eq!(head(&plain.path()), None);
     let made_up = "0123456789012345678901234567890123456789";
@@ -123,7 +123,7 @@ fn answer_of(script: &str, patience: Duration) -> (Option<usize>, Duration) {
 }
 
 #[test]
-fn neither_time_nor_words_are_without_bound() {
+fn query_has_a_timeout_and_an_output_limit() {
     let soon = Duration::from_millis(300);
     let late = Duration::from_secs(20);
     for hangs in ["exec sleep 600", "exec >&-; exec sleep 600"] {

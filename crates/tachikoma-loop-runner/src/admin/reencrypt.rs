@@ -8,7 +8,7 @@ use super::{paths_in, retention};
 use crate::opencode::supervisor;
 use crate::session::transcripts;
 use crate::store::archive;
-use crate::store::encryption::convert::{convert, files_below, hold_the_same, salvage};
+use crate::store::encryption::convert::{convert, files_below, have_same_content, salvage};
 use crate::store::encryption::{self, Encryption, is_encrypted};
 use crate::store::journal::segment;
 use crate::store::layout::{self, ARCHIVED};
@@ -137,7 +137,7 @@ impl StoredFiles<'_> {
             return Ok(Conversion::Unneeded);
         }
         if path != to && std::fs::symlink_metadata(to).is_ok() {
-            return match hold_the_same(self.encryption, path, to) {
+            return match have_same_content(self.encryption, path, to) {
                 Ok(true) => {
                     std::fs::remove_file(path).map_err(StoreError::io("remove", path))?;
                     Ok(Conversion::Done)

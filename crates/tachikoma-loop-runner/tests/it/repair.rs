@@ -117,7 +117,7 @@ fn the_journal_is_emptied_or_written_over() {
         assert_eq!(
             repairs[0].1,
             "its file was changed; segment 2 continues from the full state; \
-             what was found is at .ralph/quarantine/journal-0001.jsonl.1"
+             the file that was there is now at .ralph/quarantine/journal-0001.jsonl.1"
         );
         let first = &place.history()[0].event;
         assert!(

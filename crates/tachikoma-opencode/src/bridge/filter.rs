@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_gets_through_as_its_beginnings_and_ends() {
+    fn filter_passes_the_first_and_last_event_of_each_part() {
         insta::assert_snapshot!(passed("serve-01-basic").join("\n"), @"
     message.updated
     message.part.updated text

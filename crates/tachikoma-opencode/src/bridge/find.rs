@@ -39,9 +39,9 @@ pub(super) struct Found {
 
 /// Why no server was found.
 enum Absent {
-    /// It may appear.
+    /// The server may appear later.
     Later(String, Absence),
-    /// Waiting does not help.
+    /// The server will not appear, so waiting does not help.
     Never(String),
 }
 
@@ -54,9 +54,9 @@ enum Absence {
     NoFile,
     /// The file says that the server was stopped. An earlier supervisor may have written that.
     Stopped,
-    /// The supervisor starts it.
+    /// The supervisor is starting the server.
     Coming,
-    /// The file says that it is ready, but it does not answer.
+    /// The server file says that the server is ready, but it does not answer.
     Unready,
 }
 

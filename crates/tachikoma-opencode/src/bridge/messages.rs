@@ -23,11 +23,11 @@ const REMEMBERED_MAX: usize = 64;
 /// versions of OpenCode skip a prompt that sorts before an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerClock {
-    /// Time of the newest id that was heard, in milliseconds.
+    /// Time in the newest id that was received, in milliseconds.
     millis: u64,
-    /// When it was heard.
+    /// When that id was received.
     at: Instant,
-    /// The latest time of any id that was heard or given.
+    /// The latest time of any id that was received or sent.
     latest: u64,
 }
 

@@ -16,7 +16,7 @@ use tachikoma_runtime::clock::monotonic;
 /// Time for a turn to end after it was aborted.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time between two checks whether it has ended.
+/// Time between two checks whether an aborted turn has ended.
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Title of the conversation. Without a title the server asks the model for one.
@@ -33,7 +33,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     pub(super) async fn open(&mut self) -> Result<Conversation, End> {
         let found = self.find().await?;
         let client = found.client;
-        // Before the conversation, so that no event is missed.
+        // The event stream is opened before the conversation, so that no event is missed.
         let listening = listen(&client).await?;
         let mut conversation = Conversation {
             client,

@@ -156,20 +156,20 @@ async fn send(
 
 /// What a server knows about an iteration that an earlier bridge began.
 enum Earlier {
-    /// Nothing, or a failure.
+    /// The server does not know the iteration, or it failed.
     None,
-    /// Its turn was cut.
+    /// The turn of the iteration was cut.
     Cut {
-        /// Id of its prompt.
+        /// Id of the prompt of the turn.
         prompt: String,
-        /// Id of its last message.
+        /// Id of the last message of the turn.
         last: String,
     },
-    /// Its turn is complete, which was not reported.
+    /// The turn is complete, but its end was not reported.
     Done {
-        /// The turn.
+        /// The complete turn.
         turn: Turn,
-        /// Its last message.
+        /// The last message of the turn.
         last: Value,
     },
 }

@@ -39,10 +39,10 @@ const ANSWERING_INTERVAL: Duration = Duration::from_secs(5);
 /// Length of the part of an invalid event that is passed on.
 const GARBAGE_BYTES_MAX: usize = 4096;
 
-/// A prompt that the server has.
+/// A prompt that the server has received.
 #[derive(Debug)]
 pub(super) struct SentPrompt {
-    /// Id of its message.
+    /// Id of the message with the prompt.
     pub message: String,
     /// The iteration that it began; `None` for another request, such as that for a hand-off.
     pub iteration: Option<u32>,
@@ -161,11 +161,11 @@ impl Turn {
 /// The state of a turn.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It is complete.
+    /// The turn is complete.
     Over,
-    /// Another client ended it.
+    /// Another client ended the turn.
     Aborted,
-    /// Not known yet.
+    /// Whether the turn is complete is not known yet.
     Open,
 }
 
@@ -301,7 +301,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             conversation.answer_index.heard(&properties["info"]);
         }
         let Some(turn) = &mut conversation.turn else {
-            // It belongs to a turn that is over.
+            // The event belongs to a turn that is over.
             return Ok(());
         };
         if conversation

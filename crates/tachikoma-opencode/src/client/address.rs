@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_addresses_are_taken_and_no_password_is_shown() {
+    fn only_plain_addresses_are_accepted_and_passwords_are_hidden() {
         for (text, shown, loopback) in [
             ("http://127.0.0.1:4096", "http://127.0.0.1:4096", true),
             ("http://localhost:4096/", "http://127.0.0.1:4096", true),

@@ -52,7 +52,7 @@ pub struct Supervisor {
     startup: Startup,
 }
 
-/// What was found when the supervisor was opened.
+/// The state of the server and the warnings when the supervisor was opened.
 #[derive(Debug)]
 struct Startup {
     /// The server as the supervisor before left it; `None` if that one stopped it.
@@ -83,7 +83,7 @@ impl Inbox {
     }
 }
 
-/// Tells others about the server.
+/// Publishes the state of the server to handles and subscribers.
 #[derive(Debug)]
 struct Publisher {
     handle: SupervisorHandle,
@@ -201,7 +201,7 @@ impl Supervisor {
     /// Opens a supervisor and runs it in a background task.
     ///
     /// # Errors
-    /// As [`Supervisor::open`].
+    /// The same errors as [`Supervisor::open`].
     pub async fn start(settings: SupervisorSettings) -> Result<SupervisorHandle, SupervisorError> {
         let supervisor = Self::open(settings).await?;
         let handle = supervisor.handle();
@@ -333,7 +333,7 @@ impl Supervisor {
             ServerEffect::Signal { generation, rung } => self.server.signal(generation, rung),
             ServerEffect::Reply { ticket, answer } => {
                 if let Some(reply) = self.inbox.replies.remove(&ticket.0) {
-                    // The caller may have gone.
+                    // The caller may have closed its connection.
                     let _ = reply.send(answer);
                 }
             }
@@ -385,7 +385,7 @@ impl Supervisor {
                 };
                 let (Ok(text) | Err(text)) = &answer;
                 self.log.note(text);
-                // The caller may have gone.
+                // The caller may have closed its connection.
                 let _ = reply.send(answer);
                 None
             }

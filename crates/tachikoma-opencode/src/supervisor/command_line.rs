@@ -4,10 +4,10 @@ use tachikoma_config::OpenCodeSettings;
 
 use crate::client::{Address, AddressError};
 
-/// The default program.
+/// The program if `opencode.serve_command` is not set.
 const PROGRAM: &str = "opencode";
 
-/// The argument that makes it a server.
+/// The argument that makes OpenCode run as a server.
 const SERVE: &str = "serve";
 
 /// Returns the words of the command line that starts the server.

@@ -170,7 +170,7 @@ pub enum SupervisorClientError {
     /// The supervisor does not answer.
     #[error("the supervisor in {} does not answer", dir.display())]
     Silent {
-        /// Its directory.
+        /// The supervisor's directory.
         dir: PathBuf,
         /// The error of the connection.
         #[source]
@@ -192,7 +192,7 @@ impl SupervisorClient {
     /// Finds the supervisor that runs in `dir`.
     ///
     /// # Errors
-    /// No supervisor runs there.
+    /// No supervisor runs in the directory.
     pub fn find(dir: &Path) -> Result<Self, SupervisorClientError> {
         let held = lock::is_held_in(dir).then(|| lock::holder_in(dir));
         match held.flatten() {

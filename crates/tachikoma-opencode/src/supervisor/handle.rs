@@ -86,7 +86,7 @@ impl SupervisorHandle {
     /// Restarts the server, or starts it if it is down, also after the supervisor gave up. Returns what happens next.
     ///
     /// # Errors
-    /// Why the command was refused.
+    /// The supervisor refused the command. Holds the reason.
     pub async fn restart(&self) -> Result<String, String> {
         self.command(Command::Restart).await
     }
@@ -94,7 +94,7 @@ impl SupervisorHandle {
     /// Stops the server and the supervisor. Returns at once; [`SupervisorHandle::ended`] waits.
     ///
     /// # Errors
-    /// Why the command was refused.
+    /// The supervisor refused the command. Holds the reason.
     pub async fn stop(&self) -> Result<String, String> {
         self.command(Command::Stop).await
     }

@@ -11,7 +11,7 @@ use tachikoma_fs::{is_missing, private, safe_read};
 use tachikoma_store::StoreError;
 use tachikoma_store::checked_line::{check_sum, encode};
 
-/// Name of the file.
+/// Name of the supervisor's journal.
 const NAME: &str = "journal.jsonl";
 
 /// Name of a damaged journal that was moved away.
@@ -59,7 +59,7 @@ impl ServerJournal {
     /// Opens the journal in `dir`, or creates it.
     ///
     /// # Errors
-    /// It cannot be read or written.
+    /// The journal cannot be read or written.
     pub fn open(dir: &Path) -> Result<Opened, StoreError> {
         let path = dir.join(NAME);
         let read = match safe_read::read(&path, READ_BYTES_MAX) {
@@ -72,7 +72,7 @@ impl ServerJournal {
             Err(error) => return Err(StoreError::io("read", &path)(error)),
         };
         if read.damage.is_some() {
-            // It replaces an earlier damaged one.
+            // This file replaces a damaged journal that was moved away earlier.
             let aside = dir.join(DAMAGED);
             std::fs::rename(&path, &aside).map_err(StoreError::io("move away", &path))?;
         }
@@ -104,7 +104,7 @@ impl ServerJournal {
     /// Appends records, and returns when they are on disk. A part that was written is cut off after an error.
     ///
     /// # Errors
-    /// They could not be written.
+    /// The records could not be written.
     pub fn append(&mut self, records: &[ServerRecord]) -> Result<(), StoreError> {
         if records.is_empty() {
             return Ok(());

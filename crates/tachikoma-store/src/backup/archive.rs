@@ -19,7 +19,7 @@ use crate::{checked_line, checkpoints, compressed, journal, test_history};
 /// Block size of a tar archive.
 const BLOCK: u64 = 512;
 
-/// Content of a backup.
+/// One file of a backup with its content.
 struct Part {
     entry: Entry,
     content: Box<dyn Read>,
@@ -30,16 +30,16 @@ pub fn write(
     target: &mut File,
     moment: &Moment,
     backups: &Backups,
-    called_off: &AtomicBool,
+    canceled: &AtomicBool,
 ) -> io::Result<()> {
     let mut archive = archive(moment, &backups.encryption)?;
     let mut target = backups.encryption.writer(target)?;
     match backups.packing {
-        Packing::Compressed => compressed::pack(&mut archive, &mut target, called_off)?,
+        Packing::Compressed => compressed::pack(&mut archive, &mut target, canceled)?,
         Packing::Plain => {
             let mut chunk = vec![0; CHUNK_BYTES];
             loop {
-                compressed::go_on(called_off)?;
+                compressed::fail_if_canceled(canceled)?;
                 let read = archive.read(&mut chunk)?;
                 if read == 0 {
                     break;
@@ -108,7 +108,7 @@ fn parts(moment: &Moment, encryption: &Encryption) -> io::Result<Vec<Part>> {
     }
     let dir = &moment.loop_dir;
     let session = snapshot.state.session.number;
-    // Both are optional.
+    // The hand-off and the test history are optional.
     if let Ok(Some(text)) = checkpoints::read(dir, session, encryption) {
         parts.push(part_of(checkpoint_name(session), text.into_bytes()));
     }

@@ -67,7 +67,7 @@ pub fn ahead_of(
 /// Describes a journal that ends before a backup does.
 pub fn cut_short(ends: Seq, ahead: &Listed) -> String {
     format!(
-        "it ends with record {ends}, and backup {} has those up to {}",
+        "it ends with record {ends}, and backup {} has records up to {}",
         ahead.path.display(),
         ahead.seq
     )
@@ -76,9 +76,9 @@ pub fn cut_short(ends: Seq, ahead: &Listed) -> String {
 /// A valid backup of a loop that has no other files left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfLost {
-    /// The file.
+    /// Path of the backup.
     pub path: PathBuf,
-    /// Its manifest.
+    /// Manifest of the backup.
     pub manifest: Manifest,
 }
 
@@ -88,7 +88,7 @@ impl OfLost {
     pub fn words(&self, working_dir: &Path) -> String {
         let Self { path, manifest } = self;
         format!(
-            "a backup has {} up to iteration {}: `tachikoma state restore {}` goes back to that",
+            "a backup has {} up to iteration {}: `tachikoma state restore {}` restores it",
             manifest.loop_id,
             manifest.iteration,
             path.strip_prefix(working_dir).unwrap_or(path).display()

@@ -32,13 +32,13 @@ const JOURNAL_BYTES_MAX: u64 = 16 * journal::SEGMENT_MAX_BYTES;
 /// Limit for zeros after the last entry, which tar adds.
 const PADDING_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes per copy.
+/// Size of the read buffer.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// Content of a valid backup.
 #[derive(Debug)]
 pub struct Content {
-    /// The manifest.
+    /// The manifest of the backup.
     pub manifest: Manifest,
     /// The state at the last record.
     pub state: State,
@@ -103,12 +103,12 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
     struct Format {
         backup: u32,
     }
-    let nothing = || damaged(path, "there is nothing in it");
+    let nothing = || damaged(path, "it is empty");
     let entry = entries.next().ok_or_else(nothing)?.map_err(unread(path))?;
     let is_it =
         entry.header().entry_type().is_file() && *entry.path_bytes() == *MANIFEST.as_bytes();
     if !is_it || entry.size() > MANIFEST_BYTES_MAX {
-        return Err(damaged(path, "it does not begin with what is in it"));
+        return Err(damaged(path, "it does not begin with its manifest"));
     }
     let mut text = String::new();
     let mut entry = entry.take(MANIFEST_BYTES_MAX);
@@ -124,10 +124,10 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
         });
     }
     if !checked_line::is_whole(line.as_bytes()) {
-        return Err(damaged(path, "the checksum of its list does not match"));
+        return Err(damaged(path, "the checksum of its manifest does not match"));
     }
     let manifest: Manifest = serde_json::from_str(line).map_err(shapeless)?;
-    // The next segment needs a number.
+    // The segment after it would have no number.
     if manifest.segment == Some(u32::MAX) {
         return Err(damaged(
             path,
@@ -135,21 +135,18 @@ fn manifest(path: &Path, entries: &mut Entries<'_>) -> Result<Manifest, StoreErr
         ));
     }
     if manifest.files.len() > FILES_MAX {
-        return Err(damaged(path, "its list is too long"));
+        return Err(damaged(path, "its manifest lists too many files"));
     }
     let mut names = BTreeSet::new();
     for Entry { name, bytes, .. } in &manifest.files {
         let Some(max) = bytes_max(&manifest, name) else {
-            return Err(damaged(
-                path,
-                format!("{name} does not belong into a backup"),
-            ));
+            return Err(damaged(path, format!("{name} does not belong in a backup")));
         };
         if !names.insert(name) {
-            return Err(damaged(path, format!("{name} is in its list twice")));
+            return Err(damaged(path, format!("its manifest lists {name} twice")));
         }
         if *bytes > max {
-            return Err(damaged(path, format!("{name} is larger than any of ours")));
+            return Err(damaged(path, format!("{name} exceeds the size limit")));
         }
     }
     Ok(manifest)
@@ -209,7 +206,10 @@ fn read_all(
     }
     let (state, working_dir) = reading.finish()?;
     if entries.next().is_some() {
-        return Err(damaged(path, "there is more in it than it says"));
+        return Err(damaged(
+            path,
+            "it has files that its manifest does not list",
+        ));
     }
     // Read to the end, because a compressed file ends with its checksum.
     let mut rest = archive.into_inner();
@@ -257,13 +257,13 @@ impl Reading<'_> {
         let name = &expected.name;
         let is_it = *entry.path_bytes() == *name.as_bytes();
         if !is_it || !entry.header().entry_type().is_file() || entry.size() != expected.bytes {
-            return Err(self.damaged(format!("it does not hold {name} as it says")));
+            return Err(self.damaged(format!("{name} is not as its manifest describes it")));
         }
-        // The next snapshot is written anew.
+        // The snapshot is not extracted, because the restored loop writes a new one.
         let copy = self.into.filter(|_| name != SNAPSHOT);
         let copy = copy.map(|dir| dir.join(name));
         let encryption = match name.as_str() {
-            // Git needs it in plain text anyway.
+            // Git can only read the bundle unencrypted.
             BUNDLE_NAME => Encryption::plain(),
             _ => self.encryption.clone(),
         };
@@ -327,11 +327,11 @@ impl Reading<'_> {
             }
             last = Some(record.seq);
             if line == 1 && record.seq > snapshot.seq.next() {
-                // The snapshot is before all of them.
+                // The journal begins after the snapshot.
                 state = None;
             }
             if record.seq > snapshot.seq {
-                journal::take_in(&mut state, &label, line, &record)?;
+                journal::apply_record(&mut state, &label, line, &record)?;
             }
             Ok(())
         })?;
@@ -353,7 +353,7 @@ impl Reading<'_> {
             None => return Err(self.damaged("its journal has no record")),
         };
         if state.seq != self.manifest.seq || state.loop_id != self.manifest.loop_id {
-            return Err(self.damaged("it does not stand at the record that it says"));
+            return Err(self.damaged("it ends at another record than its manifest says"));
         }
         Ok((state, snapshot.core.working_dir))
     }

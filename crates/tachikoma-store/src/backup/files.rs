@@ -33,13 +33,13 @@ const MARK_DIGITS: usize = 16;
 pub struct Listed {
     /// When it was taken, as `20261115T054715Z`. The first field, because record numbers decrease after a restore.
     pub taken_at: String,
-    /// The last record in it.
+    /// Number of the last record in the backup.
     pub seq: Seq,
     /// Distinguishes backups of the same record and second.
     repeat: u32,
-    /// The loop.
+    /// Id of the loop.
     pub loop_id: LoopId,
-    /// The file.
+    /// Path of the backup.
     pub path: PathBuf,
 }
 
@@ -152,7 +152,7 @@ pub fn place(backups: &Backups, written: &Path, moment: &Moment) -> Result<PathB
             Err(error) => return Err(StoreError::io("create", &path)(error)),
         }
     }
-    let source = std::io::Error::other("too many backups of one second lie there");
+    let source = std::io::Error::other("there are too many backups of the same second");
     Err(StoreError::io("find a name in", dir)(source))
 }
 
@@ -188,7 +188,7 @@ pub fn rotate(backups: &Backups, loop_id: LoopId, epoch: &Epoch, newest: &Path) 
     listed.sort_by_key(|listed| Reverse((listed.path == newest, listed.seq)));
     let ours = listed.into_iter().filter(|listed| {
         let manifest = container::manifest_of(&listed.path, &backups.encryption);
-        manifest.is_ok_and(|told| told.loop_id == loop_id && told.epoch == *epoch)
+        manifest.is_ok_and(|manifest| manifest.loop_id == loop_id && manifest.epoch == *epoch)
     });
     removed.extend(ours.skip(max).map(|old| remove(&old.path)));
     let failed = removed.into_iter().filter_map(Result::err);
@@ -204,10 +204,10 @@ pub fn remove_of(
 ) -> Result<(), StoreError> {
     for listed in list_names(dir, Some(loop_id))? {
         let manifest = container::manifest_of(&listed.path, encryption);
-        let is_it = manifest.is_ok_and(|told| {
-            told.loop_id == loop_id && epoch.is_none_or(|epoch| *epoch == told.epoch)
+        let is_it = manifest.is_ok_and(|manifest| {
+            manifest.loop_id == loop_id && epoch.is_none_or(|epoch| *epoch == manifest.epoch)
         });
-        // A reserved name without content.
+        // A writer reserved the name and died before it filled the file.
         if is_it || (is_empty(&listed.path) && is_stale(&listed.path)) {
             remove(&listed.path)?;
         }
@@ -243,7 +243,7 @@ pub fn remove_remains(dir: &Path, epoch: Option<&Epoch>) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
         if is_remainder(&path, epoch) {
-            // A file that stays is harmless.
+            // A temporary file that cannot be removed is harmless.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_loop_record_and_second_and_nothing_else_is_one() {
+    fn backup_names_are_parsed_strictly() {
         let loop_id = LoopId::from_u128(7);
         let taken_at = second(Timestamp::from_millis(1_763_183_084_007));
         assert_eq!(taken_at, "20251115T050444Z");

@@ -11,9 +11,9 @@ use super::*;
 use crate::journal::Journal;
 use crate::{checkpoints, layout};
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
-/// A loop with some records, and where its backups go.
+/// A loop with some records, and the directory of its backups.
 struct Place {
     dir: tempfile::TempDir,
     journal: Journal,
@@ -78,7 +78,7 @@ impl Place {
     }
 
     fn take(&self, max: u32, millis: i64) -> PathBuf {
-        let taken = take(&self.backups(max), &self.moment(millis), &GO_ON).unwrap();
+        let taken = take(&self.backups(max), &self.moment(millis), &NOT_CANCELED).unwrap();
         assert_eq!(taken.troubles, [] as [String; 0]);
         taken.path
     }
@@ -93,7 +93,7 @@ impl Place {
 }
 
 #[test]
-fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
+fn backup_has_the_exact_state_and_opens_with_tar() {
     let mut place = Place::new();
     let path = place.take(10, 5_000);
     let kept = place.state.clone();
@@ -101,7 +101,7 @@ fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
     let content = read_through(&path, &Encryption::plain()).unwrap();
     assert_eq!(content.state, kept);
     assert_eq!(content.manifest.seq, kept.seq);
-    assert_eq!(place.names().len(), 1, "nothing else is left");
+    assert_eq!(place.names().len(), 1, "no other file is left");
     let listed = std::process::Command::new("tar")
         .arg("-tf")
         .arg(&path)
@@ -124,7 +124,7 @@ fn what_is_taken_holds_the_exact_state_and_opens_with_tar() {
 }
 
 #[test]
-fn a_compressed_one_is_smaller_and_opens_with_zstd_and_tar() {
+fn compressed_backup_is_smaller_and_opens_with_zstd_and_tar() {
     let mut place = Place::new();
     place.write(&"the same words ".repeat(2_000));
     let plain = place.take(10, 5_000);
@@ -154,7 +154,7 @@ fn a_compressed_one_is_smaller_and_opens_with_zstd_and_tar() {
 }
 
 #[test]
-fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
+fn changed_or_missing_byte_in_a_compressed_backup_is_detected() {
     let mut place = Place::new();
     place.packing = Packing::Compressed;
     let path = place.take(10, 5_000);
@@ -163,7 +163,7 @@ fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
         fs::write(&path, flipped).unwrap();
-        // Some bits say nothing.
+        // Some bits of a zstd frame have no meaning.
         if let Ok(content) = read_through(&path, &Encryption::plain()) {
             assert_eq!(content.state, place.state, "flipped at {at}");
         }
@@ -173,12 +173,12 @@ fn a_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
 }
 
 #[test]
-fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
+fn changed_or_missing_byte_in_a_backup_is_detected() {
     let place = Place::new();
     let path = place.take(10, 5_000);
     let whole = fs::read(&path).unwrap();
     let mut harmless = 0;
-    // Each of them takes too long, and every file and every bit is met.
+    // Testing every byte takes too long. This sample covers every file and every bit position.
     for at in (0..whole.len()).step_by(7) {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
@@ -197,20 +197,20 @@ fn a_changed_or_missing_byte_is_noticed_or_harms_nothing() {
             Err(error) => panic!("flipped at {at}: {error:?}"),
         }
     }
-    // What tar puts between files, and nothing else.
+    // Only changed padding of the tar archive may go undetected.
     assert!(harmless < 4 * 512 / 7, "{harmless} of {}", whole.len());
     for cut in (0..whole.len()).step_by(499) {
         fs::write(&path, &whole[..cut]).unwrap();
         let read = read_through(&path, &Encryption::plain());
-        // Without the end of a tar file nothing is lost.
+        // The end marker of a tar file contains no data.
         let is_good = read.is_ok_and(|content| content.state == place.state);
         assert!(!is_good || cut >= whole.len() - 1_024, "cut at {cut}");
     }
 }
 
-/// It has no checksum of its own, as snapshot and records have.
+/// The hand-off has no checksum of its own, unlike the snapshot and the records.
 #[test]
-fn a_changed_hand_off_is_noticed() {
+fn changed_hand_off_in_a_backup_is_damage() {
     let place = Place::new();
     let path = place.take(10, 5_000);
     let mut bytes = fs::read(&path).unwrap();
@@ -227,7 +227,7 @@ fn a_changed_hand_off_is_noticed() {
 }
 
 #[test]
-fn names_do_not_meet_and_the_oldest_go() {
+fn backups_get_unique_names_and_the_oldest_are_removed() {
     let mut place = Place::new();
     let first = place.take(2, 5_000);
     let same = place.take(2, 5_999);
@@ -239,7 +239,7 @@ fn names_do_not_meet_and_the_oldest_go() {
         "{:?}",
         place.names()
     );
-    // The clock was set back: the one that was just taken stays.
+    // The clock was set back. The backup that was just taken is kept.
     let fourth = place.take(1, 1_000);
     assert!(fourth.exists() && !third.exists(), "{:?}", place.names());
     for millis in 20..40 {
@@ -249,7 +249,7 @@ fn names_do_not_meet_and_the_oldest_go() {
 }
 
 #[test]
-fn nothing_goes_that_is_not_a_backup_of_this_loop() {
+fn rotation_removes_only_backups_of_this_loop() {
     let mut place = Place::new();
     let path = place.take(1, 1_000);
     let dir = place.backups(1).dir;
@@ -259,11 +259,11 @@ fn nothing_goes_that_is_not_a_backup_of_this_loop() {
     fs::copy(&path, dir.join(&of_another)).unwrap();
     fs::write(dir.join(&damaged), "not a backup any more").unwrap();
     fs::write(dir.join("notes.tar"), "mine").unwrap();
-    // A name that its writer had taken when it died.
+    // A writer reserved this name and died.
     let empty = name.replace("T000001Z", "T000000Z-2");
     fs::write(dir.join(&empty), "").unwrap();
     age(&dir.join(&empty));
-    // And one that may still be written.
+    // A writer may still be filling this file.
     let young = name.replace("T000001Z", "T000000Z-3");
     fs::write(dir.join(&young), "").unwrap();
     place.write("on");
@@ -282,9 +282,9 @@ fn age(path: &Path) {
     file.set_modified(then).unwrap();
 }
 
-/// They are not backups in spite of their names, and must not replace real ones.
+/// Files with names of backups and other content must not replace real backups.
 #[test]
-fn names_without_a_backup_do_not_count() {
+fn empty_backup_files_are_not_listed() {
     let mut place = Place::new();
     let mut good = Vec::new();
     for second in 1..=3 {
@@ -305,7 +305,7 @@ fn names_without_a_backup_do_not_count() {
 
 /// A clock that was ahead must not make every new backup the oldest.
 #[test]
-fn the_newest_records_stay_whatever_their_names_say_of_the_time() {
+fn rotation_orders_backups_by_record_number() {
     let mut place = Place::new();
     for second in 1..=3 {
         place.write("on");
@@ -324,16 +324,18 @@ fn the_newest_records_stay_whatever_their_names_say_of_the_time() {
     assert_eq!(place.names().len(), 3);
 }
 
-/// The same loop, brought to another directory that keeps its backups in the same place.
+/// The same loop was restored into another directory with the same backup directory.
 #[test]
-fn backups_of_another_life_are_left_alone() {
+fn rotation_keeps_backups_of_other_epochs() {
     let mut place = Place::new();
     let first = place.take(1, 1_000);
     place.write("on");
     let mut moment = place.moment(2_000);
     moment.snapshot.state.epoch = crate::journal::new_epoch();
     moment.journal = None;
-    let other = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    let other = take(&place.backups(1), &moment, &NOT_CANCELED)
+        .unwrap()
+        .path;
     assert!(first.exists() && other.exists());
     let second = place.take(1, 3_000);
     assert!(!first.exists() && other.exists() && second.exists());
@@ -355,25 +357,25 @@ fn backups_of_another_life_are_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_taken_leaves_nothing_and_removes_nothing() {
+fn failed_backup_leaves_no_file_and_removes_none() {
     let place = Place::new();
     let kept = place.take(1, 1_000);
     let backups = place.backups(1);
     let error = take(&backups, &place.moment(2_000), &AtomicBool::new(true)).unwrap_err();
     assert!(matches!(error, StoreError::File(_)), "{error:?}");
-    // The journal does not say what the snapshot says.
+    // Journal and snapshot have different states.
     let mut moment = place.moment(2_000);
     moment.journal.as_mut().unwrap().len -= 2;
-    take(&backups, &moment, &GO_ON).unwrap_err();
+    take(&backups, &moment, &NOT_CANCELED).unwrap_err();
     let mut moment = place.moment(2_000);
     moment.snapshot.seq = Seq(2);
-    take(&backups, &moment, &GO_ON).unwrap_err();
+    take(&backups, &moment, &NOT_CANCELED).unwrap_err();
     assert_eq!(place.names().len(), 1);
     assert!(kept.exists());
 }
 
 #[test]
-fn a_newer_format_is_told_before_anything_else_is_read() {
+fn newer_backup_format_is_reported_first() {
     let place = Place::new();
     let path = place.take(1, 1_000);
     let text = fs::read(&path).unwrap();
@@ -393,13 +395,15 @@ fn a_newer_format_is_told_before_anything_else_is_read() {
 
 /// The record is complete, and more lines may follow it later.
 #[test]
-fn a_line_end_that_is_missing_is_put_into_the_backup() {
+fn backup_adds_a_missing_line_end() {
     let place = Place::new();
     let mut moment = place.moment(2_000);
     let part = moment.journal.as_mut().unwrap();
     part.len -= 1;
     part.unended = true;
-    let path = take(&place.backups(1), &moment, &GO_ON).unwrap().path;
+    let path = take(&place.backups(1), &moment, &NOT_CANCELED)
+        .unwrap()
+        .path;
     let out = place.dir.path().join("out");
     fs::create_dir(&out).unwrap();
     read_into(&path, &out, &Encryption::plain()).unwrap();

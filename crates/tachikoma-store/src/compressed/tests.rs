@@ -1,4 +1,4 @@
-//! Compressing in place: nothing is lost, whenever it ends, and no damage is read as content.
+//! Compression of closed files: an interrupted compression loses nothing, and damage is detected.
 
 use crate::encryption::Encryption;
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::*;
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
 fn text(lines: u32) -> Vec<u8> {
     (0..lines)
@@ -38,13 +38,13 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_compressed_is_read_back_under_both_names() {
+fn compressed_file_opens_by_its_plain_and_compressed_name() {
     for lines in [0, 1, 100, 100_000] {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("a.log");
         fs::write(&path, text(lines)).unwrap();
         let age = fs::metadata(&path).unwrap().modified().unwrap();
-        replace(&path, &Encryption::plain(), &GO_ON).unwrap();
+        replace(&path, &Encryption::plain(), &NOT_CANCELED).unwrap();
         assert_eq!(names(place.path()), ["a.log.zst"]);
         let compressed = place.path().join("a.log.zst");
         for name in [&path, &compressed] {
@@ -58,13 +58,13 @@ fn what_was_compressed_is_read_back_under_both_names() {
 }
 
 #[test]
-fn of_two_the_plain_one_counts_and_replaces_the_other() {
+fn plain_file_wins_over_its_compressed_form() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, "right").unwrap();
     fs::write(place.path().join("a.log.zst"), "half of so").unwrap();
     assert_eq!(read(&path).unwrap(), b"right");
-    replace(&path, &Encryption::plain(), &GO_ON).unwrap();
+    replace(&path, &Encryption::plain(), &NOT_CANCELED).unwrap();
     assert_eq!(names(place.path()), ["a.log.zst"]);
     assert_eq!(read(&path).unwrap(), b"right");
 }
@@ -74,7 +74,7 @@ fn every_flipped_missing_or_added_byte_is_damage() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, text(200)).unwrap();
-    replace(&path, &Encryption::plain(), &GO_ON).unwrap();
+    replace(&path, &Encryption::plain(), &NOT_CANCELED).unwrap();
     let compressed = place.path().join("a.log.zst");
     let whole = fs::read(&compressed).unwrap();
     let check = |bytes: &[u8], what: &str| {
@@ -92,7 +92,7 @@ fn every_flipped_missing_or_added_byte_is_damage() {
         flipped[at] ^= 1 << (at % 8);
         check(&flipped, &format!("byte {at}"));
         fs::write(&compressed, &whole[..at]).unwrap();
-        let error = read(&compressed).expect_err("it ends early");
+        let error = read(&compressed).expect_err("the file is truncated");
         assert!(is_damage(&error), "cut at {at}: {error}");
     }
     fs::write(&compressed, [&whole[..], b"x"].concat()).unwrap();
@@ -102,21 +102,22 @@ fn every_flipped_missing_or_added_byte_is_damage() {
 }
 
 #[test]
-fn when_it_is_called_off_or_fails_everything_is_as_before() {
+fn canceled_or_failed_compression_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.log");
     fs::write(&path, text(10)).unwrap();
     let error = replace(&path, &Encryption::plain(), &AtomicBool::new(true)).unwrap_err();
-    assert_eq!(error.to_string(), "called off");
+    assert_eq!(error.to_string(), "canceled");
     assert_eq!(names(place.path()), ["a.log"]);
     fs::create_dir(place.path().join("a.log.zst")).unwrap();
-    replace(&path, &Encryption::plain(), &GO_ON).expect_err("the name is taken by a directory");
+    replace(&path, &Encryption::plain(), &NOT_CANCELED)
+        .expect_err("the name is taken by a directory");
     assert_eq!(names(place.path()), ["a.log", "a.log.zst"]);
     assert_eq!(read(&path).unwrap(), text(10));
 }
 
 #[test]
-fn only_files_are_compressed_and_no_link_is_followed() {
+fn compression_rejects_links_and_other_file_types() {
     let place = tempfile::tempdir().unwrap();
     let target = place.path().join("target");
     fs::create_dir(&target).unwrap();
@@ -125,7 +126,12 @@ fn only_files_are_compressed_and_no_link_is_followed() {
     symlink(target.join("a.log"), place.path().join("link.log")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, place.path().join("pipe.log"), Mode::RUSR).unwrap();
     for name in ["dir/a.log", "link.log", "pipe.log", "missing.log", "target"] {
-        replace(&place.path().join(name), &Encryption::plain(), &GO_ON).expect_err(name);
+        replace(
+            &place.path().join(name),
+            &Encryption::plain(),
+            &NOT_CANCELED,
+        )
+        .expect_err(name);
     }
     assert_eq!(
         names(place.path()),
@@ -135,7 +141,7 @@ fn only_files_are_compressed_and_no_link_is_followed() {
 }
 
 #[test]
-fn names_say_what_is_whole() {
+fn file_name_tells_the_form_of_a_file() {
     let unique = "018f2f6e-0000-7000-8000-000000000000";
     let half = format!("a.log.zst.{unique}.tmp");
     let other = format!("a.log.{unique}.tmp");

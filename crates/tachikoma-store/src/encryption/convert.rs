@@ -12,19 +12,19 @@ use super::{APART, BEGINNING_BYTES_MAX, Encryption, looks_encrypted};
 use crate::{StoreError, is_damage};
 
 /// Replaces a part that cannot be decrypted. It is not a valid record, and readable in a text.
-const REST: &[u8] = b"\n[tachikoma: what follows does not open]\n";
+const REST: &[u8] = b"\n[tachikoma: the rest cannot be decrypted]\n";
 
 /// How much of a file must be decryptable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     All,
-    WhatOpens,
+    Readable,
 }
 
 /// Converts one file. Its name may change. Returns whether anything was done.
 ///
 /// # Errors
-/// It failed. The file is unchanged.
+/// The conversion failed. The file is unchanged.
 pub fn convert(encryption: &Encryption, path: &Path, to: &Path) -> Result<bool, StoreError> {
     if encryption.is_in_form(path) && path == to {
         return Ok(false);
@@ -39,16 +39,16 @@ pub fn convert(encryption: &Encryption, path: &Path, to: &Path) -> Result<bool, 
 /// Converts the readable parts of a damaged file. The result is damaged, too.
 ///
 /// # Errors
-/// It failed. The file is unchanged.
+/// The conversion failed. The file is unchanged.
 pub fn salvage(encryption: &Encryption, path: &Path) -> Result<(), StoreError> {
-    replace(encryption, path, path, Part::WhatOpens)
+    replace(encryption, path, path, Part::Readable)
 }
 
 /// Returns whether two files have the same content, encrypted or not.
 ///
 /// # Errors
-/// One of them cannot be read.
-pub fn hold_the_same(
+/// One of the files cannot be read.
+pub fn have_same_content(
     encryption: &Encryption,
     one: &Path,
     other: &Path,
@@ -122,8 +122,8 @@ fn copy(encryption: &Encryption, source: File, target: &mut File, part: Part) ->
 fn content(encryption: &Encryption, source: File, part: Part) -> io::Result<Box<dyn BufRead>> {
     let mut decrypted: Box<dyn BufRead> = match part {
         Part::All => encryption.decrypt(source, OnDamage::Fail)?.content,
-        Part::WhatOpens => match encryption.decrypt(source, OnDamage::Pass) {
-            Ok(decrypted) => Box::new(BufReader::new(WhatOpens(Some(decrypted.content)))),
+        Part::Readable => match encryption.decrypt(source, OnDamage::Pass) {
+            Ok(decrypted) => Box::new(BufReader::new(ReadableParts(Some(decrypted.content)))),
             Err(error) if is_damage(&error) => Box::new(REST),
             Err(error) => return Err(error),
         },
@@ -143,9 +143,9 @@ fn content(encryption: &Encryption, source: File, part: Part) -> io::Result<Box<
 }
 
 /// The readable parts of a file, with a placeholder for the rest.
-struct WhatOpens(Option<Box<dyn BufRead>>);
+struct ReadableParts(Option<Box<dyn BufRead>>);
 
-impl Read for WhatOpens {
+impl Read for ReadableParts {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.0.as_mut().map(|content| content.read(buffer)) {
             Some(Err(error)) if is_damage(&error) => {

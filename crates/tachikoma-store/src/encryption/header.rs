@@ -10,16 +10,16 @@ use age_core::format::{FileKey, Stanza};
 /// The type of the stanza. Other programs skip unknown types.
 const TAG: &str = "tachikoma";
 
-/// Content of a header.
+/// The recipients of an encrypted file, as its header lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct PublicHeader {
     /// The public keys of the recipients, sorted.
     pub to: Vec<String>,
     /// The locked identity file; empty if there is none.
     pub locked: Vec<u8>,
 }
 
-impl Told {
+impl PublicHeader {
     pub fn new(recipients: &[Recipient], locked: Option<&[u8]>) -> Self {
         let mut to: Vec<String> = recipients.iter().map(Recipient::to_string).collect();
         to.sort();
@@ -42,7 +42,7 @@ impl Told {
     }
 }
 
-impl age::Recipient for Told {
+impl age::Recipient for PublicHeader {
     fn wrap_file_key(&self, _: &FileKey) -> Result<(Vec<Stanza>, HashSet<String>), EncryptError> {
         let stanza = Stanza {
             tag: TAG.to_owned(),

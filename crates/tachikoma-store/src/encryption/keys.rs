@@ -13,7 +13,7 @@ use tachikoma_fs::atomic_file::{Durability, write_whole};
 use tachikoma_fs::quarantine::quarantine;
 use tachikoma_fs::safe_read;
 
-use super::header::Told;
+use super::header::PublicHeader;
 use crate::StoreError;
 use tachikoma_config::Secret;
 
@@ -34,16 +34,16 @@ const WORK_FACTOR_WITH_FILE_MAX: u8 = WORK_FACTOR + 1;
 /// share backups.
 const LOCKED_MAX: usize = 32;
 
-/// Message if there is no key.
-pub const NO_KEY: &str = "it is encrypted, and there is no key to it: `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or the \
-     variable TACHIKOMA_STATE_PASSPHRASE name one";
+/// Message for an encrypted file if no key is configured.
+pub const NO_KEY: &str = "it is encrypted, and no key is configured: set `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or the \
+     variable TACHIKOMA_STATE_PASSPHRASE";
 
 /// Message if the keys are wrong and the file does not tell more.
-const NONE_OPENS: &str = "it is encrypted, and none of the keys that are here opens it";
+const NONE_OPENS: &str = "it is encrypted, and none of the configured keys decrypts it";
 
 /// Message for an identity in a file that requires too much work.
-const TOO_COSTLY: &str = "the key in it is locked so that unlocking it costs too much: only from `.ralph/identity.age` or \
-     `state.encrypt_identity_file` it is taken";
+const TOO_COSTLY: &str = "unlocking the key in it takes too much work; to use that key, copy it to `.ralph/identity.age` or name it \
+     in `state.encrypt_identity_file`";
 
 /// Message for an identity with another passphrase.
 const DOES_NOT_UNLOCK: &str = "the passphrase does not unlock it";
@@ -63,12 +63,12 @@ pub struct KeySource {
     pub generated: PathBuf,
 }
 
-/// A passphrase.
+/// Where the passphrase comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passphrase {
-    /// The content of a file.
+    /// The passphrase is the content of this file.
     File(PathBuf),
-    /// The text itself.
+    /// The passphrase itself, from the environment.
     Words(Secret),
 }
 
@@ -79,18 +79,18 @@ pub struct Ring {
     file: OnceLock<Result<Vec<Identity>, String>>,
     /// Locked identities, and the result of unlocking them.
     unlocked: Mutex<Vec<Unlocked>>,
-    /// The recipients.
+    /// The public keys that new files are encrypted for.
     recipient_set: OnceLock<Result<RecipientSet, String>>,
 }
 
 /// A locked identity, and the result of unlocking it.
 type Unlocked = (Vec<u8>, Result<Vec<Identity>, String>);
 
-/// The recipients.
+/// The public keys that new files are encrypted for.
 pub struct RecipientSet {
     pub recipients: Vec<Recipient>,
-    /// Written into every header.
-    pub told: Told,
+    /// Public data that is written into the header of every encrypted file.
+    pub public_header: PublicHeader,
 }
 
 impl KeySource {
@@ -117,8 +117,8 @@ impl KeySource {
                 };
                 let bytes = safe_read::read_secret(path, KEY_FILE_BYTES_MAX)
                     .map_err(|error| unread(error.to_string()))?;
-                let text =
-                    String::from_utf8(bytes).map_err(|_| unread("it is no text".to_owned()))?;
+                let text = String::from_utf8(bytes)
+                    .map_err(|_| unread("it is not UTF-8 text".to_owned()))?;
                 let text = text.trim_end_matches(['\n', '\r']).to_owned();
                 if text.contains('\n') {
                     return Err(unread("it has more than one line".to_owned()));
@@ -166,7 +166,7 @@ impl Ring {
         }
     }
 
-    /// Returns keys that cannot be loaded.
+    /// Returns a key ring that rejects every encrypted file with the reason `why`.
     pub fn lost(why: String) -> Self {
         Self {
             file: OnceLock::from(Err(why)),
@@ -189,14 +189,18 @@ impl Ring {
     }
 
     /// Returns one key after the other until one fits; expensive ones last.
-    pub fn offer(&self, told: Option<&Told>, fits: &mut dyn FnMut(&Identity) -> bool) {
+    pub fn offer(
+        &self,
+        public_header: Option<&PublicHeader>,
+        fits: &mut dyn FnMut(&Identity) -> bool,
+    ) {
         let mut any =
             |found: Result<Vec<Identity>, String>| found.unwrap_or_default().iter().any(&mut *fits);
         if any(self.file()) || self.source.passphrase.is_none() {
             return;
         }
-        let locked = told
-            .map(|told| &told.locked)
+        let locked = public_header
+            .map(|public_header| &public_header.locked)
             .filter(|locked| !locked.is_empty());
         if locked.is_some_and(|locked| any(self.unlock(locked, WORK_FACTOR_WITH_FILE_MAX))) {
             return;
@@ -207,29 +211,30 @@ impl Ring {
     }
 
     /// Explains why no key fits.
-    pub fn why_not(&self, told: Option<&Told>) -> io::Error {
+    pub fn why_not(&self, public_header: Option<&PublicHeader>) -> io::Error {
         if let Err(why) = self.file() {
             return super::locked(why);
         }
         if !self.source.has_keys() {
             return super::locked(NO_KEY);
         }
-        let Some(told) = told else {
+        let Some(public_header) = public_header else {
             return super::locked(NONE_OPENS);
         };
-        let is_ours = |identity: &Identity| told.to.contains(&identity.to_public().to_string());
+        let is_ours =
+            |identity: &Identity| public_header.to.contains(&identity.to_public().to_string());
         if self.known().iter().any(is_ours) {
             return super::damage(&"its key is damaged");
         }
         if self.source.passphrase.is_some()
-            && !told.locked.is_empty()
-            && let Err(why) = self.unlock(&told.locked, WORK_FACTOR_WITH_FILE_MAX)
+            && !public_header.locked.is_empty()
+            && let Err(why) = self.unlock(&public_header.locked, WORK_FACTOR_WITH_FILE_MAX)
         {
             return super::locked(format!("it is encrypted, and {why}"));
         }
         super::locked(format!(
-            "it is encrypted to {}, and that key is not here",
-            told.to.join(" and ")
+            "it is encrypted for {}, and that key is not configured",
+            public_header.to.join(" and ")
         ))
     }
 
@@ -261,8 +266,8 @@ impl Ring {
             }
             if self.source.passphrase.is_none() {
                 return Err(unread(
-                    "it is locked by a passphrase, which `state.encrypt_passphrase_file` or the variable \
-                     TACHIKOMA_STATE_PASSPHRASE has to give"
+                    "it is locked with a passphrase: set `state.encrypt_passphrase_file` or the variable \
+                     TACHIKOMA_STATE_PASSPHRASE"
                         .to_owned(),
                 ));
             }
@@ -278,7 +283,7 @@ impl Ring {
             return found.clone();
         }
         if unlocked.len() >= LOCKED_MAX {
-            return Err("too many passphrases were tried on others".to_owned());
+            return Err("too many other locked keys were tried".to_owned());
         }
         let found = self
             .source
@@ -302,7 +307,7 @@ impl Ring {
                 // An identity with an old passphrase must not be restored.
                 Err(why) if why == DOES_NOT_UNLOCK => {
                     return Err(format!(
-                        "{}: {why} (if the file is damaged, move it away: every file that is encrypted with it has it too)",
+                        "{}: {why} (if the file is damaged, move it away: each file that is encrypted with it contains a copy)",
                         path.display()
                     ));
                 }
@@ -321,7 +326,7 @@ impl Ring {
         })
     }
 
-    /// Returns the recipients.
+    /// Returns the public keys that new files are encrypted for.
     pub fn recipient_set(&self) -> Result<&RecipientSet, String> {
         let found = self.recipient_set.get_or_init(|| {
             let (locked, identities) = match self.source.uses_generated() {
@@ -340,8 +345,11 @@ impl Ring {
                 recipients.extend(identities.iter().map(Identity::to_public));
             }
             check(&recipients, &identities)?;
-            let told = Told::new(&recipients, locked.as_deref());
-            Ok(RecipientSet { recipients, told })
+            let public_header = PublicHeader::new(&recipients, locked.as_deref());
+            Ok(RecipientSet {
+                recipients,
+                public_header,
+            })
         });
         found.as_ref().map_err(Clone::clone)
     }
@@ -364,16 +372,16 @@ impl Ring {
         if self.is_to_be_generated() {
             self.source.generate()?;
         }
-        self.put_back()
+        self.restore_identity()
     }
 
     /// Writes the locked identity again if it is missing or damaged.
-    pub fn put_back(&self) -> Result<(), StoreError> {
+    pub fn restore_identity(&self) -> Result<(), StoreError> {
         let path = &self.source.generated;
         let recipient_set = self
             .recipient_set()
             .map_err(|why| StoreError::io("encrypt", path)(super::locked(why)))?;
-        let locked = &recipient_set.told.locked;
+        let locked = &recipient_set.public_header.locked;
         if locked.is_empty()
             || safe_read::read(path, KEY_FILE_BYTES_MAX).is_ok_and(|there| there == *locked)
         {
@@ -390,9 +398,9 @@ impl Ring {
     }
 
     /// Writes the identity again after it was removed during a run.
-    pub fn put_back_missing(&self) -> Result<(), StoreError> {
+    pub fn restore_missing_identity(&self) -> Result<(), StoreError> {
         match self.recipient_set.get() {
-            Some(Ok(_)) if !self.source.generated.exists() => self.put_back(),
+            Some(Ok(_)) if !self.source.generated.exists() => self.restore_identity(),
             Some(_) | None => Ok(()),
         }
     }
@@ -402,18 +410,21 @@ impl Ring {
 pub struct Opener<'a> {
     /// `None` to read only the public part.
     ring: Option<&'a Ring>,
-    told: RefCell<Option<Told>>,
+    public_header: RefCell<Option<PublicHeader>>,
 }
 
 impl<'a> Opener<'a> {
     pub fn new(ring: Option<&'a Ring>) -> Self {
-        let told = RefCell::default();
-        Self { ring, told }
+        let public_header = RefCell::default();
+        Self {
+            ring,
+            public_header,
+        }
     }
 
     /// Returns the public part of the header.
-    pub fn into_told(self) -> Option<Told> {
-        self.told.into_inner()
+    pub fn into_header(self) -> Option<PublicHeader> {
+        self.public_header.into_inner()
     }
 }
 
@@ -423,15 +434,15 @@ impl age::Identity for Opener<'_> {
     }
 
     fn unwrap_stanzas(&self, stanzas: &[Stanza]) -> Option<Result<FileKey, DecryptError>> {
-        let told = Told::of(stanzas);
+        let public_header = PublicHeader::of(stanzas);
         let mut found = None;
         if let Some(ring) = self.ring {
-            ring.offer(told.as_ref(), &mut |identity| {
+            ring.offer(public_header.as_ref(), &mut |identity| {
                 found = age::Identity::unwrap_stanzas(identity, stanzas);
                 found.is_some()
             });
         }
-        *self.told.borrow_mut() = told;
+        *self.public_header.borrow_mut() = public_header;
         found
     }
 }
@@ -440,8 +451,8 @@ impl age::Identity for Opener<'_> {
 fn check(recipients: &[Recipient], identities: &[Identity]) -> Result<(), String> {
     if recipients.is_empty() {
         return Err(
-            "there is no key to encrypt with: `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or the \
-             variable TACHIKOMA_STATE_PASSPHRASE give one"
+            "no key to encrypt with is configured: set `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or \
+             the variable TACHIKOMA_STATE_PASSPHRASE"
                 .to_owned(),
         );
     }
@@ -451,7 +462,7 @@ fn check(recipients: &[Recipient], identities: &[Identity]) -> Result<(), String
     };
     if !identities.iter().any(ours) {
         return Err(
-            "the loop could not read it again: `state.encrypt_identity_file` must have the identity of one of \
+            "the loop could not decrypt its own files: `state.encrypt_identity_file` must have the identity of one of \
              `state.encrypt_recipients`"
                 .to_owned(),
         );
@@ -490,7 +501,7 @@ fn unlock(bytes: &[u8], passphrase: SecretString, work_max: u8) -> Result<Vec<u8
 
 /// Parses identities, one per line. Lines that start with `#` are comments.
 fn parse(bytes: &[u8]) -> Result<Vec<Identity>, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is no text".to_owned())?;
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())?;
     let lines = text.lines().map(str::trim);
     let identities: Vec<Identity> = lines
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -500,7 +511,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Identity>, String> {
         })
         .collect::<Result<_, String>>()?;
     if identities.is_empty() {
-        return Err("there is none in it".to_owned());
+        return Err("it has no identity".to_owned());
     }
     Ok(identities)
 }

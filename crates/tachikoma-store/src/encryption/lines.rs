@@ -16,7 +16,7 @@ use tachikoma_core::Timestamp;
 use super::Encryption;
 use crate::checked_line::{self, Remainder};
 
-/// Start of the first line.
+/// Start of the first line of a file that is encrypted line by line.
 pub const BEGINNING: &[u8] = b"{\"sealed\":";
 
 /// The format that this version writes, and the newest that it reads.
@@ -36,17 +36,17 @@ pub type Place = Rc<Cell<u64>>;
 pub enum OnDamage {
     /// Returns it as it is, for callers that check each line.
     Pass,
-    /// Fails.
+    /// The read fails.
     Fail,
 }
 
-/// The first line.
+/// The first line of the file.
 #[derive(Serialize, Deserialize)]
 struct Header {
     /// Version of the format.
     #[serde(rename = "sealed")]
     format: u32,
-    /// Name of the file.
+    /// Name under which the file was created.
     of: String,
     /// When the file was created.
     time: Timestamp,
@@ -63,7 +63,7 @@ impl Header {
     }
 }
 
-/// Any other line.
+/// A line after the first one.
 #[derive(Serialize, Deserialize)]
 struct EncryptedLine {
     seq: u64,
@@ -119,7 +119,7 @@ impl LineEncryptor {
     }
 
     fn open(encryption: &Encryption, line: &[u8]) -> io::Result<Self> {
-        let header = Header::parse(line).ok_or(odd("the line with its key is damaged"))?;
+        let header = Header::parse(line).ok_or(damaged("the line with its key is damaged"))?;
         if header.format > FORMAT {
             return Err(io::Error::other(format!(
                 "it is encrypted in format {}, and this version reads up to {FORMAT}",
@@ -128,13 +128,13 @@ impl LineEncryptor {
         }
         let wrapped = STANDARD
             .decode(&header.key)
-            .map_err(|_| odd("its key is damaged"))?;
+            .map_err(|_| damaged("its key is damaged"))?;
         let mut key = Vec::new();
         let opened = encryption.open_age(io::Cursor::new(wrapped))?;
         opened.take(KEY_BYTES + 1).read_to_end(&mut key)?;
         let cipher = XChaCha20Poly1305::new_from_slice(&key);
         Ok(Self {
-            cipher: cipher.map_err(|_| odd("its key is damaged"))?,
+            cipher: cipher.map_err(|_| damaged("its key is damaged"))?,
             of: header.of,
         })
     }
@@ -193,7 +193,7 @@ fn read_header(source: &mut impl BufRead) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn odd(what: &str) -> io::Error {
+fn damaged(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
@@ -203,7 +203,7 @@ pub struct Lines<R> {
     /// `None` if the first line is damaged.
     line_encryptor: Option<LineEncryptor>,
     on_damage: OnDamage,
-    /// Content of the last line.
+    /// Decrypted content of the line that was read last.
     piece: Vec<u8>,
     read: usize,
     /// Number of the last line that was decrypted.
@@ -286,7 +286,7 @@ impl<R: BufRead> Lines<R> {
             && !follows(seq)
             && self.on_damage == OnDamage::Fail
         {
-            return Err(odd("a line of it is missing, or not in its place"));
+            return Err(damaged("a line is missing or in the wrong place"));
         }
         let opened = opened.map(|(seq, piece)| {
             self.last = Some(seq);
@@ -299,11 +299,11 @@ impl<R: BufRead> Lines<R> {
             }
             (Some(piece), OnDamage::Pass | OnDamage::Fail) => piece,
             // A plain line must not pass because of its checksum.
-            (None, OnDamage::Pass) if is_whole => b"a line that was not encrypted here\n".to_vec(),
+            (None, OnDamage::Pass) if is_whole => b"a line that is not encrypted\n".to_vec(),
             (None, OnDamage::Pass) => line,
-            // The writer died.
+            // The writer died while it wrote the last line.
             (None, OnDamage::Fail) if !is_ended => Vec::new(),
-            (None, OnDamage::Fail) => return Err(odd("a line of it does not open")),
+            (None, OnDamage::Fail) => return Err(damaged("a line cannot be decrypted")),
         };
         self.place.set(self.raw);
         Ok(())

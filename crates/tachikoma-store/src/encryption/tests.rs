@@ -1,4 +1,4 @@
-//! EncryptingWriter and opening, with the right key, a wrong one and none, and what is damaged or put elsewhere.
+//! Encryption and decryption with the right key, a wrong key and no key, and of damaged or renamed files.
 
 use std::io::{Cursor, Read as _};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::*;
 
 const KEY: &str = "AGE-SECRET-KEY-1GQ9778VQXMMJVE8SK7J6VT8UJ4HDQAJUVSFCWCM02D8GEWQ72PVQ2Y5J33";
 
-/// Encryption that is on, with a key of its own if none is given.
+/// Returns encryption that is on, with a new key if none is given.
 pub fn recipient_set(dir: &Path, key: Option<&str>) -> Encryption {
     let generated = age::x25519::Identity::generate();
     let text = age::secrecy::ExposeSecret::expose_secret(&generated.to_string()).to_owned();
@@ -42,7 +42,7 @@ fn read(encryption: &Encryption, bytes: Vec<u8>, on_damage: OnDamage) -> io::Res
 }
 
 #[test]
-fn a_file_in_one_piece_opens_with_its_key_alone() {
+fn age_file_opens_with_its_key_alone() {
     let dir = tempfile::tempdir().unwrap();
     let encryption = recipient_set(dir.path(), Some(KEY));
     let encrypted = encryption.encrypt(b"secret").unwrap().into_owned();
@@ -58,7 +58,7 @@ fn a_file_in_one_piece_opens_with_its_key_alone() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_of_a_file_in_one_piece_is_noticed() {
+fn every_flipped_bit_and_truncation_of_an_age_file_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let encryption = recipient_set(dir.path(), None);
     let encrypted = encryption.encrypt(b"secret").unwrap().into_owned();
@@ -75,7 +75,7 @@ fn every_flipped_bit_and_every_cut_of_a_file_in_one_piece_is_noticed() {
 }
 
 #[test]
-fn lines_are_read_in_their_order_and_a_torn_one_was_never_written() {
+fn encrypted_lines_are_read_in_order_and_a_torn_line_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let encryption = recipient_set(dir.path(), None);
     let bytes = three(&encryption);
@@ -88,7 +88,7 @@ fn lines_are_read_in_their_order_and_a_torn_one_was_never_written() {
     );
     let unended = bytes[..bytes.len() - 1].to_vec();
     let text = read(&encryption, unended, OnDamage::Pass).unwrap();
-    assert_eq!(text, "one\ntwo\nthree", "only its line end is missing");
+    assert_eq!(text, "one\ntwo\nthree", "only the last line end is missing");
 }
 
 #[test]
@@ -191,9 +191,12 @@ fn files_are_encrypted_only_if_the_loop_can_decrypt_them() {
             .map_err(|error| tachikoma_core::error_chain(&error))
     };
     let said = says(encryption(None, &[])).unwrap_err();
-    assert!(said.contains("there is no key to encrypt with"), "{said}");
+    assert!(
+        said.contains("no key to encrypt with is configured"),
+        "{said}"
+    );
     let said = says(encryption(Some(KEY), &[&recipient])).unwrap_err();
-    assert!(said.contains("could not read it again"), "{said}");
+    assert!(said.contains("could not decrypt its own files"), "{said}");
     let said = says(encryption(Some("nonsense"), &[])).unwrap_err();
     assert!(said.contains("is not an `AGE-SECRET-KEY-1...`"), "{said}");
     assert!(
@@ -209,7 +212,7 @@ fn files_are_encrypted_only_if_the_loop_can_decrypt_them() {
 }
 
 #[test]
-fn a_passphrase_unlocks_an_identity_that_was_made_here_and_is_put_back() {
+fn passphrase_unlocks_the_generated_identity_and_a_lost_one_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let source = |words: &str| KeySource {
         encrypt: true,
@@ -219,7 +222,10 @@ fn a_passphrase_unlocks_an_identity_that_was_made_here_and_is_put_back() {
     };
     let encryption = Encryption::new(source("open sesame"));
     encryption.check(&[]).unwrap();
-    assert!(!source("").generated.exists(), "a check makes nothing");
+    assert!(
+        !source("").generated.exists(),
+        "a check creates no identity"
+    );
     encryption.prepare().unwrap();
     let encrypted = encryption.encrypt(b"secret").unwrap().into_owned();
     let file = dir.path().join("encrypted");
@@ -237,7 +243,7 @@ fn a_passphrase_unlocks_an_identity_that_was_made_here_and_is_put_back() {
 }
 
 #[test]
-fn a_file_for_another_key_does_not_count_as_damaged() {
+fn file_for_another_key_does_not_count_as_damaged() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (ours, theirs) = (
         recipient_set(dir.path(), Some(KEY)),
@@ -257,7 +263,7 @@ fn a_file_for_another_key_does_not_count_as_damaged() {
             let error = read(&ours, encrypted.clone(), on_damage).unwrap_err();
             assert!(is_locked(&error), "{error}");
             assert!(
-                error.to_string().contains("is encrypted to age1"),
+                error.to_string().contains("is encrypted for age1"),
                 "{error}"
             );
         }
@@ -265,7 +271,7 @@ fn a_file_for_another_key_does_not_count_as_damaged() {
 }
 
 #[test]
-fn a_file_is_in_form_if_it_has_exactly_the_configured_recipients() {
+fn file_is_in_form_if_it_has_exactly_the_configured_recipients() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("encrypted");
     let ours = recipient_set(dir.path(), Some(KEY));
@@ -288,7 +294,7 @@ fn a_file_is_in_form_if_it_has_exactly_the_configured_recipients() {
 }
 
 #[test]
-fn a_passphrase_decrypts_files_of_another_machine() {
+fn passphrase_decrypts_files_of_another_machine() {
     let dir = tempfile::tempdir().unwrap();
     let encryption = |place: &str, words: &str| {
         Encryption::new(KeySource {
@@ -311,7 +317,7 @@ fn a_passphrase_decrypts_files_of_another_machine() {
         identity("b/.ralph/identity.age")
     );
     assert!(here.is_in_form(&file));
-    // One that is damaged is made up for by any file.
+    // A damaged identity is restored from any encrypted file.
     std::fs::write(dir.path().join("b/.ralph/identity.age"), "rot").unwrap();
     let again = encryption("b/.ralph", "open sesame");
     again.check(std::slice::from_ref(&file)).unwrap();
@@ -320,7 +326,7 @@ fn a_passphrase_decrypts_files_of_another_machine() {
         identity("a/.ralph/identity.age"),
         identity("b/.ralph/identity.age")
     );
-    // One that another passphrase unlocks is not: the old one must not bring itself back.
+    // An identity with another passphrase is not replaced by an older identity.
     encryption("d/.ralph", "open barley").prepare().unwrap();
     let before = identity("d/.ralph/identity.age");
     let old = encryption("d/.ralph", "open sesame");
@@ -339,9 +345,9 @@ fn a_passphrase_decrypts_files_of_another_machine() {
     );
 }
 
-/// A file from elsewhere must not make us work, and pay memory, as much as it likes.
+/// A file from another machine must not demand unlimited time and memory.
 #[test]
-fn a_locked_key_that_comes_with_a_file_may_not_cost_what_it_likes() {
+fn work_factor_of_a_key_inside_a_file_is_limited() {
     let dir = tempfile::tempdir().unwrap();
     let encryption = |place: &str| {
         Encryption::new(KeySource {
@@ -354,18 +360,23 @@ fn a_locked_key_that_comes_with_a_file_may_not_cost_what_it_likes() {
     let ours = encryption("a/.ralph");
     ours.prepare().unwrap();
     let encrypted = ours.encrypt(b"x").unwrap().into_owned();
-    let told = told_in(encrypted.as_slice()).unwrap();
-    let locked = String::from_utf8_lossy(&told.locked).into_owned();
+    let public_header = read_public_header(encrypted.as_slice()).unwrap();
+    let locked = String::from_utf8_lossy(&public_header.locked).into_owned();
     let asks = locked.lines().find(|line| line.starts_with("-> scrypt"));
     let asks = asks.unwrap().strip_suffix(" 17").unwrap();
-    let at = told
+    let at = public_header
         .locked
         .windows(asks.len())
         .position(|part| part == asks.as_bytes());
     let digits = at.unwrap() + asks.len() + 1;
-    let costly = Told {
-        to: told.to,
-        locked: [&told.locked[..digits], b"20", &told.locked[digits + 2..]].concat(),
+    let costly = PublicHeader {
+        to: public_header.to,
+        locked: [
+            &public_header.locked[..digits],
+            b"20",
+            &public_header.locked[digits + 2..],
+        ]
+        .concat(),
     };
     let recipient = age::x25519::Identity::generate().to_public();
     let recipients = [&costly as &dyn age::Recipient, &recipient];
@@ -379,11 +390,11 @@ fn a_locked_key_that_comes_with_a_file_may_not_cost_what_it_likes() {
     )
     .unwrap_err();
     assert!(is_locked(&error), "{error}");
-    assert!(error.to_string().contains("costs too much"), "{error}");
+    assert!(error.to_string().contains("takes too much work"), "{error}");
 }
 
 #[test]
-fn a_passphrase_and_recipients_go_together_and_a_locked_identity_asks_for_the_former() {
+fn passphrase_can_be_combined_with_recipients() {
     let dir = tempfile::tempdir().unwrap();
     let friend = age::x25519::Identity::generate();
     let words = |words: &str| Some(Passphrase::Words(words.to_owned().into()));
@@ -405,7 +416,7 @@ fn a_passphrase_and_recipients_go_together_and_a_locked_identity_asks_for_the_fo
     let again = Encryption::new(without_friend);
     assert_eq!(read(&again, encrypted, OnDamage::Fail).unwrap(), "secret");
 
-    // The same identity as a file that settings name.
+    // The generated identity is also named by `state.encrypt_identity_file`.
     let named = |passphrase| {
         let encryption = Encryption::new(KeySource {
             encrypt: true,
@@ -419,7 +430,7 @@ fn a_passphrase_and_recipients_go_together_and_a_locked_identity_asks_for_the_fo
     let said = named(None).unwrap_err();
     assert!(
         said.contains(
-            "identity.age: it is locked by a passphrase, which `state.encrypt_passphrase_file` or"
+            "identity.age: it is locked with a passphrase: set `state.encrypt_passphrase_file` or"
         ),
         "{said}"
     );
@@ -429,7 +440,7 @@ fn a_passphrase_and_recipients_go_together_and_a_locked_identity_asks_for_the_fo
 }
 
 #[test]
-fn a_file_with_a_passphrase_has_one_line_and_none_of_it_is_shown() {
+fn passphrase_file_must_have_one_line_and_is_never_shown() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("words");
     let check = |text: &[u8]| {
@@ -450,7 +461,7 @@ fn a_file_with_a_passphrase_has_one_line_and_none_of_it_is_shown() {
     }
     for (text, why) in [
         (&b"open\nsesame\n"[..], "words: it has more than one line"),
-        (b"sesame\xff\n", "words: it is no text"),
+        (b"sesame\xff\n", "words: it is not UTF-8 text"),
         (b"\n", "the passphrase is empty"),
     ] {
         let said = check(text).unwrap_err();

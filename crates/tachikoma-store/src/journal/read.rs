@@ -56,12 +56,12 @@ pub fn read_state(dir: &Path, encryption: &Encryption) -> Result<State, StoreErr
         return Err(none_in(dir));
     };
     if compressed::is_compressed(last) {
-        return Err(segment::unfollowed(last, 1));
+        return Err(segment::missing_next_segment(last, 1));
     }
     let mut state: Option<State> = None;
     for (_, path) in &segments {
         read_segment(path, encryption, Seq::default(), |line, record| {
-            take_in(&mut state, path, line, &record?)
+            apply_record(&mut state, path, line, &record?)
         })?;
     }
     state.ok_or_else(|| StoreError::damaged(last, 1, "it has no complete record"))
@@ -75,7 +75,7 @@ pub fn none_in(dir: &Path) -> StoreError {
 /// What follows the last complete record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEnd {
-    /// Nothing.
+    /// The journal ends with a complete record.
     Whole,
     /// Part of a line. The writer died or is still writing.
     Torn,
@@ -222,7 +222,7 @@ fn encrypted_since(path: &Path) -> Option<Timestamp> {
 }
 
 /// Applies a record to the state, or takes the state from the first record of a segment.
-pub fn take_in(
+pub fn apply_record(
     state: &mut Option<State>,
     path: &Path,
     line: usize,

@@ -8,25 +8,25 @@ use tachikoma_core::{Epoch, Record, State, Timestamp};
 use tachikoma_fs::quarantine::{quarantine, remake_dirs};
 use tachikoma_fs::{make_dir, private};
 
-use super::{Journal, StoreError, decode, segment_name, segments, way_to, working_dir_of};
+use super::{Journal, StoreError, decode, dirs_to_sync, segment_name, segments, working_dir_of};
 use crate::checked_line::is_whole;
 use crate::encryption::Encryption;
 
 /// Damage to the journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalDamage {
-    /// The file is missing.
+    /// The journal file is missing.
     Gone,
-    /// Another file is at its path.
+    /// Another file is at the path of the journal.
     Replaced,
-    /// Its content was changed.
+    /// The content of the journal file was changed.
     Changed,
 }
 
-/// Result of a repair.
+/// Result of repairing the journal.
 #[derive(Debug)]
 pub struct JournalRepair {
-    /// What was wrong, and what was done.
+    /// Description of the damage and of the repair, for the user.
     pub how: String,
     /// The first record of the new segment, if one was started.
     pub opened: Option<Record>,
@@ -71,7 +71,7 @@ impl Journal {
         };
         let (done, opened) = match bytes {
             Some(bytes) => {
-                self.put_back(&bytes)?;
+                self.write_again(&bytes)?;
                 ("it was restored from the open file".to_owned(), None)
             }
             None => {
@@ -91,7 +91,7 @@ impl Journal {
         let mut how = format!("{wrong}; {done}");
         if let Some(moved) = moved {
             let shown = moved.strip_prefix(&working_dir).unwrap_or(&moved);
-            how += &format!("; what was found is at {}", shown.display());
+            how += &format!("; the file that was there is now at {}", shown.display());
         }
         let oldest = segments(&self.dir)?
             .first()
@@ -106,7 +106,7 @@ impl Journal {
     /// was wrong.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn rescue(&mut self) -> Result<Option<String>, StoreError> {
         let is_gone = std::fs::symlink_metadata(&self.dir).is_err_and(|error| is_gone(&error));
         let Some(bytes) = is_gone.then(|| self.whole_content()).flatten() else {
@@ -116,7 +116,7 @@ impl Journal {
             make_dir(loops)?;
         }
         make_dir(&self.dir)?;
-        self.put_back(&bytes)?;
+        self.write_again(&bytes)?;
         Ok(Some(
             "its file was gone; it was restored from the open file, where another runner works"
                 .to_owned(),
@@ -126,7 +126,7 @@ impl Journal {
     /// Moves a foreign file at the path of the next segment to the quarantine. Returns a description if there was one.
     ///
     /// # Errors
-    /// It cannot be moved.
+    /// The foreign file cannot be moved.
     pub fn make_way_for_next(&self) -> Result<Option<String>, StoreError> {
         let working_dir = working_dir_of(&self.dir);
         remake_dirs(working_dir, &self.dir)?;
@@ -135,7 +135,7 @@ impl Journal {
         Ok(moved.map(|moved| {
             let shown = moved.strip_prefix(working_dir).unwrap_or(&moved);
             format!(
-                "something was in the place of segment {next}; what was found is at {}",
+                "another file was in the place of segment {next}; the file that was there is now at {}",
                 shown.display()
             )
         }))
@@ -170,7 +170,7 @@ impl Journal {
     }
 
     /// Writes the segment again, and continues in the new file.
-    fn put_back(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+    fn write_again(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let temporary = self.dir.join(format!(
             "{}.{}.tmp",
             segment_name(self.segment),
@@ -193,7 +193,7 @@ impl Journal {
             })
             .inspect_err(|_| drop(std::fs::remove_file(&temporary)))?;
         self.file = file;
-        self.unsynced_dirs = way_to(&self.dir);
+        self.unsynced_dirs = dirs_to_sync(&self.dir);
         self.sync()
     }
 
@@ -233,7 +233,7 @@ impl Journal {
             .inspect_err(|_| {
                 let _ = std::fs::remove_file(&next.path);
             })?;
-        next.unsynced_dirs = way_to(&next.dir);
+        next.unsynced_dirs = dirs_to_sync(&next.dir);
         next.sync()?;
         Ok((next, opened))
     }

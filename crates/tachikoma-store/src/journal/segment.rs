@@ -24,12 +24,12 @@ impl Closed {
     ///
     /// # Errors
     /// A segment could not be compressed. It and the later ones are unchanged.
-    pub fn compress(&self, called_off: &AtomicBool) -> Result<(), StoreError> {
+    pub fn compress(&self, canceled: &AtomicBool) -> Result<(), StoreError> {
         self.remove_remains()
             .map_err(StoreError::io("tidy up", &self.dir))?;
         for (number, path) in segments(&self.dir)? {
             if number < self.before && !compressed::is_compressed(&path) {
-                compressed::replace(&path, &self.encryption, called_off)
+                compressed::replace(&path, &self.encryption, canceled)
                     .map_err(StoreError::io("compress", &path))?;
             }
         }
@@ -100,7 +100,7 @@ fn number_of(plain: &str) -> Option<u32> {
 }
 
 /// Returns the error for a missing next segment: a segment is compressed only after the next one was started.
-pub fn unfollowed(path: &Path, line: usize) -> StoreError {
+pub fn missing_next_segment(path: &Path, line: usize) -> StoreError {
     let what = "it is closed, and the segment that followed it is missing";
     StoreError::damaged(path, line, what)
 }
@@ -116,7 +116,7 @@ pub fn unread(path: &Path, line: usize, error: io::Error) -> StoreError {
 /// Checks the end of a segment. A closed one is not empty and has no torn line.
 pub fn check_end(path: &Path, line: usize, torn_bytes: usize) -> Result<(), String> {
     if compressed::is_compressed(path) && (torn_bytes > 0 || line == 1) {
-        return Err("it is closed, and does not end with a whole record".to_owned());
+        return Err("it is closed, and does not end with a complete record".to_owned());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The journal on a real disk: what was appended is read back, and damage is never read as truth.
+//! The journal on a real disk: appended records are read back, and damage is detected.
 
 use crate::encryption::Encryption;
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
@@ -43,7 +43,7 @@ fn fresh(dir: &Path) -> (Journal, State) {
 }
 
 #[test]
-fn what_was_appended_is_replayed_over_segments() {
+fn records_are_replayed_across_segments() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, mut state) = fresh(dir.path());
     journal
@@ -72,7 +72,7 @@ fn what_was_appended_is_replayed_over_segments() {
 }
 
 #[test]
-fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
+fn torn_last_line_is_cut_off_and_the_journal_continues() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, mut state) = fresh(dir.path());
     let path = dir.path().join(".ralph/loops/a/journal-0001.jsonl");
@@ -81,10 +81,14 @@ fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
     drop(journal);
     let (mut journal, replayed) =
         open_journal(&dir.path().join(".ralph/loops/a"), &Encryption::plain()).unwrap();
-    assert_eq!(replayed.seq, state.seq.next(), "that it was torn is said");
+    assert_eq!(
+        replayed.seq,
+        state.seq.next(),
+        "a record warns about the torn line"
+    );
     let after = std::fs::read(&path).unwrap();
     let (before, said) = after.split_at(whole.len());
-    assert_eq!(before, whole, "the torn line is gone");
+    assert_eq!(before, whole, "the torn line was cut off");
     assert!(decode(said.trim_ascii_end()).is_ok());
     let kept = dir.path().join(".ralph/quarantine/journal-0001.jsonl.1");
     assert_eq!(std::fs::read(kept).unwrap(), whole[..50], "and kept");
@@ -97,7 +101,7 @@ fn a_torn_last_line_is_cut_and_the_journal_goes_on() {
 }
 
 #[test]
-fn a_newer_format_and_a_gap_are_refused() {
+fn journal_with_a_newer_format_or_a_gap_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (_, _) = fresh(dir.path());
     let path = dir.path().join(".ralph/loops/a/journal-0001.jsonl");
@@ -131,7 +135,7 @@ fn a_newer_format_and_a_gap_are_refused() {
 }
 
 #[test]
-fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
+fn empty_segment_gets_its_first_record_from_the_next_runner() {
     let dir = tempfile::tempdir().unwrap();
     let (_, state) = fresh(dir.path());
     std::fs::write(dir.path().join(".ralph/loops/a/journal-0002.jsonl"), "").unwrap();
@@ -153,13 +157,13 @@ fn a_segment_that_never_got_its_first_record_gets_it_from_the_next_runner() {
 }
 
 #[test]
-fn what_was_appended_can_be_synced_afterwards() {
+fn appended_records_can_be_synced_later() {
     let dir = tempfile::tempdir().unwrap();
     let now = Timestamp::from_millis(5);
     let dir = dir.path().join(".ralph/loops/a");
     let (mut journal, _) =
         Journal::create(&dir, LoopId::from_u128(1), now, &Encryption::plain()).unwrap();
-    assert!(!journal.synced, "nothing depends on it yet");
+    assert!(!journal.synced, "no effect depends on the record yet");
     journal.sync().unwrap();
     assert!(
         journal.synced && journal.unsynced_dirs.is_empty(),
@@ -168,7 +172,7 @@ fn what_was_appended_can_be_synced_afterwards() {
 }
 
 #[test]
-fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
+fn directories_of_a_new_journal_are_synced_with_its_first_records() {
     let dir = tempfile::tempdir().unwrap();
     let loops = dir.path().join(".ralph/loops");
     let dir_a = loops.join("a");
@@ -192,9 +196,9 @@ fn the_way_to_a_new_journal_is_synced_with_its_first_synced_records() {
     );
 }
 
-/// What an agent has put there must take neither all memory nor all time.
+/// A file that an agent wrote must not use up the memory or the time of the reader.
 #[test]
-fn a_line_without_end_and_checksums_without_number_are_soon_told() {
+fn endless_line_is_damage_and_many_checksum_marks_are_read_quickly() {
     let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
     let error = read_line(&mut endless, &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
@@ -207,7 +211,7 @@ fn a_line_without_end_and_checksums_without_number_are_soon_told() {
 
 /// Values may look like checksums, and bytes that are not UTF-8 do not belong to a record.
 #[test]
-fn only_the_checksum_of_the_record_itself_ends_it() {
+fn checksum_inside_a_record_does_not_end_it() {
     let mut line = Vec::new();
     let value = format!("a{CRC_MARK}00000000\"}}b");
     encode(&serde_json::json!({ "value": value }), &mut line);

@@ -14,10 +14,10 @@ pub fn find(place: &Place<'_>, loss: Loss) -> Option<Recovered> {
     listed.sort_by_key(|listed| std::cmp::Reverse(listed.seq));
     let epochs = Epochs::of(place.dir, place.encryption);
     for listed in listed {
-        let Ok(told) = backup::manifest_of(&listed.path, place.encryption) else {
+        let Ok(manifest) = backup::manifest_of(&listed.path, place.encryption) else {
             continue;
         };
-        if !epochs.has(&told.epoch, told.seq, told.segment) {
+        if !epochs.has(&manifest.epoch, manifest.seq, manifest.segment) {
             continue;
         }
         let Ok(content) = backup::read_through(&listed.path, place.encryption) else {

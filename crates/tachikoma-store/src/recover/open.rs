@@ -12,12 +12,12 @@ use crate::journal::{Journal, new_epoch, rewrite};
 use crate::snapshot::{self, Snapshot};
 use crate::{StoreError, archived_snapshot, compressed, encryption};
 
-/// An opened journal.
+/// A recovered journal, ready for new records.
 #[derive(Debug)]
 pub struct Taken {
-    /// The journal.
+    /// The open journal.
     pub journal: Journal,
-    /// The state at its end.
+    /// The state after the last record of the journal.
     pub state: State,
     /// Warnings that were recorded and synced.
     pub warned: Vec<Record>,
@@ -50,10 +50,10 @@ impl Recovered {
     /// Opens the journal at its end and records the warnings. The lock of the working directory must be held.
     ///
     /// # Errors
-    /// It cannot be opened or written.
+    /// The journal cannot be opened or written.
     pub fn open(mut self, dir: &Path, working_dir: &Path) -> Result<Taken, StoreError> {
-        self.put_away(working_dir)?;
-        let mut journal = self.take_up(dir, working_dir)?;
+        self.quarantine_files(working_dir)?;
+        let mut journal = self.open_at_end(dir, working_dir)?;
         let Self {
             mut state,
             troubles,
@@ -75,14 +75,14 @@ impl Recovered {
         })
     }
 
-    /// Moves foreign and given-up files away.
-    fn put_away(&self, working_dir: &Path) -> Result<(), StoreError> {
+    /// Moves foreign files, and segments after the damage, to the quarantine.
+    fn quarantine_files(&self, working_dir: &Path) -> Result<(), StoreError> {
         if let Some((path, version)) = &self.older {
             // The next snapshot is written in the newest version.
             atomic_file::keep_beside(path, &format!(".v{version}"))?;
         }
         if let Some(first) = self.cut.first() {
-            // Its start is valid.
+            // The start of the first segment is valid and stays in place.
             keep_copy(working_dir, first)?;
         }
         for path in self.cut.iter().skip(1) {
@@ -100,7 +100,7 @@ impl Recovered {
         }
     }
 
-    fn take_up(&mut self, dir: &Path, working_dir: &Path) -> Result<Journal, StoreError> {
+    fn open_at_end(&mut self, dir: &Path, working_dir: &Path) -> Result<Journal, StoreError> {
         let keys = &self.encryption;
         let state = &mut self.state;
         let now = state.time;

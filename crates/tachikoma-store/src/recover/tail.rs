@@ -34,7 +34,7 @@ pub struct Tail<'a> {
 /// The last segment of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The complete lines.
+    /// The segment up to its last complete line.
     pub part: JournalPart,
     /// Number of complete lines.
     pub lines: usize,
@@ -55,7 +55,7 @@ struct Reading<'a> {
     path: &'a Path,
     /// Difference between record number and line number. A missing or additional line changes it.
     offset: Option<i128>,
-    /// The first value of it.
+    /// The first value of `offset` in this segment.
     first_offset: Option<i128>,
     damages: Vec<Damage>,
 }
@@ -193,7 +193,7 @@ impl<'a> Tail<'a> {
                 && journal::seq_of(&text).map(i128::from) == Some(seq)
                 && checked_line::is_whole(&text)
             {
-                // The snapshot contains it already.
+                // The snapshot contains this record already.
                 self.last = self.last.max(u64::try_from(seq).ok().map(Seq));
                 continue;
             }
@@ -245,7 +245,7 @@ impl<'a> Tail<'a> {
         }
         self.records += 1;
         // A gap follows from a damaged line, and the error for that line is more precise.
-        journal::take_in(&mut self.state, reading.path, line, record).map_err(|gap| {
+        journal::apply_record(&mut self.state, reading.path, line, record).map_err(|gap| {
             let first = reading.damages.first();
             first.map_or(gap, |first| reading.error(first))
         })

@@ -125,7 +125,7 @@ impl Place {
             .unwrap();
     }
 
-    /// What lies in quarantine, by name.
+    /// Returns the names of the files in the quarantine.
     fn quarantined(&self) -> Vec<(String, Vec<u8>)> {
         let entries = std::fs::read_dir(self.dir.path().join(".ralph/quarantine"));
         let mut kept: Vec<_> = entries
@@ -141,7 +141,7 @@ impl Place {
         kept
     }
 
-    /// Opens the journal as a runner does, and checks that the next one finds the same.
+    /// Opens the journal as a runner does, and checks that the next runner finds the same state.
     fn open(&self, loss: Loss) -> State {
         let found = self.read(loss).unwrap();
         let taken = found
@@ -167,7 +167,7 @@ impl Place {
 }
 
 #[test]
-fn snapshot_and_tail_give_the_exact_state_and_so_does_the_journal_alone() {
+fn recovery_from_snapshot_and_from_journal_gives_the_same_state() {
     let place = Place::new();
     let found = place.read(Loss::Refuse).unwrap();
     assert_eq!(
@@ -185,7 +185,7 @@ fn snapshot_and_tail_give_the_exact_state_and_so_does_the_journal_alone() {
 }
 
 #[test]
-fn a_damaged_snapshot_costs_nothing_and_is_kept() {
+fn damaged_snapshot_is_kept_and_the_journal_is_used() {
     let place = Place::new();
     std::fs::write(place.snapshot(), "{\n  \"version\": 1, oops").unwrap();
     let found = place.read(Loss::Refuse).unwrap();
@@ -210,7 +210,7 @@ fn a_damaged_snapshot_costs_nothing_and_is_kept() {
 }
 
 #[test]
-fn damage_before_the_snapshot_costs_nothing_and_damage_behind_it_is_refused() {
+fn damage_before_the_snapshot_is_tolerated_and_damage_after_it_is_refused() {
     let total = std::fs::read_to_string(Place::new().journal())
         .unwrap()
         .lines()
@@ -244,7 +244,7 @@ fn damage_before_the_snapshot_costs_nothing_and_damage_behind_it_is_refused() {
 }
 
 #[test]
-fn a_number_that_was_damaged_does_not_hide_its_record() {
+fn damaged_record_number_does_not_hide_the_record() {
     let place = Place::new();
     let text = std::fs::read_to_string(place.journal()).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -275,7 +275,7 @@ fn a_number_that_was_damaged_does_not_hide_its_record() {
 }
 
 #[test]
-fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
+fn journal_older_than_the_snapshot_continues_in_a_new_segment() {
     let place = Place::new();
     let snapshot = Snapshot::of(&place.state, Path::new("/w"), Timestamp::default());
     snapshot
@@ -301,7 +301,7 @@ fn a_journal_that_ends_before_the_snapshot_goes_on_in_a_new_segment() {
 }
 
 #[test]
-fn a_snapshot_of_another_loop_is_none() {
+fn snapshot_of_another_loop_is_ignored() {
     let place = Place::new();
     let other = State::new(LoopId::from_u128(2));
     Snapshot::of(&other, Path::new("/w"), Timestamp::default())
@@ -315,7 +315,7 @@ fn a_snapshot_of_another_loop_is_none() {
     assert_eq!(place.read(Loss::Refuse).unwrap().state, place.state);
 }
 
-/// What a step of tomorrow may do: here it only leaves a trace in what it led on.
+/// A migration step of a future format. It only adds a mark to the value.
 fn leave_a_trace(mut value: serde_json::Value) -> Result<serde_json::Value, String> {
     let launch = &mut value["event"]["launch"]["agent"];
     if launch.is_string() {
@@ -331,7 +331,7 @@ fn leave_a_trace(mut value: serde_json::Value) -> Result<serde_json::Value, Stri
 const TOMORROW: Chain = Chain::new(&[leave_a_trace]);
 
 #[test]
-fn an_older_journal_is_led_on_and_stays_as_it_is() {
+fn older_journal_format_continues_in_a_new_segment() {
     let there = Place::new();
     std::fs::remove_file(there.snapshot()).unwrap();
     let before = std::fs::read(there.journal()).unwrap();
@@ -349,7 +349,7 @@ fn an_older_journal_is_led_on_and_stays_as_it_is() {
     assert_eq!(found.state.launch.agent, "led on");
     assert_eq!(found.state.seq, there.state.seq);
 
-    // Nothing of today's is written behind records of yesterday's.
+    // No record of the new format is appended to a segment of the old format.
     let state = found.open(&dir, there.dir.path()).unwrap().state;
     assert_eq!(std::fs::read(there.journal()).unwrap(), before);
     assert_eq!(journal::segments(&dir).unwrap().len(), 2);
@@ -357,7 +357,7 @@ fn an_older_journal_is_led_on_and_stays_as_it_is() {
 }
 
 #[test]
-fn an_older_snapshot_is_led_on_and_kept() {
+fn older_snapshot_version_is_upgraded_and_kept() {
     let there = Place::new();
     let before = std::fs::read(there.snapshot()).unwrap();
     let (dir, snapshot) = (there.dir.path().join("l"), there.snapshot());

@@ -14,7 +14,7 @@ pub enum Packing {
     /// Indented JSON.
     #[default]
     Plain,
-    /// The same, in one zstd frame.
+    /// Indented JSON in one zstd frame.
     Compressed,
 }
 
@@ -126,7 +126,7 @@ pub fn older_versions_of(snapshot: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Lists them for all forms.
+/// Lists the snapshots of earlier versions in all forms.
 pub fn older_versions(path: &Path) -> Vec<PathBuf> {
     let all = all_places(path);
     all.iter()

@@ -1,4 +1,4 @@
-//! The snapshot's file: whole, checked, and its version first.
+//! The snapshot file: complete, with a checksum, and with its version first.
 
 use crate::encryption::Encryption;
 use tachikoma_core::{Input, Launch, Policy, Runner, step};
@@ -26,7 +26,7 @@ fn state() -> State {
 }
 
 #[test]
-fn what_was_written_is_read_back_and_nothing_else_is_left() {
+fn snapshot_round_trips_and_leaves_no_temporary_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/state.json");
     assert_eq!(read(&path, &Encryption::plain()).unwrap(), None);
@@ -49,7 +49,7 @@ fn what_was_written_is_read_back_and_nothing_else_is_left() {
 }
 
 #[test]
-fn writers_at_the_same_time_do_not_meet_and_readers_see_one_of_them_whole() {
+fn concurrent_writers_leave_one_complete_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.json");
     let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
@@ -86,7 +86,7 @@ fn writers_at_the_same_time_do_not_meet_and_readers_see_one_of_them_whole() {
 }
 
 #[test]
-fn every_flipped_missing_or_added_byte_is_noticed() {
+fn every_flipped_missing_or_added_byte_is_detected() {
     let text = Snapshot::of(&state(), Path::new("/w"), Timestamp::default())
         .encode()
         .into_bytes();
@@ -114,7 +114,7 @@ fn every_flipped_missing_or_added_byte_is_noticed() {
 }
 
 #[test]
-fn a_newer_version_is_told_before_anything_else_is_read() {
+fn newer_snapshot_version_is_reported_first() {
     for text in [
         "{\n  \"version\": 2,\n  \"shape\": [\"unheard of\"]",
         "{\"version\":2,\"shape\":[\"unheard of\"]",
@@ -128,7 +128,7 @@ fn a_newer_version_is_told_before_anything_else_is_read() {
 }
 
 #[test]
-fn a_compressed_one_takes_the_place_of_a_plain_one_and_back() {
+fn compressed_snapshot_replaces_a_plain_one_and_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.json");
     let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
@@ -188,9 +188,9 @@ fn a_compressed_one_takes_the_place_of_a_plain_one_and_back() {
     );
 }
 
-/// A writer died between writing one and removing the other.
+/// A writer died after it wrote one form and before it removed the other.
 #[test]
-fn of_two_the_one_that_is_ahead_counts() {
+fn newer_of_two_snapshot_forms_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.json");
     let (mut older, mut newer) = (state(), state());
@@ -231,7 +231,7 @@ fn of_two_the_one_that_is_ahead_counts() {
 }
 
 #[test]
-fn every_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing() {
+fn every_changed_byte_of_a_compressed_snapshot_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.json");
     let snapshot = Snapshot::of(&state(), Path::new("/w"), Timestamp::default());
@@ -250,7 +250,7 @@ fn every_changed_or_missing_byte_of_a_compressed_one_is_noticed_or_harms_nothing
         flipped[at] ^= 1 << (at % 8);
         std::fs::write(&packed, flipped).unwrap();
         if let Ok(Some(found)) = read(&path, &Encryption::plain()) {
-            // Some bits say nothing.
+            // Some bits of a zstd frame have no meaning.
             assert_eq!(found.state, snapshot.state, "flipped at {at}");
         }
         std::fs::write(&packed, &whole[..at]).unwrap();

@@ -4,10 +4,10 @@ use std::io::{Read as _, Write as _};
 
 use super::*;
 
-/// An entry: its kind, its name and what is in it.
+/// A tar entry: its type, name and content.
 type Part = (u8, String, Vec<u8>);
 
-/// Takes a backup apart.
+/// Splits a backup into its tar entries.
 fn parts(path: &Path) -> Vec<Part> {
     let mut archive = tar::Archive::new(fs::File::open(path).unwrap());
     let entries = archive.entries().unwrap().map(|entry| {
@@ -38,7 +38,7 @@ fn put_together(path: &Path, parts: &[Part]) {
     file.write_all(&[0; 1024]).unwrap();
 }
 
-/// Changes the list at the beginning, and its checksum with it.
+/// Changes the manifest and updates its checksum.
 fn change_list(parts: &mut [Part], change: impl FnOnce(&mut Manifest)) {
     let mut manifest: Manifest = serde_json::from_slice(&parts[0].2).unwrap();
     change(&mut manifest);
@@ -55,7 +55,7 @@ fn refused(path: &Path, says: &str) {
 }
 
 #[test]
-fn a_name_is_checked_before_anything_is_made_of_it() {
+fn invalid_entry_names_in_a_backup_are_rejected() {
     let place = Place::new();
     let path = place.take(10, 5_000);
     let out = place.dir.path().join("out/new");
@@ -75,7 +75,7 @@ fn a_name_is_checked_before_anything_is_made_of_it() {
         let error = read_into(&path, &out, &Encryption::plain())
             .unwrap_err()
             .to_string();
-        assert!(error.contains("does not belong into a backup"), "{error}");
+        assert!(error.contains("does not belong in a backup"), "{error}");
         assert!(
             fs::read_dir(&out).unwrap().next().is_none(),
             "nothing is made"
@@ -92,12 +92,12 @@ fn a_name_is_checked_before_anything_is_made_of_it() {
         manifest.files.push(last);
     });
     put_together(&path, &twice);
-    refused(&path, "is in its list twice");
+    refused(&path, "lists");
 }
 
-/// A long name would be read into memory before anyone looks at it, and as long as it says that it is.
+/// A tar reader would read a long name into memory without a limit.
 #[test]
-fn what_is_no_plain_entry_is_refused() {
+fn links_and_tar_extensions_in_a_backup_are_rejected() {
     let place = Place::new();
     let path = place.take(10, 5_000);
     let whole = parts(&path);
@@ -123,14 +123,14 @@ fn what_is_no_plain_entry_is_refused() {
 }
 
 #[test]
-fn nothing_is_larger_than_ours_can_be() {
+fn oversized_entries_in_a_backup_are_rejected() {
     let place = Place::new();
     let path = place.take(10, 5_000);
     let whole = parts(&path);
     let mut parts = whole.clone();
     change_list(&mut parts, |manifest| manifest.files[1].bytes = 1 << 40);
     put_together(&path, &parts);
-    refused(&path, "journal-0001.jsonl is larger than any of ours");
+    refused(&path, "journal-0001.jsonl exceeds the size limit");
     put_together(&path, &whole);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() + (1 << 16))

@@ -1,4 +1,4 @@
-//! A journal is destroyed in every way under its writer, and goes on without a gap in what it knows.
+//! The journal file is damaged in every way while a loop runs, and the repair loses no record.
 
 use crate::encryption::Encryption;
 use std::fs;
@@ -50,7 +50,7 @@ impl Bench {
         self.dir.join(segment_name(segment))
     }
 
-    /// Heals, writes on, and checks that what is on disk is what the loop knows.
+    /// Repairs the journal, appends a record, and checks that the state on disk equals the state in memory.
     #[track_caller]
     fn repair(&mut self, expected: JournalDamage) -> JournalRepair {
         assert_eq!(self.journal.damage(), Some(expected));
@@ -86,7 +86,7 @@ impl Bench {
 }
 
 #[test]
-fn a_journal_that_nobody_touched_is_whole() {
+fn unchanged_journal_has_no_damage() {
     let mut bench = Bench::new();
     assert_eq!(bench.journal.damage(), None);
     bench.journal.next_segment(&mut bench.state, now()).unwrap();
@@ -96,7 +96,7 @@ fn a_journal_that_nobody_touched_is_whole() {
 }
 
 #[test]
-fn what_was_deleted_is_restored_from_the_open_file() {
+fn deleted_journal_is_restored_from_the_open_file() {
     for deleted in [".ralph", ".ralph/loops", ".ralph/loops/a"] {
         let mut bench = Bench::new();
         let before = fs::read(bench.path(1)).unwrap();
@@ -110,7 +110,7 @@ fn what_was_deleted_is_restored_from_the_open_file() {
             assert_eq!(mode(dir), 0o700, "{}", dir.display());
         }
         let names: Vec<_> = fs::read_dir(&bench.dir).unwrap().collect();
-        assert_eq!(names.len(), 1, "nothing temporary is left");
+        assert_eq!(names.len(), 1, "no temporary file is left");
         assert_eq!(
             repaired.how,
             "its file was gone; it was restored from the open file"
@@ -119,7 +119,7 @@ fn what_was_deleted_is_restored_from_the_open_file() {
 }
 
 #[test]
-fn segments_that_are_lost_are_named_and_the_rest_is_enough() {
+fn lost_segments_are_reported_and_the_rest_is_used() {
     let mut bench = Bench::new();
     bench.journal.next_segment(&mut bench.state, now()).unwrap();
     fs::remove_dir_all(bench.place.path().join(".ralph")).unwrap();
@@ -140,7 +140,7 @@ fn segments_that_are_lost_are_named_and_the_rest_is_enough() {
 }
 
 #[test]
-fn another_file_in_its_place_is_kept_and_makes_way() {
+fn foreign_file_in_place_of_the_journal_moves_to_quarantine() {
     let mut bench = Bench::new();
     fs::remove_file(bench.path(1)).unwrap();
     fs::write(bench.path(1), "mine").unwrap();
@@ -155,7 +155,7 @@ fn another_file_in_its_place_is_kept_and_makes_way() {
 }
 
 #[test]
-fn things_in_the_place_of_directories_make_way() {
+fn files_in_place_of_directories_move_to_quarantine() {
     for part in [".ralph", ".ralph/loops", ".ralph/loops/a"] {
         let mut bench = Bench::new();
         let path = bench.place.path().join(part);
@@ -174,7 +174,7 @@ fn things_in_the_place_of_directories_make_way() {
     }
 }
 
-/// What cannot be trusted lies in the quarantine, and a new segment continues from the full state.
+/// Checks that the changed file is in the quarantine, and that a new segment continues from the full state.
 #[track_caller]
 fn check_changed(change: impl Fn(&Path)) {
     let mut bench = Bench::new();
@@ -183,7 +183,7 @@ fn check_changed(change: impl Fn(&Path)) {
     let first = fs::read(bench.path(1)).unwrap();
     change(&bench.path(2));
     let found = fs::read_to_string(bench.path(2)).unwrap_or_default();
-    let damage = bench.journal.damage().expect("it is noticed");
+    let damage = bench.journal.damage().expect("the damage is detected");
     let repaired = bench.repair(damage);
     assert!(matches!(
         repaired.opened.unwrap().event,
@@ -202,7 +202,7 @@ fn check_changed(change: impl Fn(&Path)) {
 }
 
 #[test]
-fn a_journal_that_was_emptied_or_cut_or_grew_is_not_trusted() {
+fn emptied_truncated_or_extended_journal_starts_a_new_segment() {
     check_changed(|path| fs::write(path, "").unwrap());
     check_changed(|path| {
         let len = fs::metadata(path).unwrap().len();
@@ -216,7 +216,7 @@ fn a_journal_that_was_emptied_or_cut_or_grew_is_not_trusted() {
 }
 
 #[test]
-fn other_bytes_of_the_same_length_are_noticed_at_the_end() {
+fn changed_last_lines_of_the_journal_are_detected() {
     check_changed(|path| {
         let mut bytes = fs::read(path).unwrap();
         bytes.fill(b'x');
@@ -225,7 +225,7 @@ fn other_bytes_of_the_same_length_are_noticed_at_the_end() {
 }
 
 #[test]
-fn a_file_that_was_emptied_and_deleted_is_not_restored_from_nothing() {
+fn emptied_and_deleted_journal_starts_a_new_segment() {
     check_changed(|path| {
         fs::write(path, "").unwrap();
         fs::remove_file(path).unwrap();
@@ -233,7 +233,7 @@ fn a_file_that_was_emptied_and_deleted_is_not_restored_from_nothing() {
 }
 
 #[test]
-fn damage_in_the_middle_of_a_deleted_file_is_not_restored() {
+fn deleted_journal_with_damage_is_not_restored() {
     check_changed(|path| {
         let mut bytes = fs::read(path).unwrap();
         bytes[20] ^= 1;
@@ -243,7 +243,7 @@ fn damage_in_the_middle_of_a_deleted_file_is_not_restored() {
 }
 
 #[test]
-fn a_segment_that_is_missing_without_a_word_is_damage() {
+fn missing_segment_is_damage() {
     let mut bench = Bench::new();
     for _ in 0..2 {
         bench.journal.next_segment(&mut bench.state, now()).unwrap();
@@ -259,16 +259,16 @@ fn a_segment_that_is_missing_without_a_word_is_damage() {
     );
 }
 
-/// The look is made at every iteration's end; `--nocapture` shows what it costs.
+/// The check runs at the end of every iteration. `--nocapture` prints how long it takes.
 #[test]
-fn a_look_costs_microseconds() {
+fn survey_without_changes_takes_microseconds() {
     let bench = Bench::new();
     let look = |_: u32| {
         let start = tachikoma_runtime::clock::monotonic();
         assert_eq!(bench.journal.damage(), None);
         start.elapsed()
     };
-    // One in the middle: a machine that stalls makes a few of them longer.
+    // The median, because a busy machine makes some runs longer.
     let mut looks: Vec<_> = (0..1_000).map(look).collect();
     looks.sort();
     let median = looks[looks.len() / 2];

@@ -9,7 +9,7 @@ use super::*;
 use crate::journal::{Journal, begun, read_records, read_state};
 use crate::recover::open_journal;
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
 /// A journal of three segments, the first two of them closed.
 fn three(place: &Path) -> (Journal, State) {
@@ -42,7 +42,7 @@ const COMPRESSED: [&str; 3] = [
     "journal-0003.jsonl",
 ];
 
-/// The journal is whole: its state, its records, its age.
+/// Checks that state, records and start time of the journal can be read.
 #[track_caller]
 fn check_whole(dir: &Path, state: &State) {
     assert_eq!(read_state(dir, &Encryption::plain()).unwrap(), *state);
@@ -59,11 +59,11 @@ fn check_whole(dir: &Path, state: &State) {
 }
 
 #[test]
-fn records_are_read_from_the_segment_on_that_they_begin_in() {
+fn reading_starts_in_the_segment_of_the_first_wanted_record() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     fs::write(dir.join(COMPRESSED[0]), "torn").unwrap();
     for (after, expected) in [(1, &[2, 3][..]), (2, &[3]), (3, &[]), (7, &[])] {
         let mut seqs = Vec::new();
@@ -73,19 +73,20 @@ fn records_are_read_from_the_segment_on_that_they_begin_in() {
         .unwrap();
         assert_eq!(seqs, expected, "after {after}");
     }
-    read_records(&dir, &Encryption::plain(), Seq(0), drop).expect_err("the first one is damaged");
+    read_records(&dir, &Encryption::plain(), Seq(0), drop)
+        .expect_err("the first segment is damaged");
 }
 
 #[test]
-fn closed_segments_are_compressed_and_the_journal_goes_on() {
+fn closed_segments_are_compressed_and_the_journal_continues() {
     let place = tempfile::tempdir().unwrap();
     let (journal, mut state) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
     let closed = journal.closed();
-    closed.compress(&GO_ON).unwrap();
+    closed.compress(&NOT_CANCELED).unwrap();
     assert_eq!(names(&dir), COMPRESSED);
     check_whole(&dir, &state);
-    closed.compress(&GO_ON).unwrap();
+    closed.compress(&NOT_CANCELED).unwrap();
     drop(journal);
     let (mut journal, replayed) = open_journal(&dir, &Encryption::plain()).unwrap();
     assert_eq!(replayed, state);
@@ -95,9 +96,9 @@ fn closed_segments_are_compressed_and_the_journal_goes_on() {
 }
 
 #[test]
-fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_ends_it() {
+fn compression_is_crash_safe_and_resumes() {
     let temp = "journal-0001.jsonl.zst.018f2f6e-0000-7000-8000-000000000000.tmp";
-    // What is left: half a temporary file; both files, the compressed one whole; both, and it is not.
+    // A crash leaves half a temporary file, or both files with a complete or an incomplete compressed file.
     let crashes: [fn(&Path, &[u8], &str); 4] = [
         |dir, bytes, temp| fs::write(dir.join(temp), &bytes[..bytes.len() / 2]).unwrap(),
         |dir, bytes, temp| fs::write(dir.join(temp), bytes).unwrap(),
@@ -110,7 +111,7 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
         let dir = place.path().join(".ralph/loops/a");
         let first = dir.join("journal-0001.jsonl");
         let plain = fs::read(&first).unwrap();
-        journal.closed().compress(&GO_ON).unwrap();
+        journal.closed().compress(&NOT_CANCELED).unwrap();
         let bytes = fs::read(dir.join(COMPRESSED[0])).unwrap();
         fs::remove_file(dir.join(COMPRESSED[0])).unwrap();
         fs::write(&first, plain).unwrap();
@@ -118,31 +119,31 @@ fn wherever_a_crash_ends_the_compression_the_journal_is_whole_and_the_next_one_e
         check_whole(&dir, &state);
         drop(journal);
         let (journal, _) = open_journal(&dir, &Encryption::plain()).unwrap();
-        journal.closed().compress(&GO_ON).unwrap();
+        journal.closed().compress(&NOT_CANCELED).unwrap();
         assert_eq!(names(&dir), COMPRESSED, "and nothing is left behind");
         check_whole(&dir, &state);
     }
 }
 
 #[test]
-fn the_segment_that_is_written_is_never_compressed() {
+fn open_segment_is_never_compressed() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
-    // Made by a runner that could not write its first record.
+    // A runner created the segment and could not write its first record.
     fs::write(dir.join("journal-0004.jsonl"), "").unwrap();
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     let mut expected = COMPRESSED.to_vec();
     expected.push("journal-0004.jsonl");
     assert_eq!(names(&dir), expected);
 }
 
 #[test]
-fn damage_is_named() {
+fn damage_of_a_compressed_segment_is_described() {
     let place = tempfile::tempdir().unwrap();
     let (journal, _) = three(place.path());
     let dir = place.path().join(".ralph/loops/a");
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     let path = dir.join(COMPRESSED[0]);
     let whole = fs::read(&path).unwrap();
     let refused = || {
@@ -157,7 +158,7 @@ fn damage_is_named() {
         compressed::replace(
             &dir.join("journal-0001.jsonl"),
             &Encryption::plain(),
-            &GO_ON,
+            &NOT_CANCELED,
         )
         .unwrap();
     };
@@ -174,7 +175,7 @@ fn damage_is_named() {
             "it is old, and still there"
         );
     }
-    let end = "it is closed, and does not end with a whole record";
+    let end = "it is closed, and does not end with a complete record";
     whole_frame("");
     assert_eq!(refused(), format!("{named} 1: {end}"));
     whole_frame("{\"seq\":");
@@ -188,11 +189,11 @@ fn damage_is_named() {
          it is closed, and the segment that followed it is missing"
     );
     open_journal(&dir, &Encryption::plain())
-        .expect_err("nothing is ever appended to a compressed file");
+        .expect_err("a compressed segment cannot be opened for writing");
 }
 
 #[test]
-fn only_names_of_ours_are_segments() {
+fn segment_names_are_recognized() {
     for (name, expected) in [
         ("journal-0001.jsonl", Some(1)),
         ("journal-12345.jsonl.zst", Some(12_345)),

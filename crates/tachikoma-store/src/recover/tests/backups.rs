@@ -1,4 +1,4 @@
-//! Backups as a base: what they make up for, and which ones are not of the loop's own epoch.
+//! Recovery from backups: damage that they cover, and backups of other epochs.
 
 use crate::encryption::Encryption;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +16,7 @@ fn backups(place: &Place) -> Backups {
     }
 }
 
-/// Backs the loop up as it is found.
+/// Takes a backup of the loop in its present state.
 fn back_up(place: &Place) -> PathBuf {
     let found = place.read(Loss::Refuse).unwrap();
     let now = Timestamp::from_millis(5_000);
@@ -25,8 +25,8 @@ fn back_up(place: &Place) -> PathBuf {
     taken.unwrap().path
 }
 
-/// Adds records behind those that are there.
-fn go_on(place: &mut Place, words: &str) {
+/// Appends records to the journal.
+fn append_record(place: &mut Place, words: &str) {
     let found = place.read(Loss::Refuse).unwrap();
     let taken = found.open(&place.dir(), place.dir.path()).unwrap();
     let (mut journal, mut state) = (taken.journal, taken.state);
@@ -43,11 +43,11 @@ fn go_on(place: &mut Place, words: &str) {
 }
 
 #[test]
-fn damage_before_a_backup_costs_nothing_without_a_snapshot() {
+fn recovery_uses_a_backup_if_the_damaged_records_are_in_it() {
     let mut place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     back_up(&place);
-    go_on(&mut place, "behind the backup");
+    append_record(&mut place, "after the backup");
     place.damage(4);
     let found = place.read(Loss::Refuse).unwrap();
     assert_eq!((&found.state, found.source), (&place.state, Source::Backup));
@@ -60,11 +60,11 @@ fn damage_before_a_backup_costs_nothing_without_a_snapshot() {
 }
 
 #[test]
-fn a_damaged_backup_is_passed_over_for_an_older_one() {
+fn recovery_skips_a_damaged_backup() {
     let mut place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     let older = back_up(&place);
-    go_on(&mut place, "between");
+    append_record(&mut place, "between");
     let newer = back_up(&place);
     assert_ne!(older, newer);
     let mut bytes = std::fs::read(&newer).unwrap();
@@ -79,19 +79,19 @@ fn a_damaged_backup_is_passed_over_for_an_older_one() {
 }
 
 #[test]
-fn damage_behind_a_backup_is_refused_and_one_ahead_of_the_journal_needs_consent() {
+fn damage_after_the_backup_is_refused_and_a_newer_backup_needs_loss_accepted() {
     let mut place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     back_up(&place);
     let kept = place.state.clone();
-    go_on(&mut place, "behind the backup");
-    go_on(&mut place, "more");
+    append_record(&mut place, "after the backup");
+    append_record(&mut place, "more");
     let lines = std::fs::read_to_string(place.journal()).unwrap();
     place.damage(lines.lines().count() - 1);
     let error = place.read(Loss::Refuse).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
 
-    // All but the beginning of the journal is gone.
+    // Only the beginning of the journal is left.
     let first: String = lines
         .lines()
         .take(4)
@@ -106,16 +106,16 @@ fn damage_behind_a_backup_is_refused_and_one_ahead_of_the_journal_needs_consent(
     place.open(Loss::Accept);
 }
 
-/// After a restoration records of the same numbers mean something else.
+/// After a restore, record numbers are used again for other records.
 #[test]
-fn a_backup_of_another_life_is_not_taken() {
+fn backup_of_another_epoch_is_not_used_for_recovery() {
     let mut place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     let cut = std::fs::read(place.journal()).unwrap();
     let before = place.state.clone();
-    go_on(&mut place, "a epoch that was given up");
+    append_record(&mut place, "an epoch that was given up");
     let of_another = back_up(&place);
-    // As a restoration leaves it: the segment ends where it did, and the next one begins.
+    // A restore leaves the old segment as it is and starts the next one.
     std::fs::write(place.journal(), cut).unwrap();
     let mut state = before;
     let now = state.time;
@@ -156,13 +156,13 @@ fn a_backup_of_another_life_is_not_taken() {
     )
     .unwrap();
     assert!(of_another.exists() && !line.is_empty());
-    // Its number is the one that was damaged, and it would make up for it.
+    // The backup has the number of the damaged record, but belongs to another epoch.
     place.read(Loss::Refuse).unwrap_err();
 }
 
 /// A backup of a loop with a damaged journal has no journal, and ends at the damage.
 #[test]
-fn a_backup_without_a_journal_makes_up_for_damage() {
+fn backup_without_a_journal_repairs_a_damaged_journal() {
     let place = Place::new();
     place.save(&place.state);
     place.damage(4);

@@ -1,11 +1,11 @@
-//! Journals with a closed segment: it is never written again, and what followed it is never taken for nothing.
+//! Journals with a closed segment: it is never written again, and a missing next segment is damage.
 
 use crate::encryption::Encryption;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-static GO_ON: AtomicBool = AtomicBool::new(false);
+static NOT_CANCELED: AtomicBool = AtomicBool::new(false);
 
 /// A loop with a closed segment and a second one of some records. Returns the states at the end of each.
 fn two_segments() -> (Place, State, State) {
@@ -22,7 +22,7 @@ fn two_segments() -> (Place, State, State) {
         let records = step(&Policy::default(), &mut state, now, input).records;
         journal.append_synced(&records).unwrap();
     }
-    journal.closed().compress(&GO_ON).unwrap();
+    journal.closed().compress(&NOT_CANCELED).unwrap();
     (place, first, state)
 }
 
@@ -35,7 +35,7 @@ fn second(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn a_closed_segment_that_nothing_follows_is_refused_and_stays_as_it_is() {
+fn closed_segment_without_a_next_segment_is_damage() {
     for has_snapshot in [true, false] {
         let (place, first, _) = two_segments();
         if !has_snapshot {
@@ -61,14 +61,14 @@ fn a_closed_segment_that_nothing_follows_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn a_snapshot_of_what_followed_a_closed_segment_is_gone_on_from() {
+fn recovery_uses_a_snapshot_newer_than_the_last_closed_segment() {
     let (place, first, last) = two_segments();
     let before = std::fs::read(closed(&place)).unwrap();
     std::fs::remove_file(second(&place)).unwrap();
     place.save(&first);
     place
         .read(Loss::Refuse)
-        .expect_err("it has nothing of what followed");
+        .expect_err("the snapshot is older than the missing segment");
     place.save(&last);
     let found = place.read(Loss::Refuse).unwrap();
     assert_eq!(found.state, last);
@@ -86,7 +86,7 @@ fn a_snapshot_of_what_followed_a_closed_segment_is_gone_on_from() {
 }
 
 #[test]
-fn a_compressed_segment_is_not_opened_to_be_written() {
+fn compressed_segment_cannot_be_opened_for_writing() {
     let (place, ..) = two_segments();
     let before = std::fs::read(closed(&place)).unwrap();
     Journal::at(&place.dir(), closed(&place), 1, 0, &Encryption::plain()).unwrap_err();
@@ -100,7 +100,7 @@ fn damage_second(place: &Place) {
 }
 
 #[test]
-fn damage_in_a_closed_segment_is_damage_and_a_loss_of_it_can_be_accepted() {
+fn damage_in_a_closed_segment_is_refused_unless_loss_is_accepted() {
     let whole = std::fs::read(closed(&two_segments().0)).unwrap();
     for length in [0, 3, whole.len() / 2, whole.len() - 1] {
         for has_snapshot in [true, false] {
@@ -110,7 +110,7 @@ fn damage_in_a_closed_segment_is_damage_and_a_loss_of_it_can_be_accepted() {
             }
             std::fs::write(closed(&place), &whole[..length]).unwrap();
             let found = place.read(Loss::Refuse).unwrap();
-            assert_eq!(found.state, last, "the last segment says all of it");
+            assert_eq!(found.state, last, "the last segment has the full state");
 
             damage_second(&place);
             let refused = place.read(Loss::Refuse);
@@ -120,7 +120,7 @@ fn damage_in_a_closed_segment_is_damage_and_a_loss_of_it_can_be_accepted() {
             );
             if !has_snapshot && matches!(place.read(Loss::Accept), Err(StoreError::Damaged { .. }))
             {
-                // Nothing before the damage can be unpacked.
+                // The damage is so early that no record before it can be decompressed.
                 continue;
             }
             place.open(Loss::Accept);
@@ -132,11 +132,11 @@ fn damage_in_a_closed_segment_is_damage_and_a_loss_of_it_can_be_accepted() {
 }
 
 #[test]
-fn the_beginning_of_a_closed_segment_is_gone_on_from() {
+fn recovery_keeps_the_beginning_of_a_damaged_closed_segment() {
     let (place, ..) = two_segments();
     std::fs::remove_file(place.snapshot()).unwrap();
     std::fs::remove_file(second(&place)).unwrap();
-    // A whole frame with a damaged record.
+    // A valid zstd frame that contains a damaged record.
     let mut text = String::new();
     std::io::Read::read_to_string(
         &mut compressed::open(&closed(&place), &Encryption::plain())
@@ -149,7 +149,7 @@ fn the_beginning_of_a_closed_segment_is_gone_on_from() {
     lines[5] = lines[5].replace("loop_", "lo0p_");
     std::fs::remove_file(closed(&place)).unwrap();
     std::fs::write(place.journal(), lines.concat()).unwrap();
-    compressed::replace(&place.journal(), &Encryption::plain(), &GO_ON).unwrap();
+    compressed::replace(&place.journal(), &Encryption::plain(), &NOT_CANCELED).unwrap();
 
     place.read(Loss::Refuse).unwrap_err();
     let state = place.open(Loss::Accept);

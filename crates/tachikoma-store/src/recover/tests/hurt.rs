@@ -1,4 +1,4 @@
-//! Files that someone has laid hands on: changed, cut, copied, gone or of another loop.
+//! Files that another process changed, truncated, copied or removed, or that belong to another loop.
 
 use super::*;
 use crate::archive::archive;
@@ -6,7 +6,7 @@ use crate::encryption::Encryption;
 use crate::layout;
 use crate::layout::ARCHIVED;
 
-/// Requires an error, a trouble, or the state as it was.
+/// Checks that recovery returns an error, a warning, or the unchanged state.
 #[track_caller]
 fn check_noticed(place: &Place, what: &str) {
     if let Ok(found) = place.read(Loss::Refuse) {
@@ -18,7 +18,7 @@ fn check_noticed(place: &Place, what: &str) {
 }
 
 #[test]
-fn flipped_bits_are_noticed_with_a_snapshot_and_without() {
+fn flipped_bits_are_detected_with_and_without_a_snapshot() {
     for has_snapshot in [true, false] {
         let place = Place::new();
         if !has_snapshot {
@@ -41,7 +41,7 @@ fn flipped_bits_are_noticed_with_a_snapshot_and_without() {
 }
 
 #[test]
-fn a_last_record_without_its_line_end_is_a_record() {
+fn last_record_without_a_line_end_is_read() {
     let place = Place::new();
     let whole = std::fs::read(place.journal()).unwrap();
     std::fs::write(place.journal(), &whole[..whole.len() - 1]).unwrap();
@@ -55,7 +55,7 @@ fn a_last_record_without_its_line_end_is_a_record() {
 }
 
 #[test]
-fn a_changed_last_line_end_is_damage_and_hides_no_record() {
+fn changed_last_line_end_is_damage() {
     let place = Place::new();
     let mut bytes = std::fs::read(place.journal()).unwrap();
     let last = bytes.len() - 1;
@@ -70,7 +70,7 @@ fn a_changed_last_line_end_is_damage_and_hides_no_record() {
         );
         journal::read_records(&place.dir(), &Encryption::plain(), Seq(0), drop).unwrap_err();
     }
-    // The snapshot has it: it costs nothing, and is kept.
+    // The snapshot has the damaged record, so nothing is lost.
     place.save(&place.state);
     let state = place.open(Loss::Refuse);
     assert_eq!(state.stats, place.state.stats);
@@ -78,7 +78,7 @@ fn a_changed_last_line_end_is_damage_and_hides_no_record() {
 }
 
 #[test]
-fn what_stands_behind_the_last_record_is_said_and_kept() {
+fn data_after_the_last_record_is_reported_and_quarantined() {
     let place = Place::new();
     let mut bytes = std::fs::read(place.journal()).unwrap();
     bytes.extend(b"{\"seq\":99");
@@ -92,7 +92,7 @@ fn what_stands_behind_the_last_record_is_said_and_kept() {
 }
 
 #[test]
-fn a_line_that_stands_there_twice_is_damage() {
+fn duplicate_line_is_damage() {
     let place = Place::new();
     let text = std::fs::read_to_string(place.journal()).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -110,7 +110,7 @@ fn a_line_that_stands_there_twice_is_damage() {
                 assert_eq!(found.state, place.state);
                 assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
             } else {
-                let error = found.expect_err("nobody knows what else was done");
+                let error = found.expect_err("the journal is damaged");
                 let follows = format!("line {}: record {at} follows record {at}", at + 1);
                 assert!(error.to_string().ends_with(&follows), "{error}");
             }
@@ -119,11 +119,11 @@ fn a_line_that_stands_there_twice_is_damage() {
 }
 
 #[test]
-fn a_segment_that_goes_back_is_damage_without_a_snapshot() {
+fn segment_that_repeats_record_numbers_is_damage() {
     let place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     let text = std::fs::read_to_string(place.journal()).unwrap();
-    // Its first record does not say the state, so that the segment before it is needed.
+    // Its first record does not have the full state, so that the segment before it is needed.
     let third: String = text.split_inclusive('\n').skip(2).take(1).collect();
     std::fs::write(place.dir().join("journal-0002.jsonl"), third).unwrap();
     let found = place.read(Loss::Refuse);
@@ -134,7 +134,7 @@ fn a_segment_that_goes_back_is_damage_without_a_snapshot() {
 }
 
 #[test]
-fn a_record_of_another_loop_is_damage() {
+fn record_of_another_loop_is_damage() {
     let place = Place::new();
     let other = Place::new();
     let read = read(
@@ -147,7 +147,7 @@ fn a_record_of_another_loop_is_damage() {
 }
 
 #[test]
-fn a_snapshot_is_gone_on_from_when_the_journal_is_empty_or_gone() {
+fn recovery_uses_the_snapshot_if_the_journal_is_empty_or_missing() {
     let hurts: [fn(&Place); 3] = [
         |place| std::fs::write(place.journal(), "").unwrap(),
         |place| std::fs::remove_file(place.journal()).unwrap(),
@@ -163,12 +163,15 @@ fn a_snapshot_is_gone_on_from_when_the_journal_is_empty_or_gone() {
         assert_eq!(place.open(Loss::Refuse).stats, place.state.stats);
         std::fs::remove_file(place.snapshot()).unwrap();
         let alone = place.read(Loss::Refuse).unwrap().state;
-        assert_eq!(alone.stats, place.state.stats, "the journal has it again");
+        assert_eq!(
+            alone.stats, place.state.stats,
+            "the journal has the lost records again"
+        );
     }
 }
 
 #[test]
-fn what_cannot_be_read_as_a_snapshot_does_not_stop_a_whole_journal() {
+fn unreadable_snapshot_does_not_prevent_recovery_from_the_journal() {
     let place = Place::new();
     std::fs::remove_file(place.snapshot()).unwrap();
     std::fs::create_dir(place.snapshot()).unwrap();
@@ -181,7 +184,7 @@ fn what_cannot_be_read_as_a_snapshot_does_not_stop_a_whole_journal() {
 }
 
 #[test]
-fn that_the_journal_is_whole_is_only_said_if_it_is() {
+fn warning_says_that_the_journal_is_complete_only_if_it_is() {
     let place = Place::new();
     std::fs::write(place.snapshot(), "oops").unwrap();
     let whole = "the journal is whole up to record";
@@ -194,17 +197,17 @@ fn that_the_journal_is_whole_is_only_said_if_it_is() {
 }
 
 #[test]
-fn damage_that_costs_nothing_does_not_cost_more_later() {
+fn tolerated_damage_is_left_behind_by_a_new_segment() {
     let place = Place::new();
     place.damage(3);
     let state = place.open(Loss::Refuse);
     std::fs::remove_file(place.snapshot()).unwrap();
     let found = place.read(Loss::Refuse).unwrap();
-    assert_eq!(found.state, state, "the new segment says it all");
+    assert_eq!(found.state, state, "the new segment has the full state");
 }
 
 #[test]
-fn the_snapshot_of_another_loop_archives_that_loop() {
+fn snapshot_of_another_loop_archives_that_loop() {
     let place = Place::new();
     let other = State::new(LoopId::from_u128(2));
     place.save(&other);
@@ -215,7 +218,7 @@ fn the_snapshot_of_another_loop_archives_that_loop() {
     assert!(!place.snapshot().exists());
     assert_eq!(std::fs::read(its_dir.join(ARCHIVED)).unwrap(), bytes);
 
-    // It is archived already, with other content.
+    // The other loop is archived already, with another snapshot.
     std::fs::write(its_dir.join(ARCHIVED), "").unwrap();
     std::fs::write(place.snapshot(), &bytes).unwrap();
     archive(
