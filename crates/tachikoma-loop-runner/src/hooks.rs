@@ -22,7 +22,7 @@ use tachikoma_core::{
 
 use crate::settings::{Hook, Settings};
 
-pub(crate) use run::{HookPlan, HookRun, variables};
+pub(crate) use run::{HookRun, variables};
 pub(crate) use words::Past;
 
 /// The usual limit of a registered hook, which is the default `timeout` of a `[[hook]]`.

@@ -12,6 +12,7 @@ use crate::store::backup::Backups;
 use crate::store::encryption::Encryption;
 use crate::store::recover::Copies;
 use crate::store::snapshot::Packing;
+use crate::store::{StoreError, loops};
 
 /// The paths of a working directory's loops.
 #[derive(Clone, Debug)]
@@ -49,6 +50,14 @@ impl Premises {
             backups: self.backups.dir.clone(),
             encryption: self.encryption.clone(),
         }
+    }
+
+    /// Returns the current loop; `None` if there is none.
+    ///
+    /// # Errors
+    /// The loops cannot be read.
+    pub(crate) fn current(&self) -> Result<Option<LoopId>, StoreError> {
+        loops::current(&self.working_dir, &self.snapshot, &self.encryption)
     }
 
     pub(crate) fn work_of(&self, loop_id: LoopId) -> BundleSource {
