@@ -54,7 +54,7 @@ pub struct LoopConfig {
     pub settings: Settings,
     /// The working directory, absolute.
     pub working_dir: PathBuf,
-    /// What the user asked this run to do. It is recorded.
+    /// The recorded part of the configuration: agent, prompt and settings.
     pub launch: Launch,
     /// Whether to begin a new loop even if the last one could continue.
     pub new_loop: bool,

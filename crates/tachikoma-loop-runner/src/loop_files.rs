@@ -29,7 +29,7 @@ pub struct Premises {
     pub backups: Backups,
     /// The object store to which they are uploaded; `None` if they are not.
     pub cloud: Option<Cloud>,
-    /// Which files of the work tree are left out.
+    /// The rules for files of the work tree that are not backed up.
     pub bounds: Bounds,
     /// The `PATH` in which programs are searched.
     pub search_path: Option<OsString>,

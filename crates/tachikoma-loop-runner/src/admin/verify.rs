@@ -55,7 +55,7 @@ pub enum Kind {
 pub enum Verdict {
     /// It is valid.
     Good,
-    /// It is valid, and the user may want to know something about it.
+    /// It is valid, with a remark for the user.
     Note,
     /// It is damaged.
     Wrong,

@@ -47,7 +47,7 @@ pub(super) struct Actor {
     pub suspended: Option<std::time::Instant>,
 }
 
-/// What features read of the actor, and what they change.
+/// The parts of the actor that features may read, and those that they may change.
 type Parts<'a> = (
     Context<'a>,
     &'a mut Features,
@@ -523,7 +523,7 @@ impl Actor {
         }
     }
 
-    /// Continues in a new segment after one that is damaged. The new one has the whole state, and can be backed up.
+    /// Continues in a new segment after a damaged one. The new segment begins with the full state, and can be backed up.
     async fn leave_segment(&mut self, segment: &Path, why: &str) -> Result<(), Abort> {
         let left = self.try_leave_segment(segment, why).await;
         self.storage.failed |= left.is_err();

@@ -1,4 +1,4 @@
-//! Hooks: registered ones, those that the loop waits for, and those that run in the background.
+//! Runs hooks: blocking hooks, for which the loop waits, and background hooks.
 
 use std::collections::VecDeque;
 

@@ -41,7 +41,7 @@ use crate::store::recover::{self, Loss, Source, Taken};
 use crate::store::temporary::{self, TemporaryStore};
 use crate::store::{StoreError, archive, backup, checkpoints, key_check, layout, loops, snapshot};
 
-/// What was found in the working directory.
+/// The loop that was found in the working directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FoundLoop {
     /// No loop that could continue.
@@ -61,7 +61,7 @@ pub enum FoundLoop {
     },
 }
 
-/// What the state of a loop was read from.
+/// The file from which the state of a loop was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateOrigin {
     /// The kind of file; `None` for a new loop.
@@ -113,7 +113,7 @@ pub enum OpenError {
     Control(#[from] ListenError),
 }
 
-/// What was found when a loop was opened, and what is recorded of it when it starts. The default is that of a new loop.
+/// The result of opening a loop, except the loop itself. The default is that of a new loop.
 #[derive(Debug, Default)]
 pub(super) struct Opening {
     pub found: FoundLoop,

@@ -49,7 +49,7 @@ use prompts::Prompts;
 /// How long an agent may take to end by itself at the end of a run. It only has to notice that its stdin is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The costs that the agent counts and those that were recorded may differ by this much: a fraction of a cent for each of some turns.
+/// The cost that the agent reports and the recorded cost may differ by this much, because each turn is rounded.
 const ROUNDING_MICROUSD: u64 = 10_000;
 
 /// The name of the task in an error message.

@@ -31,7 +31,7 @@ pub(crate) struct LiveLaunch {
     pub exit: Option<(Exit, Vec<Leftover>)>,
     /// The text of the last result of this turn.
     pub final_text: Option<String>,
-    /// What earlier results of this turn reported: cost, in millionths of a dollar, and tokens.
+    /// The sums of earlier results of this turn: cost in millionths of a dollar, and tokens.
     pub carried: (u64, u64),
     /// How many tasks of the agent run in the background. While there are any, a result is not the end of the turn.
     pub background_tasks: usize,

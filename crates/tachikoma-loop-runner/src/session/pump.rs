@@ -1,4 +1,4 @@
-//! Reads an agent's output as fast as it comes. It goes to the transcript, and line by line to a function.
+//! Reads the output of an agent, writes it to the transcript, and passes it line by line to a function.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub type LineSink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
 /// The result of one [`Pump::read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// The agent wrote something.
+    /// Output was read.
     Output,
     /// One stream ended. The agent may still run.
     StreamEnded(Stream),
