@@ -58,7 +58,7 @@ impl Requests {
         let (ask, asked) = channel(SLOW_MAX);
         let Self { signals, hangup } = self;
         std::thread::spawn(move || {
-            signals.hear(|signal, sender| {
+            signals.for_each(|signal, sender| {
                 let wanted = match signal == Signal::HUP.as_raw() {
                     true => hangup,
                     false => Asked::Stop(signal),
@@ -125,7 +125,7 @@ impl Signals {
         };
         // A thread that ends with the program: it identifies the sender of a signal before it exits, and the third press
         // counts even if the thread of the loop is blocked.
-        std::thread::spawn(move || self.0.hear(|signal, sender| heard.take(signal, sender)));
+        std::thread::spawn(move || self.0.for_each(|signal, sender| heard.take(signal, sender)));
         tokio::spawn(async move {
             // Ends when it is aborted with the run.
             while let Some(asked) = asked.recv().await {

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_xml_page_becomes_one_sentence_without_secrets() {
+    fn xml_error_page_becomes_one_line_without_secrets() {
         let page = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>later</Message>\
                     <StringToSign>x</StringToSign></Error>";
         assert_eq!(said(page, &[]), "s3://bucket: SlowDown: later");

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_beside_a_file_replaces_nothing_and_follows_no_link() {
+    fn copy_beside_a_file_overwrites_nothing_and_follows_no_link() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_deleted_when_they_are_too_large_together_but_the_newest_stays() {
+    fn total_size_limit_deletes_oldest_files_and_keeps_the_newest() {
         let place = tempfile::tempdir().unwrap();
         let inner = place.path().join("directory/inner");
         std::fs::create_dir_all(&inner).unwrap();

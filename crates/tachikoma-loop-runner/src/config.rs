@@ -54,7 +54,7 @@ pub struct LoopConfig {
     pub settings: Settings,
     /// The working directory, absolute.
     pub working_dir: PathBuf,
-    /// What the user asked this run to do. It is recorded.
+    /// The recorded part of the configuration: agent, prompt and settings.
     pub launch: Launch,
     /// Whether to begin a new loop even if the last one could continue.
     pub new_loop: bool,
@@ -176,11 +176,7 @@ impl LoopConfig {
         ClaudeAgent {
             program: vec![session.claude_command.clone().into()],
             args: own.args.iter().map(Into::into).collect(),
-            env: own
-                .env
-                .iter()
-                .map(|(name, value)| (name.into(), value.expose().into()))
-                .collect(),
+            env: exposed(&own.env),
             model: own.model.clone(),
             permission: permission(own.permission),
             allow: own.allow.clone(),
@@ -206,11 +202,7 @@ impl LoopConfig {
                 PromptChannel::Stdin => PromptVia::Stdin,
                 PromptChannel::Argument => PromptVia::Argument,
             },
-            env: command
-                .env
-                .iter()
-                .map(|(name, value)| (name.into(), value.expose().into()))
-                .collect(),
+            env: exposed(&command.env),
         }))
     }
 
@@ -288,12 +280,9 @@ impl LoopConfig {
                 args: own.args.iter().map(Into::into).collect(),
             },
         };
-        let env = own.env.iter();
         Ok(OpenCodeAgent {
             way,
-            env: env
-                .map(|(name, value)| (name.into(), value.expose().into()))
-                .collect(),
+            env: exposed(&own.env),
             model: own.model.clone(),
             permission: permission(own.permission),
             allow: own.allow.clone(),
@@ -564,6 +553,13 @@ pub(crate) fn set_keep_rules(policy: &mut Policy, rules: Option<AutocommitRules>
 /// Returns a budget in millionths of a dollar; at least one if a budget is set.
 fn budget_microusd(usd: f64) -> u64 {
     microusd(usd).max(u64::from(usd > 0.0))
+}
+
+/// Returns environment variables with their secret values.
+pub(crate) fn exposed(env: &BTreeMap<String, Secret>) -> Vec<(OsString, OsString)> {
+    env.iter()
+        .map(|(name, value)| (name.into(), value.expose().into()))
+        .collect()
 }
 
 fn permission(permission: settings::Permission) -> Permission {

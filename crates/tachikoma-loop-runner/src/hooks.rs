@@ -22,7 +22,7 @@ use tachikoma_core::{
 
 use crate::settings::{Hook, Settings};
 
-pub(crate) use run::{HookPlan, HookRun, variables};
+pub(crate) use run::{HookRun, variables};
 pub(crate) use words::Past;
 
 /// The usual limit of a registered hook, which is the default `timeout` of a `[[hook]]`.
@@ -48,13 +48,13 @@ pub struct HookEvent {
     /// Why the session is rebooted, with the figures; `None` at other points.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RebootReason>,
-    /// What happens, in words.
+    /// A text about the event.
     pub reason_text: String,
     /// The loop.
     pub loop_id: LoopId,
     /// The last iteration that was started.
     pub iteration: u32,
-    /// How the last iteration ended, or how the loop ended at its end.
+    /// The outcome of the last iteration, or of the loop at its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// The session: the old one before a reboot and at its end, the new one after it.

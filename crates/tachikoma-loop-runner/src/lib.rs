@@ -54,6 +54,7 @@ pub mod loop_files;
 mod notice;
 pub mod notify;
 pub mod offline;
+mod output_tail;
 pub mod prompt;
 mod request;
 mod runner;

@@ -12,6 +12,7 @@ use crate::store::backup::Backups;
 use crate::store::encryption::Encryption;
 use crate::store::recover::Copies;
 use crate::store::snapshot::Packing;
+use crate::store::{StoreError, loops};
 
 /// The paths of a working directory's loops.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub struct Premises {
     pub backups: Backups,
     /// The object store to which they are uploaded; `None` if they are not.
     pub cloud: Option<Cloud>,
-    /// Which files of the work tree are left out.
+    /// The rules for files of the work tree that are not backed up.
     pub bounds: Bounds,
     /// The `PATH` in which programs are searched.
     pub search_path: Option<OsString>,
@@ -49,6 +50,14 @@ impl Premises {
             backups: self.backups.dir.clone(),
             encryption: self.encryption.clone(),
         }
+    }
+
+    /// Returns the current loop; `None` if there is none.
+    ///
+    /// # Errors
+    /// The loops cannot be read.
+    pub(crate) fn current(&self) -> Result<Option<LoopId>, StoreError> {
+        loops::current(&self.working_dir, &self.snapshot, &self.encryption)
     }
 
     pub(crate) fn work_of(&self, loop_id: LoopId) -> BundleSource {

@@ -1,4 +1,4 @@
-//! What a running loop reports to its subscribers.
+//! The reports of a running loop to its subscribers.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
-use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, State, Ticket, step};
+use tachikoma_core::{Answer, Effect, Input, LoopId, Policy, Ticket, step};
 use tachikoma_fs::check_dir;
 
 use crate::admin::purge::{self, Purged};
@@ -15,11 +15,10 @@ pub use crate::git::bundle::{InTheWay, Merge, Unpacked, copied_ref, restored_hea
 use crate::git::{self, CancelToken, ChangeOwner};
 use crate::process::orphans;
 use crate::store::backup::{self, Manifest, Taken};
-use crate::store::journal::Journal;
 use crate::store::lock::{self, LockError, WorkLock};
 use crate::store::recover::{self, Loss};
 use crate::store::snapshot::{self, Durability, Snapshot};
-use crate::store::{StoreError, archive, key_check, layout, loops, temporary};
+use crate::store::{StoreError, archive, key_check, layout, temporary};
 use tachikoma_core::error_chain as chain;
 
 pub use crate::loop_files::Premises;
@@ -69,12 +68,7 @@ pub fn note(
     loop_id: LoopId,
     text: String,
 ) -> Result<Option<Set>, OfflineError> {
-    if loops::current(
-        &premises.working_dir,
-        &premises.snapshot,
-        &premises.encryption,
-    )? != Some(loop_id)
-    {
+    if premises.current()? != Some(loop_id) {
         return Ok(None);
     }
     let ticket = Ticket(1);
@@ -94,9 +88,14 @@ fn take_in(premises: &Premises, loop_id: LoopId, input: Input) -> Result<Set, St
     let taken = found.open(&dir, &premises.working_dir)?;
     let (mut journal, mut state) = (taken.journal, taken.state);
     let mut clock = Clock::starting_after(state.time);
-    let effects = record(&mut journal, &mut state, &mut clock, input)?;
+    let now = clock.now();
+    let decided = step(&Policy::default(), &mut state, now, input);
+    journal.append(&decided.records)?;
+    if journal.is_full() {
+        journal.next_segment(&mut state, now)?;
+    }
     journal.sync()?;
-    let answer = effects.into_iter().find_map(|effect| match effect {
+    let answer = decided.effects.into_iter().find_map(|effect| match effect {
         Effect::Reply { answer, .. } => Some(answer),
         _ => None,
     });
@@ -257,22 +256,8 @@ async fn hold(premises: &Premises) -> Result<(WorkLock, LoopId), OfflineError> {
     let working_dir = &premises.working_dir;
     let lock = WorkLock::acquire(working_dir).await?;
     restore::settle(working_dir)?;
-    let current = loops::current(working_dir, &premises.snapshot, &premises.encryption)?;
-    let loop_id = current.ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
+    let loop_id = premises
+        .current()?
+        .ok_or_else(|| OfflineError::NoLoop(working_dir.clone()))?;
     Ok((lock, loop_id))
-}
-
-fn record(
-    journal: &mut Journal,
-    state: &mut State,
-    clock: &mut Clock,
-    input: Input,
-) -> Result<Vec<Effect>, StoreError> {
-    let now = clock.now();
-    let decided = step(&Policy::default(), state, now, input);
-    journal.append(&decided.records)?;
-    if journal.is_full() {
-        journal.next_segment(state, now)?;
-    }
-    Ok(decided.effects)
 }

@@ -44,6 +44,7 @@ use crate::clock;
 use crate::config::{LoopConfig, set_keep_rules};
 use crate::handle::{LoopHandle, SettingsReader};
 use crate::hooks::{PlannedHook, RebootHook, RegisterError};
+use crate::process::names_of;
 use crate::prompt;
 use crate::store::temporary::TemporaryStore;
 use crate::task::until;
@@ -315,9 +316,7 @@ impl LoopRunner {
         let over = Instant::from_std(now + time);
         let mut half = Some(Instant::from_std(now + time / 2));
         loop {
-            let Features {
-                hooks, notifier, ..
-            } = &mut actor.features;
+            let (hooks, notifier) = (&mut actor.features.hooks, &mut actor.features.notifier);
             if !hooks.has_background() && notifier.is_idle() {
                 break;
             }
@@ -351,12 +350,8 @@ impl LoopRunner {
     /// Checks the object store, if backups are uploaded to one.
     fn probe_cloud(&mut self) {
         let (context, features, ..) = self.actor.parts();
-        let Features {
-            backups,
-            maintenance,
-            ..
-        } = features;
-        backups.probe_cloud(context, maintenance);
+        let backups = &mut features.backups;
+        backups.probe_cloud(context, &features.maintenance);
     }
 
     /// Does the work that is left after the end of a run: the last backup and its upload, compression, and deletion of old files.
@@ -409,12 +404,10 @@ impl LoopRunner {
 
 /// Returns the warning about processes that an earlier runner left, if there are any.
 fn leftovers_warning(leftovers: &[Leftover]) -> Option<Input> {
-    let name = |left: &Leftover| format!("{} (pid {})", left.name, left.pid);
-    let names: Vec<String> = leftovers.iter().map(name).collect();
-    (!names.is_empty()).then(|| {
+    (!leftovers.is_empty()).then(|| {
         warning_input(format!(
             "ended processes that an earlier runner had left: {}",
-            names.join(", ")
+            names_of(leftovers)
         ))
     })
 }

@@ -1,8 +1,8 @@
 //! Measures the activity of a process and its descendants: CPU time, network traffic and file traffic.
 //!
-//! The kernel keeps these sums per process, and adds those of a child to its parent's when it is reaped, so that the sum
-//! over a whole tree forgets nothing that was short-lived. Connections are counted apart: what a program receives with
-//! `recv` is in no sum of its process.
+//! The kernel keeps these counters per process, and adds those of a child to its parent when the child is reaped. Therefore the sum over a
+//! process tree includes children that have ended. Network bytes are counted per connection, because the counters of a process do not
+//! include bytes received with `recv`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -15,19 +15,19 @@ use super::children;
 use tachikoma_runtime::clock;
 
 /// Time between two samples. It has to be longer than the pauses of an answer that comes in bursts.
-const LOOK: Duration = Duration::from_secs(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A longer time means that the machine was suspended, or that all processes were stopped.
-const LOOK_MAX: Duration = Duration::from_secs(4);
+const SAMPLE_INTERVAL_MAX: Duration = Duration::from_secs(4);
 
 /// Attempts after which an interrupted sample is used.
 const TRIES_MAX: u32 = 3;
 
-/// Descriptors that are looked at per process. Hardly any program has more connections.
-const DESCRIPTORS_MAX: usize = 4096;
+/// Sockets that are counted per process. Hardly any program has more connections.
+const SOCKETS_MAX: usize = 4096;
 
 /// Measures the activity of a process and its descendants for a moment; `None` if the system does not support it.
-pub async fn look(root: i32) -> Option<Activity> {
+pub async fn sample_activity(root: i32) -> Option<Activity> {
     let root = Pid::from_raw(root)?;
     let sample = || async move {
         let sampled = tokio::task::spawn_blocking(move || Sample::take(root)).await;
@@ -36,18 +36,18 @@ pub async fn look(root: i32) -> Option<Activity> {
     let mut seen = None;
     for _ in 0..TRIES_MAX {
         let before = sample().await?;
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
         let after = sample().await?;
         seen = Some(after.since(&before));
-        if after.time.duration_since(before.time) <= LOOK_MAX {
+        if after.time.duration_since(before.time) <= SAMPLE_INTERVAL_MAX {
             break;
         }
     }
     seen
 }
 
-/// Returns the memory of all descendants of a process together. What they share counts for each. Nothing where the system does
-/// not tell.
+/// Returns the sum of the resident memory of all descendants of a process, in bytes. Shared memory is counted for each process. `None` if the
+/// system does not report it.
 pub async fn memory_below(root: i32) -> Option<u64> {
     let root = Pid::from_raw(root)?;
     let summed = tokio::task::spawn_blocking(move || {
@@ -58,7 +58,7 @@ pub async fn memory_below(root: i32) -> Option<u64> {
     summed.await.ok().flatten()
 }
 
-/// Returns the memory of a process that is there; none of one that is gone.
+/// Returns the resident memory of a process, in bytes; zero if it has ended.
 fn memory(pid: Pid) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
@@ -71,17 +71,18 @@ struct Sample {
     time: Instant,
     cpu_ticks: u64,
     file_bytes: u64,
-    /// By connection, because one that is closed takes its figure with it.
-    network_bytes: BTreeMap<u32, u64>,
+    /// Bytes per connection, by the inode of its socket. A closed connection is missing.
+    network_bytes: BTreeMap<u64, u64>,
 }
 
 impl Sample {
     fn take(root: Pid) -> Option<Self> {
         let tree = tree(root)?;
-        let inodes: BTreeSet<u32> = tree.keys().copied().flat_map(sockets_of).collect();
+        let sockets = |pid: &Pid| children::sockets(*pid).take(SOCKETS_MAX);
+        let inodes: BTreeSet<u64> = tree.keys().flat_map(sockets).collect();
         let mut network_bytes = match inodes.is_empty() {
             true => BTreeMap::new(),
-            // Where connections cannot be asked for, the rest still tells something.
+            // Without data about connections, CPU time and file traffic are still useful.
             false => connections(),
         };
         network_bytes.retain(|inode, _| inodes.contains(inode));
@@ -110,23 +111,23 @@ impl Sample {
 }
 
 #[cfg(target_os = "linux")]
-fn connections() -> BTreeMap<u32, u64> {
+fn connections() -> BTreeMap<u64, u64> {
     super::sockets::bytes().unwrap_or_default()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn connections() -> BTreeMap<u32, u64> {
+fn connections() -> BTreeMap<u64, u64> {
     BTreeMap::new()
 }
 
-/// Returns a process and all its descendants, or nothing if it is gone.
+/// Returns a process and all its descendants; `None` if the process has ended.
 fn tree(root: Pid) -> Option<HashMap<Pid, children::Stat>> {
     let mut others: Vec<(Pid, children::Stat)> = children::all()
         .into_iter()
         .filter_map(|pid| Some((pid, children::stat(pid)?)))
         .collect();
     let mut tree = HashMap::from([(root, children::stat(root)?)]);
-    // Each round finds those one step further down.
+    // Each round finds the children of the processes found before.
     loop {
         let known = tree.len();
         others.retain(|(pid, stat)| {
@@ -142,7 +143,7 @@ fn tree(root: Pid) -> Option<HashMap<Pid, children::Stat>> {
     }
 }
 
-/// Bytes that a process, and those of its children that it reaped, have read and written. None for another user's.
+/// Returns the bytes that a process and its reaped children have read and written; zero for a process of another user.
 fn file_bytes(pid: Pid) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let lines = text.lines().filter_map(|line| line.split_once(": "));
@@ -150,22 +151,6 @@ fn file_bytes(pid: Pid) -> u64 {
         .filter(|(name, _)| matches!(*name, "rchar" | "wchar"))
         .filter_map(|(_, number)| number.parse::<u64>().ok())
         .sum()
-}
-
-/// Returns the sockets that a process has open.
-fn sockets_of(pid: Pid) -> Vec<u32> {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return Vec::new();
-    };
-    descriptors
-        .flatten()
-        .take(DESCRIPTORS_MAX)
-        .filter_map(|descriptor| {
-            let target = fs::read_link(descriptor.path()).ok()?;
-            let inode = target.to_str()?.strip_prefix("socket:[")?;
-            inode.strip_suffix(']')?.parse().ok()
-        })
-        .collect()
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -176,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_socket_receives_is_seen_as_network_and_what_a_file_gives_is_not() {
+    fn socket_bytes_count_as_network_and_file_bytes_as_files() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut here, _) = listener.accept().unwrap();
@@ -190,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_new_counts_whole_and_one_that_is_gone_does_not() {
-        let sample = |network: &[(u32, u64)], cpu_ticks| Sample {
+    fn new_connections_count_and_closed_ones_do_not() {
+        let sample = |network: &[(u64, u64)], cpu_ticks| Sample {
             time: clock::monotonic(),
             cpu_ticks,
             file_bytes: 5,
@@ -205,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn children_and_what_they_used_before_they_were_reaped_count() {
+    fn cpu_time_of_reaped_children_counts() {
         let before = Sample::take(children::own_pid()).unwrap();
         let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         let mut child = std::process::Command::new("sh")
@@ -218,6 +203,6 @@ mod tests {
         let seen = Sample::take(children::own_pid()).unwrap().since(&before);
         assert!(seen.cpu_ms >= 10, "{seen}");
         assert!(!tree(children::own_pid()).unwrap().contains_key(&pid));
-        assert_eq!(tree(pid), None, "gone");
+        assert_eq!(tree(pid), None, "it has ended");
     }
 }

@@ -12,16 +12,16 @@ use tachikoma_runtime::clock;
 /// SIGKILL takes effect at once unless a process is stuck in the kernel.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A process dies or changes its program within microseconds; one that hides its arguments for good is not waited for.
+/// Limit for processes that are exiting or in `exec`, which takes microseconds. A process that hides its environment longer is skipped.
 const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How often to look for children that came to us since; only after a guard was killed.
+/// Time between two searches for new children of this process after a guard was killed.
 const SWEEP_TICK: Duration = Duration::from_millis(5);
 
-/// Ends and reaps the children of this process that belong to the loop, until none is left; returns those that cannot
-/// be killed. The guard must be dead already: only its death makes its children ours. `agent` is the last one it started.
+/// Kills and reaps the children of this process that belong to the loop, until none is left. Returns the processes that cannot be killed. The
+/// guard must have ended, because its children become children of this process only then. `agent` is the last agent that the guard started.
 ///
-/// Cancel-safe: a second call goes on where the first was dropped.
+/// Cancel-safe: a second call continues the work of the first.
 pub(super) async fn sweep(
     adoption: Adoption,
     marker: &str,
@@ -35,7 +35,7 @@ pub(super) async fn sweep(
         if let (Some(cgroup), false) = (cgroup, in_cgroup.is_empty()) {
             cgroup.kill();
         }
-        let round = look(adoption, marker, cgroup, agent, &known);
+        let round = search(adoption, marker, cgroup, agent, &known);
         known.extend(round.ours);
         // Checked before a process is reaped, because its children become children of this process with its death.
         let undecided = round.undecided && began.elapsed() < UNDECIDED_TIMEOUT;
@@ -58,7 +58,7 @@ pub(super) async fn sweep(
 /// Ends leftover processes of hooks and filters of git. All guards of agents must have ended. Children that another part of this process
 /// waits for are not ended: git that packs a backup, and canceled commands that are about to end.
 pub async fn end_children(adoption: Adoption, marker: &str) {
-    // What cannot be killed is stuck in the kernel, and dies when it leaves it.
+    // A process that cannot be killed is stuck in the kernel, and ends when it leaves the kernel.
     let _ = sweep(adoption, marker, None, None).await;
 }
 
@@ -66,11 +66,11 @@ pub async fn end_children(adoption: Adoption, marker: &str) {
 #[derive(Default)]
 struct Round {
     ours: Vec<Pid>,
-    /// Whether there was a child that may be ours or have children that will be.
+    /// Whether a child was undecided: it may belong to the loop, or may have children that do.
     undecided: bool,
 }
 
-fn look(
+fn search(
     adoption: Adoption,
     marker: &str,
     cgroup: Option<&Cgroup>,
@@ -89,9 +89,9 @@ fn look(
         let in_cgroup = cgroup.is_some_and(|cgroup| cgroup.has(child));
         let marking = match adoption {
             Adoption::All => Marking::Ours,
-            // The agent dies with its guard, and a dead one has no marker to show; as our child it is still itself.
+            // The agent ends with its guard, and the marker of an ended process cannot be read. Its id is still its own, because it was not reaped.
             Adoption::Marked if in_cgroup || agent == Some(child) => Marking::Ours,
-            // A guard becomes our child when its standby is killed, and has no marker at any time.
+            // A guard becomes a child of this process when its standby is killed. Guards have no marker.
             Adoption::Marked if is_guard(child) => Marking::Ours,
             Adoption::Marked => children::marking(child, MARKER, marker),
         };

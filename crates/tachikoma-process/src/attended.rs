@@ -1,7 +1,7 @@
 //! Registers the children of this process that it waits for: guards and git. They are not ended as orphans.
 //!
-//! Orphans of the runner's descendants become its children, and the runner has to end them. `/proc` does not tell them from the children that
-//! the runner started, so these are registered here before another thread can see them.
+//! Orphans of the runner's descendants become its children, and the runner has to end them. They look like the children
+//! that the runner started, so these are registered here before another thread can see them.
 
 use std::io;
 use std::process::{Child, Command};
@@ -15,7 +15,7 @@ fn attended() -> MutexGuard<'static, Vec<i32>> {
     ATTENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child that this process waits for. Drop it after the child was reaped, or when no code waits for it.
+/// A child that this process waits for. Drop it after the child was reaped, or when no code waits for the child.
 #[derive(Debug)]
 pub struct Attended(Pid);
 

@@ -1,7 +1,7 @@
 //! Finds the role of a process in a loop by its ancestors: operator, hook, or agent.
 //!
-//! Every process that an agent starts is a descendant of a guard. One that leaves its session, its parent or its environment becomes a child of
-//! the guard, which is a subreaper, or of this process, which is one as well.
+//! Every process that an agent starts is a descendant of a guard. A process that leaves its session, its parent or its environment becomes a
+//! child of the guard or of this process, because both are subreapers.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use rustix::process::Pid;
 use super::{Adoption, MARKER, Peer, Sender, cgroup, children};
 
 /// The environment variable of git, and of guards that run other processes than hooks. Its value is the id of the loop or the server. Descendants
-/// inherit it, and one that removes it is still a descendant of the guard.
+/// inherit it. A process that removes it is still a descendant of the guard.
 pub const INSIDE: &str = "TACHIKOMA_INSIDE";
 
 /// Children of this process that belong to the operator: the editor of a prompt, and children of a shell that executed this program.
@@ -78,7 +78,7 @@ pub struct Family {
     adoption: Adoption,
     /// Ids of the loops that this process runs in. Other processes in them have the same rights as this one.
     above: HashSet<OsString>,
-    /// Process ids of the guards of hooks; 0 for none.
+    /// Process ids of the guards of hooks; 0 if there is no guard.
     framing: AtomicI32,
     beside: AtomicI32,
 }
@@ -128,7 +128,7 @@ impl Family {
         let (pid, role) = match sender {
             Sender::System => return Ok(()),
             Sender::Process(pid) => (Some(pid), self.role_of(pid)),
-            // Ctrl-C, `kill` and service managers never look like this. The agent may have sent it to hide its process id.
+            // Signals of Ctrl-C, `kill` and service managers have a known sender. The agent may have sent this one to hide its process id.
             Sender::Unknown if cfg!(target_os = "linux") => {
                 return Err(Refused {
                     pid: None,

@@ -18,13 +18,13 @@ use tachikoma_runtime::clock;
 /// Prefix of our cgroups' names. The loop's id and a number follow.
 const PREFIX: &str = "tachikoma-";
 
-/// A guard that was lost leaves its group until it is empty; more than this many in a row mean something else is wrong.
+/// Limit of cgroups of one loop. A lost guard leaves a cgroup until it is empty. More of them mean that cgroups are not cleaned up.
 const GROUPS_PER_LOOP_MAX: u32 = 16;
 
-/// How often an emptying group is looked at: its processes are already dead, only the kernel has to tidy up.
+/// Time between two checks of a cgroup that is being emptied. Its processes have ended, and the kernel needs a moment to remove them.
 const EMPTY_TICK: Duration = Duration::from_millis(2);
 
-/// A control group of ours.
+/// The cgroup of one guard.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
@@ -53,21 +53,21 @@ impl Cgroup {
             }
         }
         Err(format!(
-            "{GROUPS_PER_LOOP_MAX} control groups of this loop are left over"
+            "{GROUPS_PER_LOOP_MAX} control groups of this loop of earlier guards are left"
         ))
     }
 
-    /// Returns the group at a path that another process made.
+    /// Returns the cgroup at a path. Another process created it.
     pub(super) fn at(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Returns where the group is.
+    /// Returns its directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the directory, as `clone3` wants it.
+    /// Opens the directory for `clone3`.
     pub(super) fn open(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::open(&self.path, flags, Mode::empty())?)
@@ -88,8 +88,8 @@ impl Cgroup {
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
     }
 
-    /// Moves this process out to the group above, so that it survives [`Self::kill`], and so its parent if that is in the group: the standby
-    /// of a guard.
+    /// Moves this process to the parent cgroup, so that it survives [`Self::kill`], and also its standby if that is in the group. Returns whether
+    /// that succeeded.
     pub(super) fn leave(&self) -> bool {
         let move_out = |pid: Pid| {
             let above = self.path.parent();
@@ -100,7 +100,7 @@ impl Cgroup {
         move_out(children::own_pid()) && standby.is_none_or(move_out)
     }
 
-    /// Kills what is in the group and removes it, waiting at most `patience`; returns what is still in it.
+    /// Kills all processes in the group and removes it, within `patience`. Returns the processes that are still in it.
     pub(super) fn end(&self, patience: Duration) -> Vec<Pid> {
         let deadline = clock::monotonic() + patience;
         loop {
@@ -118,7 +118,7 @@ impl Cgroup {
         }
     }
 
-    /// Removes the group; false while processes are in it.
+    /// Removes the group. Returns false while processes are in it.
     pub(super) fn remove(&self) -> bool {
         match fs::remove_dir(&self.path) {
             Ok(()) => true,
@@ -126,7 +126,7 @@ impl Cgroup {
         }
     }
 
-    /// Returns whether a dead or living process is, or was until its death, in the group.
+    /// Returns whether a process is in the group, or was until it ended.
     pub(super) fn has(&self, pid: Pid) -> bool {
         let Some(of_process) = children::cgroup_of(pid) else {
             return false;
@@ -136,7 +136,7 @@ impl Cgroup {
     }
 }
 
-/// Returns the groups that an earlier, dead runner of this loop left behind.
+/// Returns the groups that an earlier runner of this loop left.
 pub(super) fn stale(marker: &str) -> Vec<Cgroup> {
     let Ok(entries) = own_directory().and_then(|base| fs::read_dir(base).map_err(text)) else {
         return Vec::new();
@@ -148,7 +148,7 @@ pub(super) fn stale(marker: &str) -> Vec<Cgroup> {
         .collect()
 }
 
-/// Returns the loop's group that a process is in, if it is in one.
+/// Returns the group of the loop that contains a process; `None` if no group of the loop does.
 pub(super) fn of_process(pid: Pid, marker: &str) -> Option<Cgroup> {
     let path = children::cgroup_of(pid)?;
     let name = Path::new(&path).file_name()?.to_str()?;
@@ -159,7 +159,7 @@ pub(super) fn of_process(pid: Pid, marker: &str) -> Option<Cgroup> {
     Some(Cgroup::at(mount.directory(&path)?))
 }
 
-/// Returns the ids of the loops and servers that have a process in their groups, which it cannot leave by clearing its environment.
+/// Returns the ids of the loops and servers that have a process in their cgroups. A process cannot hide this by clearing its environment.
 pub(super) fn ids_of(pid: Pid) -> Vec<OsString> {
     let path = children::cgroup_of(pid).unwrap_or_default();
     let id = |name: &str| {

@@ -11,25 +11,25 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::Leftover;
 
-/// Enough to recognise a command; a prompt given as an argument must not fill the journal.
+/// The length of a recorded command line. A prompt that is an argument must not fill the journal.
 const COMMAND_BYTES_MAX: u64 = 256;
 
-/// The kernel's limit for arguments and environment together is far below this.
+/// More than the kernel's limit for arguments and environment together.
 const ENVIRONMENT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A line of `/proc/<pid>/stat` has 52 numbers and a name.
 const STAT_BYTES_MAX: u64 = 4096;
 
-/// What most files of `/proc` that are read here fit into.
+/// The initial size of the buffer. Most files of `/proc` are shorter.
 const PROC_FILE_BYTES: usize = 4096;
 
-/// No real process tree is deeper; a chain that changes while it is walked must not go on forever.
+/// More ancestors than any real process has. The limit ends a walk through a chain that changes meanwhile.
 const ANCESTORS_MAX: usize = 1024;
 
 /// Attempts to read the ancestors of a process if one of them ends meanwhile.
 const ANCESTORS_TRIES: usize = 16;
 
-/// The kernel's flags of a process that is exiting, and of its own threads (`linux/sched.h`).
+/// Kernel flags (`linux/sched.h`): the process is exiting, and the process is a kernel thread.
 const FLAG_EXITING: u64 = 0x4;
 const FLAG_KERNEL_THREAD: u64 = 0x20_0000;
 
@@ -58,7 +58,7 @@ pub fn wake_children() {
     }
 }
 
-/// Returns this process's id.
+/// Returns the id of this process.
 pub(super) fn own_pid() -> Pid {
     rustix::process::getpid()
 }
@@ -79,26 +79,26 @@ pub(super) fn describe(pid: Pid) -> Leftover {
     }
 }
 
-/// The fields of `/proc/<pid>/stat` that tell processes apart.
+/// Fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// The parent; none for the first process of a namespace.
+    /// The parent; `None` for the first process of a namespace.
     pub(super) parent: Option<Pid>,
-    /// Start time in clock ticks after boot: together with the id it names one process for good.
+    /// Start time in clock ticks after boot. Start time and id together identify one process.
     pub(super) started: u64,
-    /// Whether it is dead and only waits to be reaped.
+    /// Whether it has ended and was not reaped.
     pub(super) dead: bool,
-    /// Whether it is on its way there.
+    /// Whether it is exiting.
     pub(super) dying: bool,
-    /// Whether it is one of the kernel's own.
+    /// Whether it is a kernel thread.
     pub(super) in_kernel: bool,
-    /// Whether its program was started with no environment at all.
+    /// Whether its program was started with an empty environment.
     pub(super) bare: bool,
-    /// CPU time that it used, and those of its children that it reaped.
+    /// CPU time of the process and of its reaped children, in clock ticks.
     pub(super) cpu_ticks: u64,
 }
 
-/// Returns what tells a process apart, or nothing if it is gone.
+/// Returns the fields of a process; `None` if it has ended.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
     let path = format!("/proc/{pid}/stat");
     parse_stat(&read_head(Path::new(&path), STAT_BYTES_MAX).ok()?)
@@ -123,14 +123,14 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
         dead: matches!(state, "Z" | "X"),
         dying: flags & FLAG_EXITING != 0,
         in_kernel: flags & FLAG_KERNEL_THREAD != 0,
-        // The kernel writes down where the code lies after it has laid out the environment.
+        // The kernel sets the address of the code after that of the environment, so that a zero means that the environment is not known yet.
         bare: code.is_some_and(|start| start != "0")
             && environment.is_some_and(|(start, end)| start == end),
         cpu_ticks,
     })
 }
 
-/// Returns whether a process lives: one that is dead and not reaped does not.
+/// Returns whether a process is alive. A process that has ended and was not reaped is not.
 pub fn is_alive(pid: i32) -> bool {
     let known = Pid::from_raw(pid);
     if !cfg!(target_os = "linux") {
@@ -172,14 +172,14 @@ fn all_ancestors_now(pid: Pid) -> Option<Vec<Pid>> {
     Some(found)
 }
 
-/// Whether a process carries a loop's marker.
+/// Whether a process has the marker of a loop in its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marking {
-    /// It does.
+    /// It has the marker.
     Ours,
-    /// It does not, or is gone.
+    /// It does not have the marker, or has ended.
     Foreign,
-    /// It is just now dying or becoming another program, and has no environment to read: ask again.
+    /// It is exiting or in `exec`, so that its environment cannot be read now. Try again.
     Undecided,
 }
 
@@ -203,13 +203,13 @@ pub(super) fn marking(pid: Pid, name: &str, value: &str) -> Marking {
     }
 }
 
-/// Returns the value of a variable in the environment that a process was started with, as far as that can be read.
+/// Returns a variable of the environment that a process was started with; `None` if it is not set or cannot be read.
 pub(super) fn variable(pid: Pid, name: &str) -> Option<OsString> {
     let [value] = variables(pid, [name]);
     value
 }
 
-/// Returns the same for several variables.
+/// Returns several variables of the environment that a process was started with.
 pub(super) fn variables<const N: usize>(pid: Pid, names: [&str; N]) -> [Option<OsString>; N] {
     let path = format!("/proc/{pid}/environ");
     let environment = read_head(Path::new(&path), ENVIRONMENT_BYTES_MAX).unwrap_or_default();
@@ -222,8 +222,8 @@ pub(super) fn variables<const N: usize>(pid: Pid, names: [&str; N]) -> [Option<O
     })
 }
 
-/// A dead process has given its children away already, a dying one has not; and one that is becoming another program has
-/// an environment a moment later.
+/// Classifies a process without a readable environment. The children of a process that has ended have other parents already, those of an
+/// exiting process do not. A process in `exec` has an environment a moment later.
 fn without_environment(pid: Pid) -> Marking {
     match stat(pid) {
         Some(stat) if !stat.dead && !stat.in_kernel && (stat.dying || !stat.bare) => {
@@ -233,14 +233,14 @@ fn without_environment(pid: Pid) -> Marking {
     }
 }
 
-/// Returns the path of a process's cgroup below the version 2 mount.
+/// Returns the path of the cgroup of a process, relative to the mount of cgroup version 2.
 pub(super) fn cgroup_of(pid: Pid) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(path.trim_end_matches(" (deleted)").to_owned())
 }
 
-/// Returns the ids of all processes that can be seen.
+/// Returns the ids of all processes that are visible in `/proc`.
 pub(super) fn all() -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -251,12 +251,23 @@ pub(super) fn all() -> Vec<Pid> {
         .collect()
 }
 
+/// Returns the inodes of the sockets that a process has open. A process of another user shows none.
+pub(super) fn sockets(pid: Pid) -> impl Iterator<Item = u64> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
+    let descriptors = descriptors.into_iter().flatten().flatten();
+    descriptors.filter_map(|descriptor| {
+        let target = fs::read_link(descriptor.path()).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?;
+        inode.strip_suffix(']')?.parse().ok()
+    })
+}
+
 pub(super) fn parse_pid(text: &str) -> Option<Pid> {
     text.parse().ok().and_then(Pid::from_raw)
 }
 
 fn read_head(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    // Files of /proc have no size that says how much to read. Most fit into this, so that one call reads them.
+    // Files of /proc report no size. Most fit into this buffer, so that one call reads them.
     let mut bytes = Vec::with_capacity(PROC_FILE_BYTES);
     fs::File::open(path)?
         .take(bytes_max)
@@ -269,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_line_survives_a_hostile_name() {
+    fn stat_is_parsed_if_the_name_contains_parentheses() {
         let line = "42 (a) Z 1 (b) S 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 1 2";
         assert_eq!(
             parse_stat(line.as_bytes()),
@@ -287,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_is_read_from_the_environment_a_program_started_with() {
+    fn marker_is_read_from_the_initial_environment() {
         let check = |command: &mut std::process::Command, expected| {
             let mut child = command.arg("1000").spawn().unwrap();
             let pid = Pid::from_child(&child);
@@ -295,7 +306,7 @@ mod tests {
                 Marking::Undecided => None,
                 decided @ (Marking::Ours | Marking::Foreign) => Some(decided),
             };
-            // Undecided for as long as it has not become its program.
+            // Undecided until `exec` is done.
             let decided = std::iter::repeat_with(decided).flatten().next();
             assert_eq!(decided, Some(expected));
             child.kill().unwrap();

@@ -165,7 +165,7 @@ impl Guard {
         self.order(&Order::Spawn(Box::new(spawn)), streams)
     }
 
-    /// Sends a signal of the ladder, unless that agent has ended. Never waits.
+    /// Interrupts, terminates or kills an agent, unless it has ended. Never waits.
     pub fn signal(&mut self, generation: u64, rung: StopSignal) {
         tracing::debug!(generation, ?rung, "signaling an agent");
         self.short_order(&Order::Signal { generation, rung });

@@ -1,6 +1,6 @@
-//! The ends of an agent's standard streams: an input that can never block anyone, and a pipe for each output.
+//! Makes the standard streams of an agent, and reads data from an inherited descriptor.
 
-use std::io::{self, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::{fs, fs::File};
 
@@ -8,11 +8,10 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 /// Returns a standard input from which an agent reads `bytes` and then sees the end.
 ///
-/// It is a file in memory and never an open pipe: several agents wait for the end of their input before they do
-/// anything, and a pipe's writer would block on an agent that does not read.
+/// It is a file in memory and not a pipe, because the writer of a pipe would block if the agent does not read.
 ///
 /// # Errors
-/// If the system refuses the file.
+/// The file cannot be created.
 pub fn input(bytes: &[u8]) -> io::Result<OwnedFd> {
     if bytes.is_empty() {
         return Ok(fs::OpenOptions::new().read(true).open("/dev/null")?.into());
@@ -23,10 +22,10 @@ pub fn input(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Returns a pipe for an agent that reads lines as they come: the end for the agent and the end that the runner writes.
+/// Returns a pipe for an agent that reads several prompts: the end for the agent and the end that the runner writes.
 ///
 /// # Errors
-/// If the system refuses the pipe; needs a Tokio runtime.
+/// The pipe cannot be created. Needs a Tokio runtime.
 pub fn lines() -> io::Result<(OwnedFd, Sender)> {
     let (read, write) = cloexec_pipe()?;
     Ok((read, Sender::from_owned_fd(write)?))
@@ -35,10 +34,25 @@ pub fn lines() -> io::Result<(OwnedFd, Sender)> {
 /// Returns a pipe for one output stream: the end that the runner reads and the end for the agent.
 ///
 /// # Errors
-/// If the system refuses the pipe; needs a Tokio runtime.
+/// The pipe cannot be created. Needs a Tokio runtime.
 pub fn output() -> io::Result<(Receiver, OwnedFd)> {
     let (read, write) = cloexec_pipe()?;
     Ok((Receiver::from_owned_fd(read)?, write))
+}
+
+/// Reads data that this program passed to itself when it executed its program again: at most `max` bytes from an inherited descriptor, and closes it, so that no child inherits it.
+///
+/// # Errors
+/// There is no such descriptor, or it cannot be read.
+pub fn handed(descriptor: i32, max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = File::open(format!("/dev/fd/{descriptor}"))
+        .and_then(|file| file.take(max as u64).read_to_end(&mut bytes));
+    // The standard streams stay open.
+    if descriptor > 2 {
+        nix::unistd::close(descriptor)?;
+    }
+    read.map(|_| bytes)
 }
 
 #[cfg(target_os = "linux")]

@@ -19,10 +19,7 @@ mod caller_role;
 pub mod cgroup;
 mod children;
 pub mod control_socket;
-mod deferred;
-mod foreground;
 mod guard;
-mod handed;
 mod input;
 mod listener;
 pub mod orphans;
@@ -34,25 +31,21 @@ mod signals;
 mod sockets;
 mod spawn;
 
-pub use activity::{look, memory_below};
+pub use activity::{memory_below, sample_activity};
 pub use adoption::end_children;
 pub use attended::Attended;
 pub use caller_role::{
     CallerRole, Family, Hooks, INSIDE, OperatorProgram, is_below_a_guard, signal_name,
 };
-pub use children::is_alive;
-pub use children::wake_children;
-pub use deferred::Deferred;
-pub use foreground::give_terminal;
+pub use children::{is_alive, wake_children};
 pub use guard::{Guard, GuardError, GuardOptions};
-pub use handed::handed;
-pub use input::{input, lines, output};
+pub use input::{handed, input, lines, output};
 pub use listener::{Listener, ListenerError, Owner, verify};
 pub use orphans::is_descendant;
 pub use peer::Peer;
 pub use protocol::{GuardReport, Spawn, SpawnSubject};
 pub use serve::serve;
-pub use signals::{Sender, Signals};
+pub use signals::{Deferred, Sender, Signals, give_terminal};
 pub use spawn::in_a_session_of_its_own;
 
 /// Name of a guard in `ps`. It does not contain the name of the program, so that `killall -9 tachikoma` leaves guards alive to clean up.
@@ -70,6 +63,14 @@ pub fn is_executable(path: &Path) -> io::Result<bool> {
     let metadata = std::fs::metadata(path)?;
     let runnable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
     Ok(metadata.is_file() && runnable)
+}
+
+/// Returns the names and ids of processes as a list for a message.
+#[must_use]
+pub fn names_of(leftovers: &[Leftover]) -> String {
+    let name = |left: &Leftover| format!("{} (pid {})", left.name, left.pid);
+    let names: Vec<String> = leftovers.iter().map(name).collect();
+    names.join(", ")
 }
 
 /// How an agent's processes are contained.
@@ -99,7 +100,7 @@ impl fmt::Display for Containment {
 pub enum Adoption {
     /// All of them: for a process that has no other children.
     All,
-    /// Those that carry the loop's marker: for a program that embeds the runner and has children of its own. One that
-    /// cleared its environment is then found only through a control group.
+    /// Only children that have the marker of the loop: for a program that embeds the runner and has other children. A child that cleared its
+    /// environment is found only through its cgroup.
     Marked,
 }

@@ -2,7 +2,7 @@
 //! to any process of any user.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ const TABLE_BYTES_MAX: u64 = 64 << 20;
 /// `TCP_LISTEN`, as the table shows it.
 const LISTENING: &str = "0A";
 
-/// Which process may listen at an address that gets a password.
+/// The process that may listen at an address before a password is sent there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// This server, or a process that it started.
@@ -38,7 +38,7 @@ pub struct Listener {
 /// Why a password is not sent to an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenerError {
-    /// Nothing listens there.
+    /// No process listens there.
     #[error("the server no longer listens there")]
     None,
     /// Another process listens there.
@@ -68,8 +68,8 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Returns the sockets to which a connection to `address` goes, if all of them are of a process that may have the password. Only Linux
-/// tells; elsewhere none is returned, and nothing is refused.
+/// Returns the sockets that accept connections to `address`, if all of them belong to a process that may have the password. Other systems than
+/// Linux do not report this: the list is empty, and no address is refused.
 ///
 /// # Errors
 /// A socket belongs to another process, or no socket of the server listens there.
@@ -121,7 +121,7 @@ fn listener(line: &str, wanted: SocketAddr) -> Option<Listener> {
     Some(Listener { inode, uid })
 }
 
-/// Reads an address: words of four bytes as the machine has them, in hexadecimal digits.
+/// Parses an address: hexadecimal words of four bytes, in the byte order of the machine.
 fn ip_of(text: &str) -> Option<IpAddr> {
     let word = |at: usize| u32::from_str_radix(text.get(at..at + 8)?, 16).ok();
     match text.len() {
@@ -137,12 +137,12 @@ fn ip_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Returns whether a process, or one that it started, has a socket open.
+/// Returns whether a process or one of its descendants has a socket open.
 fn is_held_below(inode: u64, pid: i32) -> bool {
     let Some(server) = Pid::from_raw(pid) else {
         return false;
     };
-    // A wrapper starts the real server, so that the socket is a child's.
+    // If the server was started by a wrapper, a child has the socket.
     has_open(server, inode)
         || children::all().into_iter().any(|process| {
             process != server
@@ -152,12 +152,7 @@ fn is_held_below(inode: u64, pid: i32) -> bool {
 }
 
 fn has_open(pid: Pid, inode: u64) -> bool {
-    let name = format!("socket:[{inode}]");
-    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return false;
-    };
-    open.flatten()
-        .any(|file| fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == name.as_str()))
+    children::sockets(pid).any(|open| open == inode)
 }
 
 #[cfg(test)]
@@ -180,7 +175,7 @@ mod tests {
             ("[::]:0", "127.0.0.1"),
         ] {
             let Ok(listener) = TcpListener::bind(bound) else {
-                // Without IPv6 there is nothing to find there.
+                // This machine has no IPv6.
                 continue;
             };
             let port = listener.local_addr().unwrap().port();
@@ -207,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_table_are_read_and_junk_is_not() {
+    fn only_lines_of_listening_sockets_are_parsed() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let four = "   0: 0100007F:1000 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 x";
         let found = listener(four, at("127.0.0.1:4096"));

@@ -10,23 +10,23 @@ use super::children::Marking;
 use super::{Leftover, MARKER, children};
 use tachikoma_runtime::clock;
 
-/// How long leftovers may take to die; SIGKILL takes effect at once unless a process is stuck in the kernel.
+/// Limit for leftovers to end. SIGKILL takes effect at once unless a process is stuck in the kernel.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one round waits for those it killed before it looks for others.
+/// Limit of the wait for killed processes before the next search.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A process dies or changes its program within microseconds; one that hides its arguments for good is not waited for.
+/// Limit for processes that are exiting or in `exec`, which takes microseconds. A process that hides its environment longer is skipped.
 const UNDECIDED_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How often those are looked for that are expected to end by themselves.
+/// Time between two searches for processes that should end by themselves.
 const STRAGGLER_PAUSE: Duration = Duration::from_millis(50);
 
-/// Ends the processes that carry the loop's marker and are neither this process nor one of its ancestors or
-/// descendants, and the loop's control groups. Returns what was ended.
+/// Kills the processes that have the marker of a loop, and the cgroups of the loop. Skips this process, its ancestors and its descendants.
+/// Returns the killed processes.
 ///
-/// Looks at every process once or more: for the start of a run, when the runner before did not end in order. The
-/// working directory's lock must be held, or this might end the agents of a living runner.
+/// Used at the start of a run if the runner before crashed. Hold the lock of the working directory, or this could kill the agents of a live
+/// runner.
 #[must_use]
 pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
     let mut ended = Vec::new();
@@ -56,19 +56,14 @@ pub fn end_leftovers(marker: &str) -> Vec<Leftover> {
         }
         await_deaths(killed);
         if clock::monotonic() >= deadline {
-            for survivor in marked(marker, &spared) {
-                let pid = survivor.as_raw_pid();
-                for leftover in ended.iter_mut().filter(|known| known.pid == pid) {
-                    leftover.unkillable = true;
-                }
-            }
+            mark_unkillable(&mut ended, &marked(marker, &spared));
             return ended;
         }
     }
 }
 
-/// Ends what carries the marker of a runner that has just died, as [`end_leftovers`] does, but for what ends by itself within
-/// `patience`.
+/// Waits up to `patience` for the processes of a runner that has just ended to end by themselves, and then kills them as
+/// [`end_leftovers`] does.
 pub(super) fn end_stragglers(marker: &str, patience: Duration) {
     if marker.is_empty() {
         return;
@@ -84,14 +79,14 @@ pub(super) fn end_stragglers(marker: &str, patience: Duration) {
     }
 }
 
-/// Returns whether `pid` is `of` or descends from it. Two processes that are gone, or not visible, are not related.
+/// Returns whether `pid` is `of` or one of its descendants. Returns false if a process has ended or is not visible.
 #[must_use]
 pub fn is_descendant(pid: i32, of: i32) -> bool {
     let mut ancestors = Pid::from_raw(pid).into_iter().flat_map(children::ancestors);
     ancestors.any(|reached| reached.as_raw_pid() == of)
 }
 
-/// This process and its ancestors: a loop may run inside another loop's agent.
+/// Returns this process and its ancestors. A loop may run inside the agent of another loop.
 fn own_line() -> HashSet<Pid> {
     children::ancestors(children::own_pid()).collect()
 }
@@ -125,11 +120,12 @@ fn end_group(group: &Cgroup, ended: &mut Vec<Leftover>) {
     for member in group.members() {
         note(ended, children::describe(member));
     }
-    for survivor in group.end(END_TIMEOUT) {
-        let pid = survivor.as_raw_pid();
-        for leftover in ended.iter_mut().filter(|known| known.pid == pid) {
-            leftover.unkillable = true;
-        }
+    mark_unkillable(ended, &group.end(END_TIMEOUT));
+}
+
+fn mark_unkillable(ended: &mut [Leftover], survivors: &[Pid]) {
+    for leftover in ended {
+        leftover.unkillable |= survivors.iter().any(|pid| pid.as_raw_pid() == leftover.pid);
     }
 }
 
@@ -142,7 +138,7 @@ fn note(ended: &mut Vec<Leftover>, leftover: Leftover) {
     }
 }
 
-/// A process that was killed, as something to wait for.
+/// The pidfd of a killed process, to wait for its end.
 type Dying = std::os::fd::OwnedFd;
 
 /// Kills one process through a descriptor, and only if it is still the process that was checked.

@@ -10,12 +10,12 @@ use super::{children, spawn};
 /// The process that connected to a socket.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its process id; `None` where the system does not say.
+    /// Its process id; `None` if the system does not report it.
     pid: Option<i32>,
     identity: Identity,
 }
 
-/// What tells a process from a later one with the same id.
+/// Identifies a process, so that a later process with the same id is noticed.
 #[derive(Debug)]
 enum Identity {
     /// The kernel's handle of the process that connected (`SO_PEERPIDFD`, Linux 6.5 and later).

@@ -17,27 +17,27 @@ use super::{Exit, Leftover, StopSignal};
 /// comma. A longer message is a bug of the sender.
 pub(super) const MESSAGE_BYTES_MAX: usize = 36 * 1024 * 1024;
 
-/// One read takes this much: most messages, and several of them.
+/// The size of one read. Most messages are shorter.
 const READ_BYTES: usize = 32 * 1024;
 
-/// No message carries more descriptors than the three streams of an agent.
+/// The most descriptors of a message: the three streams of an agent.
 pub(super) const MESSAGE_FDS_MAX: usize = 3;
 
 /// An order of the runner.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(super) enum Order {
-    /// The first message; carries the working directory's lock if `locked`.
+    /// The first message. If `locked`, the lock of the working directory is sent with it.
     Hello {
         marker: String,
         cgroup: Option<OsString>,
         locked: bool,
     },
-    /// Hold this lock instead of the one before; carries it.
+    /// Hold the lock that is sent with this message instead of the earlier one.
     Hold,
-    /// Start an agent; carries its three streams.
+    /// Start an agent. Its three streams are sent with the message.
     Spawn(Box<Spawn>),
-    /// Send a signal of the ladder.
+    /// Send a signal to the agent: interrupt, terminate or kill.
     Signal { generation: u64, rung: StopSignal },
     /// Stop the agent's group as Ctrl-Z does.
     Suspend,
@@ -165,7 +165,7 @@ pub(super) fn send(
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// How far `bytes` was searched for a line's end.
+    /// How many of `bytes` were searched for the end of a line.
     searched: usize,
     fds: std::collections::VecDeque<OwnedFd>,
 }
@@ -239,7 +239,7 @@ impl Inbox {
 
 #[cfg(target_os = "linux")]
 const CMSG_CLOEXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
-/// Without the flag the guard's descriptors leak into agents; harmless but for the lock, which then lives as long as they.
+/// Without the flag agents inherit the descriptors of the guard. This is harmless except for the lock, which is then held as long as the agents run.
 #[cfg(not(target_os = "linux"))]
 const CMSG_CLOEXEC: RecvFlags = RecvFlags::empty();
 

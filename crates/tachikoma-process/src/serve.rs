@@ -49,14 +49,14 @@ pub fn serve() -> ExitCode {
 
 fn serve_in_a_session() -> io::Result<ExitCode> {
     spawn::ignore_signals_of_the_terminal();
-    // A guard that its caller made the leader of a group keeps it: no harm.
+    // Fails if this process is the leader of a group already, which is harmless.
     let _ = rustix::process::setsid();
     become_subreaper()?;
     #[cfg(target_os = "linux")]
     let standby = match standby::divide()? {
         standby::Role::Standby(standby) => return Ok(standby.watch()),
         standby::Role::Guard(socket) => {
-            // Neither a group nor a session is shared with the standby: a signal to one of them does not reach both.
+            // Guard and standby have different sessions, so that a signal to one group does not reach both.
             let _ = rustix::process::setsid();
             become_subreaper()?;
             Some(socket)
@@ -107,7 +107,7 @@ impl Server {
     /// Serves until the runner asks for the end, has ended or sends an invalid order, or until the standby has ended. Without the standby no
     /// process would end the children of a killed guard.
     fn run(mut self) -> ExitCode {
-        // The copy is close-on-exec; the original would be a second end of the socket in every agent.
+        // The copy is close-on-exec. Every agent would inherit the original.
         close_stdin();
         while self.wait().is_continue() && self.obey().is_ok_and(|flow| flow.is_continue()) {
             let children_left = self.reap();
@@ -163,12 +163,12 @@ impl Server {
         })
     }
 
-    /// Passes an order on to the standby, which holds the lock too: until it has ended what a killed guard leaves behind, no other runner
-    /// may start.
+    /// Sends an order to the standby. The standby holds the lock too, so that no other runner starts before it has killed the processes of a
+    /// killed guard.
     fn tell_standby(&self, order: &Order, fds: &[OwnedFd]) -> io::Result<()> {
         if let Some(standby) = &self.standby {
             let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-            // A standby that takes nothing has ended, which is noticed elsewhere, or has been stopped for very long.
+            // If the standby does not read, it has ended, which is noticed elsewhere, or it is stopped.
             let _ = protocol::send(standby, &protocol::encode(order)?, &fds);
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Server {
         }
     }
 
-    /// Waits for every child that is dead; returns whether any other is left.
+    /// Reaps all children that have ended. Returns whether other children are left.
     fn reap(&mut self) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -325,7 +325,7 @@ fn others_left(written_off: &[Pid]) -> bool {
     written_off.is_empty() || children::own().iter().any(may_die)
 }
 
-/// Signals a child of ours: it has not been waited for, so its id is still its own.
+/// Signals a child. It was not reaped, so that its id is still valid.
 fn kill(child: Pid, signal: Signal) {
     // It may have ended already.
     let _ = rustix::process::kill_process(child, signal);
@@ -339,7 +339,7 @@ fn exit(status: WaitStatus) -> Exit {
     }
 }
 
-/// Sleeps until one of the descriptors is ready or the time is over; waking early is harmless.
+/// Sleeps until one of the descriptors is ready or the time is over. It may return early.
 fn sleep(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let _ = rustix::event::poll(fds, timeout.as_ref());
@@ -353,13 +353,13 @@ fn notes_of(signal: i32) -> io::Result<UnixStream> {
     Ok(notes)
 }
 
-/// The bytes only wake the caller, which then checks its children.
+/// Reads and drops the bytes of a signal socket. They only wake the caller, which then checks its children.
 fn forget_notes(notes: &UnixStream) {
     let mut bytes = [0; 64];
     while matches!(io::Read::read(&mut &*notes, &mut bytes), Ok(read) if read == bytes.len()) {}
 }
 
-/// Closes the control socket on standard input. Another file must not get its number.
+/// Replaces the control socket on standard input by `/dev/null`, so that no other file gets its number.
 fn close_stdin() {
     if let Ok(null) = std::fs::File::open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);

@@ -1,21 +1,24 @@
-//! Signals to this process, and who sent them.
+//! Signals to this process: their senders, delaying them, and the terminal that sends them.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use rustix::process::Pid;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
 use super::spawn;
 
-/// Who sent a signal.
+/// The sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// The system: a terminal, or a process outside of this container.
     System,
     /// A process, as the kernel says.
     Process(i32),
-    /// Unknown. On Linux this means `sigqueue`, `F_SETSIG` or a timer, where the sender chooses what is written beside the signal.
+    /// Unknown. On Linux this means `sigqueue`, `F_SETSIG` or a timer, where the sender can forge the process id.
     Unknown,
 }
 
@@ -33,7 +36,7 @@ impl Signals {
     }
 
     /// Calls `each` for every signal with its sender. Blocks, and never returns.
-    pub fn hear(mut self, mut each: impl FnMut(i32, Sender)) {
+    pub fn for_each(mut self, mut each: impl FnMut(i32, Sender)) {
         for info in self.0.forever() {
             each(info.si_signo, sender(&info));
         }
@@ -45,22 +48,58 @@ fn sender(info: &libc::siginfo_t) -> Sender {
         libc::SI_USER | SI_TKILL => {
             match spawn::sender_of(info) {
                 pid @ 1.. => Sender::Process(pid),
-                // Seen from another namespace of processes, above ours.
+                // The sender is in a parent PID namespace.
                 _ => Sender::System,
             }
         }
-        // The kernel's own: a key of the terminal, or its end. Other signals of the kernel can be requested by any process.
+        // The terminal sent it: a key was pressed, or the terminal was closed. Any process can request other signals of the kernel.
         SI_KERNEL => Sender::System,
-        // A sender may write what it likes beside these.
+        // The sender of these can forge the process id.
         _ => Sender::Unknown,
     }
 }
 
-/// `si_code` of what the kernel sends by itself.
+/// `si_code` of signals of the kernel.
 const SI_KERNEL: i32 = 0x80;
 
 #[cfg(target_os = "linux")]
 const SI_TKILL: i32 = libc::SI_TKILL;
-/// Elsewhere a thread is signalled as a process is.
+/// Other systems have no separate code for signals to a thread.
 #[cfg(not(target_os = "linux"))]
 const SI_TKILL: i32 = libc::SI_USER;
+
+/// Blocks the signals that would end a program with a single thread until this is dropped.
+#[derive(Debug)]
+pub struct Deferred {
+    before: SigSet,
+}
+
+impl Deferred {
+    /// Blocks SIGINT, SIGTERM and SIGHUP.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new() -> io::Result<Self> {
+        let ends = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        let before = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        let _ = self.before.thread_set_mask();
+    }
+}
+
+/// Makes a process group the foreground group of its terminal. The caller may be in the background, so SIGTTOU, which would stop it, is
+/// blocked.
+///
+/// # Errors
+/// It is not the terminal of this session, or the group does not exist.
+pub fn give_terminal(terminal: impl AsFd, group: Pid) -> io::Result<()> {
+    let before = SigSet::from(Signal::SIGTTOU).thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let given = rustix::termios::tcsetpgrp(terminal, group);
+    before.thread_set_mask()?;
+    Ok(given?)
+}

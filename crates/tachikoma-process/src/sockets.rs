@@ -1,5 +1,4 @@
-//! How many bytes went over each TCP connection of this network namespace, as the kernel's socket diagnosis tells it
-//! (`man 7 sock_diag`).
+//! Reads from the kernel how many bytes each TCP connection of this network namespace has sent and received (`man 7 sock_diag`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,32 +19,32 @@ const DONE: u16 = 3;
 
 const TCP: u8 = 6;
 
-/// `INET_DIAG_INFO`, an attribute that has to be asked for.
+/// `INET_DIAG_INFO`: the attribute that has the counters.
 const INFO: u16 = 2;
 
-/// All states but listening ones, which move nothing.
+/// All states of a connection except listening, which transfers no bytes.
 const STATES: u32 = !(1 << 10);
 
 /// Lengths of a message's header and of `struct inet_diag_msg`, which follows it.
 const HEADER: usize = 16;
 const MESSAGE: usize = 72;
 
-/// Where a socket's inode is in that struct, and the sums in `struct tcp_info`.
+/// Offset of a socket's inode in that struct, and of the counters in `struct tcp_info`.
 const INODE_AT: usize = 68;
 const ACKED_AT: usize = 120;
 const RECEIVED_AT: usize = 128;
 
-/// The kernel answers at once; a thread must not hang on it.
+/// The kernel answers at once. The limit keeps a thread from hanging.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The kernel's answers are at most 32 kB long.
+/// More than the longest answer of the kernel, which has 32 kB.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Enough for more than ten thousand connections. A process with more of them shows activity in other ways.
 const ANSWERS_MAX: usize = 256;
 
 /// Returns the bytes sent and received over each connection, by the inode of its socket.
-pub(super) fn bytes() -> io::Result<BTreeMap<u32, u64>> {
+pub(super) fn bytes() -> io::Result<BTreeMap<u64, u64>> {
     let mut found = BTreeMap::new();
     for family in [AddressFamily::INET, AddressFamily::INET6] {
         ask(family, &mut found)?;
@@ -53,7 +52,7 @@ pub(super) fn bytes() -> io::Result<BTreeMap<u32, u64>> {
     Ok(found)
 }
 
-fn ask(family: AddressFamily, found: &mut BTreeMap<u32, u64>) -> io::Result<()> {
+fn ask(family: AddressFamily, found: &mut BTreeMap<u64, u64>) -> io::Result<()> {
     let kernel = socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -65,7 +64,7 @@ fn ask(family: AddressFamily, found: &mut BTreeMap<u32, u64>) -> io::Result<()> 
     let mut buffer = vec![0; ANSWER_BYTES_MAX];
     for _ in 0..ANSWERS_MAX {
         let (length, _) = recv(&kernel, &mut buffer, RecvFlags::empty())?;
-        if read(buffer.get(..length).unwrap_or_default(), found) == Reading::Over {
+        if is_last(buffer.get(..length).unwrap_or_default(), found) {
             break;
         }
     }
@@ -76,7 +75,7 @@ fn request(family: AddressFamily) -> Vec<u8> {
     let family = u8::try_from(family.as_raw()).unwrap_or_default();
     let mut body = vec![family, TCP, 1 << (INFO - 1), 0];
     body.extend(STATES.to_ne_bytes());
-    // Of any address and port.
+    // Zeros mean any address and any port.
     body.extend([0; 48]);
     let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
     let mut request = length.to_ne_bytes().to_vec();
@@ -87,24 +86,16 @@ fn request(family: AddressFamily) -> Vec<u8> {
     request
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    More,
-    Over,
-}
-
-/// Reads one answer, which has many messages.
-fn read(mut answer: &[u8], found: &mut BTreeMap<u32, u64>) -> Reading {
+/// Reads one answer, which has many messages. Returns whether it is the last answer.
+fn is_last(mut answer: &[u8], found: &mut BTreeMap<u64, u64>) -> bool {
     while let Some((kind, body, rest)) = message(answer) {
         if kind == DONE || kind == ERROR {
-            return Reading::Over;
+            return true;
         }
-        if let Some((inode, bytes)) = connection(body) {
-            found.insert(inode, bytes);
-        }
+        found.extend(connection(body));
         answer = rest;
     }
-    Reading::More
+    false
 }
 
 /// Splits the first message off: its type and its body.
@@ -119,15 +110,15 @@ fn message(answer: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     ))
 }
 
-fn connection(body: &[u8]) -> Option<(u32, u64)> {
-    let inode = u32::from_ne_bytes(array(body, INODE_AT)?);
+fn connection(body: &[u8]) -> Option<(u64, u64)> {
+    let inode = u64::from(u32::from_ne_bytes(array(body, INODE_AT)?));
     let mut attributes = body.get(MESSAGE..)?;
     loop {
         let length = usize::from(u16::from_ne_bytes(array(attributes, 0)?));
         let kind = u16::from_ne_bytes(array(attributes, 2)?);
         let value = attributes.get(4..length)?;
         if kind == INFO {
-            // Kernels before 4.1 tell less.
+            // Kernels before 4.1 do not have these counters.
             let sent = u64::from_ne_bytes(array(value, ACKED_AT)?);
             let received = u64::from_ne_bytes(array(value, RECEIVED_AT)?);
             return Some((inode, sent.saturating_add(received)));
@@ -136,7 +127,7 @@ fn connection(body: &[u8]) -> Option<(u32, u64)> {
     }
 }
 
-/// Everything begins at a multiple of four.
+/// Messages and attributes begin at a multiple of four bytes.
 fn aligned(length: usize) -> usize {
     length.next_multiple_of(4)
 }
@@ -150,23 +141,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_is_cut_or_lies_about_its_lengths_is_read_as_far_as_it_goes() {
+    fn truncated_answers_and_wrong_lengths_are_ignored() {
         let mut whole = 200_u32.to_ne_bytes().to_vec();
         whole.extend(REQUEST.to_ne_bytes());
         whole.resize(200, 0xff);
         let mut found = BTreeMap::new();
         for length in 0..whole.len() {
-            assert_eq!(read(&whole[..length], &mut found), Reading::More);
+            assert!(!is_last(&whole[..length], &mut found));
         }
         for length in [0_u32, 3, 15, 17, 199, u32::MAX] {
             let mut lying = whole.clone();
             lying.splice(..4, length.to_ne_bytes());
-            assert_eq!(read(&lying, &mut found), Reading::More, "{length}");
+            assert!(!is_last(&lying, &mut found), "{length}");
         }
         assert_eq!(found, BTreeMap::new());
         let mut done = 16_u32.to_ne_bytes().to_vec();
         done.extend(DONE.to_ne_bytes());
         done.resize(16, 0);
-        assert_eq!(read(&done, &mut found), Reading::Over);
+        assert!(is_last(&done, &mut found));
     }
 }

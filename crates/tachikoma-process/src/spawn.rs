@@ -1,5 +1,4 @@
-//! The calls that need `unsafe`: what happens between the birth of a process and its program, who sent a signal, and
-//! who called on a socket.
+//! The calls that need `unsafe`: the code between `fork` and `exec`, the sender of a signal, and the process at the other end of a socket.
 #![expect(
     unsafe_code,
     reason = "fork, clone3, signals' dispositions and senders, SO_PEERPIDFD and the code between fork and exec have no safe form"
@@ -19,7 +18,7 @@ use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::process::Pid;
 
-/// The highest signal number of any supported system; asking for one that does not exist does nothing.
+/// The highest signal number of any supported system. The kernel ignores numbers that do not exist.
 const SIGNAL_MAX: libc::c_int = 64;
 
 /// Descriptors at or above this are not one of the three standard streams.
@@ -32,10 +31,9 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// Exit code of the child when the guard's program could not be started. It is not read.
 const EXEC_FAILED: libc::c_int = 127;
 
-/// Makes `command` start an agent: in a session of its own, dying with its guard, with every signal as the system has
-/// it by default.
+/// Makes `command` start an agent in its own session, with default signal handling. The kernel kills the agent when its guard ends.
 ///
-/// The guard has a single thread, so "the thread that spawned" of the parent-death signal is the guard itself.
+/// The kernel ends the child when the thread that started it ends. The guard has a single thread.
 pub(super) fn prepare_agent(command: &mut Command, guard: Pid) {
     let before_exec = move || {
         die_with(guard)?;
@@ -76,7 +74,7 @@ pub(super) fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
-/// A runner started by `nohup` ignores signals, the guard ignores more, and both would be inherited.
+/// Resets all signals to their defaults. Otherwise the agent would inherit the signals that the guard ignores.
 fn reset_signals() {
     for signal in 1..=SIGNAL_MAX {
         reset(signal);
@@ -84,7 +82,7 @@ fn reset_signals() {
     let _ = SigSet::empty().thread_set_mask();
 }
 
-/// Asks the kernel itself: the C library keeps two signals for its own use and does not let them be reset.
+/// Calls the kernel directly, because the C library reserves two signals and refuses to reset them.
 #[cfg(target_os = "linux")]
 fn reset(signal: libc::c_int) {
     // Handler, flags, restorer and mask: all zero is the default action.
@@ -110,9 +108,8 @@ fn reset(signal: libc::c_int) {
     }
 }
 
-/// Makes `command` start what acts in the user's name but has no terminal to ask on: in a session of its own, with every
-/// signal as the system has it by default, and sent SIGTERM when the thread that
-/// started it is gone.
+/// Makes `command` start in its own session, without a terminal and with default signal handling. The kernel sends it SIGTERM when the thread that
+/// started it ends.
 pub fn in_a_session_of_its_own(command: &mut Command) {
     let before_exec = || {
         #[cfg(target_os = "linux")]
@@ -127,14 +124,13 @@ pub fn in_a_session_of_its_own(command: &mut Command) {
     }
 }
 
-/// Returns the process that sent a signal, as the kernel says. Without meaning where the signal's code does not say that it was a
-/// process.
+/// Returns the id of the process that sent a signal. Valid only if the code of the signal says that a process sent it.
 pub(super) fn sender_of(info: &libc::siginfo_t) -> libc::pid_t {
     // SAFETY: the kernel fills in all of the structure, and any number is a number.
     unsafe { info.si_pid() }
 }
 
-/// Returns the kernel's handle of the process that connected to a Unix socket; none where the kernel does not have the option.
+/// Returns a pidfd of the process that connected to a Unix socket; `None` if the kernel does not support it.
 ///
 /// # Errors
 /// The process has ended, or no descriptor is left.
@@ -167,7 +163,7 @@ pub(super) fn peer_pidfd(_socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>>
     Ok(None)
 }
 
-/// Makes this process deaf to what a terminal or a shell sends, and lets all other signals through.
+/// Ignores the signals that a terminal or a shell sends, and unblocks all other signals.
 pub(super) fn ignore_signals_of_the_terminal() {
     let ignored = [
         libc::SIGINT,
@@ -192,16 +188,16 @@ pub(super) fn ignore_signals_of_the_terminal() {
 /// runner and leaves the guard alive to clean up.
 const GUARD_ARG0: &str = "loop-guard";
 
-/// What a guard is.
+/// The program of a guard.
 #[derive(Clone, Copy)]
 pub(super) struct Program<'a> {
     pub path: &'a Path,
     pub args: &'a [OsString],
-    /// All of it.
+    /// The complete environment.
     pub environment: &'a [(OsString, OsString)],
 }
 
-/// Starts the guard: control socket as its standard input, no output, all signals blocked until it is ready for them.
+/// Starts the guard. Its standard input is the control socket, it has no output, and all signals are blocked until it is ready.
 ///
 /// Returns once the program runs, not when it is ready.
 pub(super) fn start_guard(
@@ -247,7 +243,7 @@ fn start_in_cgroup(
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Everything the child needs, made before it exists: it must not allocate.
+/// The data for `exec`. It is prepared before the fork, because the child must not allocate.
 #[cfg(target_os = "linux")]
 struct Prepared<'a> {
     program: CString,
@@ -257,7 +253,7 @@ struct Prepared<'a> {
     failure: &'a OwnedFd,
 }
 
-/// Words as a new program takes them.
+/// Strings in the form that `execve` takes.
 #[cfg(target_os = "linux")]
 struct Words {
     /// Their memory; `pointers` point into it.
@@ -286,7 +282,7 @@ fn start_in_cgroup(
         .read(true)
         .write(true)
         .open("/dev/null")?;
-    // Above the standard streams, or moving one into place could close another.
+    // Numbers above the standard streams, so that `dup2` does not close one of them.
     let null = rustix::io::fcntl_dupfd_cloexec(null, FIRST_FREE_FD)?;
     let socket = rustix::io::fcntl_dupfd_cloexec(socket, FIRST_FREE_FD)?;
     let (failure, failed) = io::pipe()?;
@@ -341,7 +337,7 @@ fn clone_into(cgroup: BorrowedFd<'_>, prepared: &Prepared<'_>) -> io::Result<Pid
     }
 }
 
-/// The child's way to its program. System calls only: other threads of the parent may have held locks.
+/// Runs in the child: executes the program. Uses only system calls, because other threads of the parent may have held locks.
 #[cfg(target_os = "linux")]
 fn exec(prepared: &Prepared<'_>) -> ! {
     // SAFETY: the descriptors are open, the strings end in NUL and the lists in a null pointer, all made before the clone;
@@ -365,7 +361,7 @@ fn exec(prepared: &Prepared<'_>) -> ! {
     }
 }
 
-/// The pipe closes by itself when the program starts; otherwise it says why it did not.
+/// Waits for `exec`. The pipe is closed when the program starts; otherwise it contains the error number.
 #[cfg(target_os = "linux")]
 fn exec_result(mut failure: io::PipeReader, pid: Pid) -> io::Result<Pid> {
     let mut errno = [0; 4];
@@ -378,7 +374,7 @@ fn exec_result(mut failure: io::PipeReader, pid: Pid) -> io::Result<Pid> {
     }
 }
 
-/// A signal between clone and exec would run the runner's handlers in the child.
+/// Blocks all signals: a signal between `clone` and `exec` would run the handlers of the runner in the child.
 #[cfg(target_os = "linux")]
 fn with_all_signals_blocked<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;

@@ -1,19 +1,18 @@
-//! The only place that reads the time.
+//! The only code that reads the clock.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tachikoma_core::Timestamp;
 
-/// A wall clock that is this much ahead of the monotonic one was set, or the machine was asleep. A sleeper that is this
-/// much late was not let run.
+/// If the wall clock is this much ahead of the monotonic clock, it was set or the machine was suspended. A task that wakes this much late was
+/// stopped.
 const JUMP: Duration = Duration::from_secs(2);
 
-/// A sleeper on the monotonic clock does not notice that the wall clock jumped, nor that it is stopped; it looks at least
-/// this often.
-const LOOK: Duration = Duration::from_secs(10);
+/// The longest sleep. The monotonic clock does not show that the wall clock was set, so that a sleeping task has to wake and check.
+const SLEEP_MAX: Duration = Duration::from_secs(10);
 
-/// A clock whose time never falls: the wall clock, measured by the monotonic one in between. When the wall clock
-/// is set back, it goes on from where it was; when it jumps ahead, so does this one, and says by how much.
+/// A clock that never goes back. It starts with the wall clock and advances with the monotonic clock. It ignores a wall clock that is set back.
+/// It follows a wall clock that jumps ahead, and reports the length of the jump.
 #[derive(Debug)]
 pub struct Clock {
     start: Timestamp,
@@ -23,7 +22,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes a clock that goes on after `last`, the latest time that the loop has seen.
+    /// Returns a clock that continues after `last`, the time of the last record.
     #[must_use]
     pub fn starting_after(last: Timestamp) -> Self {
         Self {
@@ -40,15 +39,15 @@ impl Clock {
         self.reading(wall(), measured)
     }
 
-    /// Returns by how much the time has jumped ahead since this was last asked, if it has.
+    /// Returns how much the time has jumped ahead since the last call; `None` if it has not.
     pub fn jumped(&mut self) -> Option<Duration> {
         Some(std::mem::take(&mut self.jumped)).filter(|jump| !jump.is_zero())
     }
 
-    /// Returns the moment of the runtime's clock at which to look again for the sake of `deadline`.
+    /// Returns until when to sleep for `deadline`: the deadline itself, or an earlier moment at which the clock has to be checked.
     #[must_use]
     pub fn instant_of(&self, deadline: Timestamp) -> tokio::time::Instant {
-        let at_latest = Instant::now() + LOOK;
+        let at_latest = Instant::now() + SLEEP_MAX;
         tokio::time::Instant::from_std(at_latest.min(self.anchor + deadline.since(self.start)))
     }
 
@@ -62,7 +61,7 @@ impl Clock {
         } else {
             measured
         };
-        // Not strictly later: a millisecond per reading would run ahead of the world, and records are ordered by number.
+        // Two readings may be equal. Adding a millisecond to each would make the clock run fast, and records are ordered by their numbers.
         self.last = now.max(self.last);
         self.last
     }
@@ -72,23 +71,23 @@ fn wall() -> Timestamp {
     timestamp_of(SystemTime::now())
 }
 
-/// Returns a moment of a loop by the system's clock, such as files have.
+/// Converts a timestamp of a record to a time of the system, for example to compare it with the time of a file.
 #[must_use]
 pub fn system_time_of(time: Timestamp) -> SystemTime {
     let millis = u64::try_from(time.as_millis()).unwrap_or(0);
     UNIX_EPOCH + Duration::from_millis(millis)
 }
 
-/// Returns a moment of the system's clock, such as that of a file, as a loop writes it.
+/// Converts a time of the system, for example that of a file, to a timestamp.
 #[must_use]
 pub fn timestamp_of(time: SystemTime) -> Timestamp {
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     Timestamp::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Returns how long a sleeper may have been stopped that lay down at `since` and meant to wake at `meant`: not at all, unless
-/// it woke later than a busy machine explains. Nobody tells beforehand who is stopped from outside (SIGSTOP, a frozen
-/// container), so the whole sleep counts, which is at most `LOOK` too much: a time-out may come late, but not early.
+/// Returns how long a task was stopped that slept from `since` and should have woken at `meant`; `None` unless it woke later than a busy machine
+/// explains. The start of a stop from outside (SIGSTOP, a frozen container) is unknown, so the whole sleep counts. Timeouts may be late by up to
+/// `SLEEP_MAX`, but never early.
 #[must_use]
 pub fn overslept(since: Instant, meant: tokio::time::Instant) -> Option<Duration> {
     stopped(since, meant.into_std(), Instant::now())
@@ -99,14 +98,14 @@ fn stopped(since: Instant, meant: Instant, now: Instant) -> Option<Duration> {
     (late >= JUMP).then(|| now.saturating_duration_since(since))
 }
 
-/// Returns the time by which the system stamps files, in nanoseconds.
+/// Returns the current time as files have it: nanoseconds since 1970.
 #[must_use]
 pub fn file_time() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     i64::try_from(since_epoch.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Returns the moment of a monotonic clock, for measuring.
+/// Returns the time of the monotonic clock, for measuring durations.
 #[must_use]
 pub fn monotonic() -> Instant {
     Instant::now()
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_never_falls_and_goes_on_after_the_last() {
+    fn time_never_decreases_and_continues_after_the_last_record() {
         let far = Timestamp::from_millis(4_000_000_000_000);
         let mut clock = Clock::starting_after(far);
         let times: Vec<Timestamp> = (0..100).map(|_| clock.now()).collect();
@@ -126,17 +125,17 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_that_is_a_little_late_was_not_stopped() {
+    fn short_delay_is_not_a_suspension() {
         let since = Instant::now();
         let meant = since + Duration::from_secs(5);
         let woke_after = |millis| stopped(since, meant, since + Duration::from_millis(millis));
-        assert_eq!(woke_after(1_000), None, "by something else");
+        assert_eq!(woke_after(1_000), None, "woken early by an event");
         assert_eq!(woke_after(6_999), None);
         assert_eq!(woke_after(30_000), Some(Duration::from_secs(30)));
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_back_is_not_followed_and_one_that_jumps_ahead_is() {
+    fn clock_follows_jumps_ahead_and_ignores_jumps_back() {
         let mut clock = Clock::starting_after(Timestamp::default());
         let now = clock.now();
         let hour = Duration::from_secs(3600);
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!(clock.jumped(), None);
         assert_eq!(clock.reading(hour_later, second_later), hour_later);
         assert_eq!(clock.jumped(), Some(hour - Duration::from_secs(1)));
-        assert_eq!(clock.jumped(), None, "said once");
+        assert_eq!(clock.jumped(), None, "reported once");
         assert!(clock.now() >= hour_later);
     }
 }

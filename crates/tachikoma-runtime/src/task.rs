@@ -1,4 +1,4 @@
-//! Background tasks whose panics are reported. Otherwise a caller that waits for a message of the task would wait forever.
+//! Background tasks that report their panics. Otherwise a caller that waits for a message of the task would wait forever.
 
 use std::any::Any;
 use std::future::Future;

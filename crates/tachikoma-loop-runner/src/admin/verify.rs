@@ -16,9 +16,7 @@ use crate::session::transcripts;
 use crate::store::encryption::{self, Encryption};
 use crate::store::layout::{ARCHIVED, is_archived};
 use crate::store::snapshot::{self, Snapshot};
-use crate::store::{
-    StoreError, backup, checkpoints, compressed, journal, key_check, layout, loops,
-};
+use crate::store::{StoreError, backup, checkpoints, compressed, journal, key_check, layout};
 use tachikoma_core::error_chain as chain;
 
 use fold::Fold;
@@ -57,7 +55,7 @@ pub enum Kind {
 pub enum Verdict {
     /// It is valid.
     Good,
-    /// It is valid, and the user may want to know something about it.
+    /// It is valid, with a remark for the user.
     Note,
     /// It is damaged.
     Wrong,
@@ -114,11 +112,7 @@ pub fn verify(
         }
     };
     let all = layout::loops_dir(&premises.working_dir);
-    let current = loops::current(
-        &premises.working_dir,
-        &premises.snapshot,
-        &premises.encryption,
-    )?;
+    let current = premises.current()?;
     let mut found = match retention::list(&all, &premises.encryption) {
         Err(StoreError::File(FsError::Io { source, .. }))
             if source.kind() == ErrorKind::NotFound =>

@@ -57,7 +57,7 @@ pub enum ClientError {
     Silent {
         /// The socket.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         what: String,
     },
 }

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_of_one_name_are_told_apart() {
+    fn scripts_with_the_same_name_are_named_by_their_paths() {
         let paths = [
             "/w/a/stop.sh",
             "/w/b/stop.sh",

@@ -30,13 +30,6 @@ const STOP: Exit = Exit::Code(125);
 /// The name of the task in an error message.
 const HOOKS: &str = "hooks";
 
-/// Hooks to run.
-pub(crate) struct HookPlan {
-    pub hooks: Vec<PlannedHook>,
-    pub event: HookEvent,
-    pub shell: Shell,
-}
-
 /// Hooks that run. Dropping it aborts them.
 #[derive(Debug)]
 pub(crate) struct HookRun {
@@ -45,23 +38,29 @@ pub(crate) struct HookRun {
 }
 
 impl HookRun {
-    /// Runs the hooks of a plan after those of `before` have ended.
-    pub fn begin(plan: HookPlan, before: Option<Self>) -> Self {
-        let point = plan.event.point;
+    /// Runs hooks in the shell after those of `before` have ended.
+    pub fn begin(
+        hooks: Vec<PlannedHook>,
+        event: HookEvent,
+        shell: Shell,
+        before: Option<Self>,
+    ) -> Self {
+        let point = event.point;
         let before = before.map(|before| before.task);
+        let run = |orders| run_all(hooks, event, shell, orders);
         Self {
             point,
-            task: CancellableTask::start(HOOKS, before, |orders| run_all(plan, orders)),
+            task: CancellableTask::start(HOOKS, before, run),
         }
     }
 }
 
-async fn run_all(plan: HookPlan, mut orders: mpsc::Receiver<TaskCommand>) -> Vec<HookResult> {
-    let HookPlan {
-        hooks,
-        event,
-        mut shell,
-    } = plan;
+async fn run_all(
+    hooks: Vec<PlannedHook>,
+    event: HookEvent,
+    mut shell: Shell,
+    mut orders: mpsc::Receiver<TaskCommand>,
+) -> Vec<HookResult> {
     let mut results = Vec::new();
     for hook in hooks {
         let began = clock::monotonic();

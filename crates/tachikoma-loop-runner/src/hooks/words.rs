@@ -1,4 +1,4 @@
-//! Describes in words what happens at a hook point.
+//! The text about an event that hooks and notifications get.
 
 use tachikoma_core::{HookPoint, IterationOutcome, Outcome, Phase, State, Timestamp, WaitReason};
 

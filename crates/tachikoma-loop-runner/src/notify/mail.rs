@@ -45,7 +45,7 @@ pub(super) struct Mail {
     bytes: Vec<u8>,
 }
 
-/// What a mail says, and to whom.
+/// The text of a mail, its sender and its recipients.
 pub(super) struct Content<'a> {
     pub from: &'a str,
     pub recipients: &'a [String],

@@ -1,4 +1,4 @@
-//! Which records cause a message, and the facts in it.
+//! Decides which records cause a message, and collects the facts for it.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub(super) fn points(event: &LoopEvent, tests: Option<&TestsReport>) -> Vec<Hook
     vec![point]
 }
 
-/// Returns the facts of a message, which are those that a hook gets.
+/// Returns the facts of a message. Hooks get the same facts.
 pub(super) fn facts(state: &State, dir: &Path, point: HookPoint, event: &LoopEvent) -> HookEvent {
     let facts = |point, reason| HookEvent::new(point, reason, state, dir);
     match event {

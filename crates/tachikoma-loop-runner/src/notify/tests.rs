@@ -53,7 +53,7 @@ fn messages_beyond_the_limit_are_left_out_unless_they_are_critical() {
 }
 
 #[test]
-fn a_full_queue_keeps_the_message_about_the_end() {
+fn full_queue_keeps_the_message_about_the_end_of_the_loop() {
     let mut queue = queue(Notify {
         max_per_hour: 0,
         ..notify(NotifyTarget::Desktop)
@@ -117,7 +117,7 @@ async fn messages_that_were_never_tried_have_no_attempts() {
 }
 
 #[test]
-fn a_target_gets_only_the_moments_of_its_settings() {
+fn target_gets_only_its_configured_events() {
     let settings = Notify {
         on: vec![HookPoint::TestsChanged],
         ..notify(NotifyTarget::Desktop)
@@ -176,7 +176,7 @@ fn debug_output_and_names_show_no_secret() {
 }
 
 #[test]
-fn a_line_break_in_an_address_of_mail_is_rejected() {
+fn line_break_in_a_mail_address_is_rejected() {
     let settings = Notify {
         from: Some("me@example.org\r\nBcc: all".to_owned()),
         recipients: vec!["you@example.org".to_owned()],

@@ -47,7 +47,7 @@ pub(super) struct Actor {
     pub suspended: Option<std::time::Instant>,
 }
 
-/// What features read of the actor, and what they change.
+/// The parts of the actor that features may read, and those that they may change.
 type Parts<'a> = (
     Context<'a>,
     &'a mut Features,
@@ -357,9 +357,7 @@ impl Actor {
 
     /// Returns when the files of the loop have to be checked, saved or backed up.
     fn files_due(&self) -> Option<Instant> {
-        let Features {
-            snapshots, backups, ..
-        } = &self.features;
+        let (snapshots, backups) = (&self.features.snapshots, &self.features.backups);
         let runs = snapshots::is_running(&self.state);
         let alive = (runs && self.has_time_budget()).then(|| snapshots.alive_due());
         let backup = backups.due(&self.config).filter(|_| runs);
@@ -440,12 +438,11 @@ impl Actor {
             lock => lock?,
         };
         let journal = self.repair_journal(now).await?;
-        let Features {
-            control, snapshots, ..
-        } = &mut self.features;
+        let control = &mut self.features.control;
         let socket = control.repair_socket(&mut self.queue).await;
         // Without the key the other files could not be read. If it cannot be written, the next repair tries again.
         let _ = self.config.encryption.put_back_identity();
+        let snapshots = &mut self.features.snapshots;
         let snapshot = match snapshots.is_damaged(&self.config, self.state.loop_id) {
             true => self.write_snapshot(Durability::Synced)?,
             false => None,
@@ -458,7 +455,7 @@ impl Actor {
         ];
         for (what, how) in repairs {
             if let Some(how) = how {
-                self.record(now, Input::Repaired { what, how }).await?;
+                self.record_repair(now, what, how).await?;
             }
         }
         Ok(())
@@ -468,8 +465,7 @@ impl Actor {
     async fn rescue_journal(&mut self, now: Timestamp) {
         // An error here is less important than the lost lock.
         if let Ok(Some(how)) = self.storage.journal.rescue() {
-            let what = Repair::Journal;
-            let _ = self.record(now, Input::Repaired { what, how }).await;
+            let _ = self.record_repair(now, Repair::Journal, how).await;
             let _ = self.storage.journal.sync();
         }
     }
@@ -506,8 +502,7 @@ impl Actor {
             self.repair(now).await?;
             let moved = self.storage.journal.make_way_for_next();
             if let Some(how) = moved.map_err(RunError::Journal)? {
-                let what = Repair::Journal;
-                self.record(now, Input::Repaired { what, how }).await?;
+                self.record_repair(now, Repair::Journal, how).await?;
             }
             // The repair may have begun the next segment.
             if !self.storage.journal.is_full() {
@@ -528,7 +523,7 @@ impl Actor {
         }
     }
 
-    /// Continues in a new segment after one that is damaged. The new one has the whole state, and can be backed up.
+    /// Continues in a new segment after a damaged one. The new segment begins with the full state, and can be backed up.
     async fn leave_segment(&mut self, segment: &Path, why: &str) -> Result<(), Abort> {
         let left = self.try_leave_segment(segment, why).await;
         self.storage.failed |= left.is_err();
@@ -550,13 +545,18 @@ impl Actor {
         }
         let next = self.storage.journal.part().segment;
         let how = format!("{why}; segment {next} continues from the full state");
-        let what = Repair::Journal;
-        self.record(now, Input::Repaired { what, how }).await?;
+        self.record_repair(now, Repair::Journal, how).await?;
         Ok(self.back_up()?)
     }
 
-    /// Records an input that has no effects.
-    async fn record(&mut self, now: Timestamp, input: Input) -> Result<(), Abort> {
+    /// Records a repair. It has no effects.
+    async fn record_repair(
+        &mut self,
+        now: Timestamp,
+        what: Repair,
+        how: String,
+    ) -> Result<(), Abort> {
+        let input = Input::Repaired { what, how };
         let decided = step(&self.policy, &mut self.state, now, input);
         debug_assert!(decided.effects.is_empty(), "a repair is only recorded");
         self.append(&decided.records).await?;

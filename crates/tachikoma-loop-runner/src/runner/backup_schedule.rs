@@ -32,7 +32,7 @@ pub(super) struct BackupSchedule {
     since: Instant,
     /// Whether a warning said that the queue of the maintenance thread is full. Reset by the next backup.
     warned: bool,
-    /// Who made the changes of the work tree that no survey has covered yet. The maintenance thread reads it.
+    /// The owner of the changes in the work tree that no survey has covered yet. The maintenance thread reads it.
     owner: watch::Sender<ChangeOwner>,
     /// Uploads backups; `None` until the first one is to be uploaded.
     uploader: Option<Uploader>,

@@ -1,4 +1,4 @@
-//! Uploads backups to the object store. A thread of its own sends one backup at a time, and keeps only the newest one that waits. The loop
+//! Uploads backups to the object store. A separate thread sends one backup at a time. Only the newest waiting backup is kept. The loop
 //! never waits for it, and records its incidents.
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::cloud::{Cloud, Error, SendError, UploadedBackup};
 use crate::task::panicked;
 use tachikoma_core::error_chain as chain;
 
-/// How often a backup is sent before the uploader gives it up. The next backup is sent all the same.
+/// The number of attempts to send one backup. The next backup is sent even if this one failed.
 const ATTEMPTS_MAX: u32 = 5;
 
 /// The wait before the second attempt; each later wait is twice as long. All of them take half a minute: a server that restarts is back.

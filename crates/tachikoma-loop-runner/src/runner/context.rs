@@ -1,4 +1,4 @@
-//! What the features of the runner may read of the loop.
+//! The data of the loop that all features may read.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ use crate::notify::DeliveryEnded;
 use crate::process::GuardReport;
 use crate::session::process::ReaderEvent;
 
-/// What happened next.
+/// An event that the actor handles.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The process got a signal to end.
@@ -19,7 +19,7 @@ pub(super) enum Event {
         signal: i32,
         urgency: Urgency,
     },
-    /// A caller asks for something.
+    /// A request of a caller.
     Request(LoopRequest),
     /// A deadline of the core has passed.
     Deadline,
@@ -29,7 +29,7 @@ pub(super) enum Event {
     SnapshotTimedOut,
     /// The time to try again on a full disk.
     RetryDue,
-    /// A feature reports something that the core decides as it is.
+    /// An input of a feature that goes to the core unchanged.
     Input(Input),
     Maintenance(MaintenanceEvent),
     Git(GitReply),

@@ -61,41 +61,24 @@ impl Features {
     /// Waits for the next event. A shutdown goes first, then the operator, then time; the agent, which may write without pause, comes last.
     /// Cancel-safe.
     pub async fn next_event(&mut self, channels: &mut Channels, waits: Waits) -> Event {
-        let Waits {
-            deadline,
-            files_due,
-            retry,
-            accepts,
-        } = waits;
-        let normal = retry.is_none();
+        let normal = waits.retry.is_none();
         let snapshot_due = self.autocommit.snapshot_due().filter(|_| normal);
-        let Self {
-            session,
-            autocommit,
-            hooks,
-            checks,
-            notifier,
-            maintenance,
-            backups,
-            control,
-            ..
-        } = self;
         tokio::select! {
             biased;
             Some((signal, urgency)) = channels.shutdowns.recv() => Event::Shutdown { signal, urgency },
-            input = control.next_event() => Event::Input(input),
-            input = backups.next_event() => Event::Input(input),
-            event = maintenance.next_event() => Event::Maintenance(event),
+            input = self.control.next_event() => Event::Input(input),
+            input = self.backups.next_event() => Event::Input(input),
+            event = self.maintenance.next_event() => Event::Maintenance(event),
             Some(request) = channels.requests.recv() => Event::Request(request),
-            () = until(retry) => Event::RetryDue,
-            () = until(deadline) => Event::Deadline,
-            () = until(files_due) => Event::FilesDue,
-            reply = autocommit.next_event(), if normal => Event::Git(reply),
+            () = until(waits.retry) => Event::RetryDue,
+            () = until(waits.deadline) => Event::Deadline,
+            () = until(waits.files_due) => Event::FilesDue,
+            reply = self.autocommit.next_event(), if normal => Event::Git(reply),
             () = until(snapshot_due) => Event::SnapshotTimedOut,
-            ended = hooks.next_event(), if accepts => Event::Hooks(ended),
-            ended = notifier.next_event(), if accepts => Event::Delivery(ended),
-            result = checks.next_event(), if accepts => Event::Check(result),
-            event = session.next_event(), if accepts => event,
+            ended = self.hooks.next_event(), if waits.accepts => Event::Hooks(ended),
+            ended = self.notifier.next_event(), if waits.accepts => Event::Delivery(ended),
+            result = self.checks.next_event(), if waits.accepts => Event::Check(result),
+            event = self.session.next_event(), if waits.accepts => event,
         }
     }
 
@@ -107,14 +90,6 @@ impl Features {
         clock: &mut Clock,
         queue: &mut InputQueue,
     ) -> Option<Input> {
-        let Self {
-            session,
-            hooks,
-            checks,
-            notifier,
-            maintenance,
-            ..
-        } = self;
         match event {
             Event::Input(input) => Some(input),
             Event::Maintenance(MaintenanceEvent::Warning(warning)) => Some(warning_input(warning)),
@@ -125,16 +100,20 @@ impl Features {
             Event::Maintenance(MaintenanceEvent::Panicked(reason)) => {
                 Some(Input::Broken { reason })
             }
-            Event::Hooks(ended) => hooks.ended(context, ended),
+            Event::Hooks(ended) => self.hooks.ended(context, ended),
             Event::Delivery(ended) => {
-                let failed = notifier.ended(ended, || context.shell());
+                let failed = self.notifier.ended(ended, || context.shell());
                 failed.map(Input::Incident)
             }
-            Event::Check(result) => checks.ended(context, result, maintenance, queue),
-            Event::Guard(event) => session.guard_event(context, event, queue),
-            Event::Sampled(result) => session.sampled(result),
+            Event::Check(result) => {
+                let maintenance = &mut self.maintenance;
+                self.checks.ended(context, result, maintenance, queue)
+            }
+            Event::Guard(event) => self.session.guard_event(context, event, queue),
+            Event::Sampled(result) => self.session.sampled(result),
             Event::Agent(event) => {
-                session
+                let maintenance = &mut self.maintenance;
+                self.session
                     .reader_event(context, event, clock, maintenance, queue)
                     .await
             }
@@ -230,16 +209,11 @@ impl Features {
             }
             Effect::CancelAutocommit => self.autocommit.cancel_commit(),
             Effect::CheckConditions { number } => {
-                let Self {
-                    checks, autocommit, ..
-                } = self;
-                checks.ask(context, number, autocommit, queue);
+                self.checks.ask(context, number, &self.autocommit, queue);
             }
             Effect::RunGates { number, names } => {
-                let Self {
-                    checks, autocommit, ..
-                } = self;
-                checks.run_gates(context, number, &names, autocommit);
+                let autocommit = &self.autocommit;
+                self.checks.run_gates(context, number, &names, autocommit);
             }
             Effect::Reply { ticket, answer } => self.control.reply(ticket, answer),
             // The run ends by the state itself.
@@ -347,27 +321,16 @@ impl Features {
 
     /// Ends all tasks and processes of the run. `keep` says whether the loop is kept after it.
     pub async fn shutdown(&mut self, keep: bool) {
-        let Self {
-            session,
-            autocommit,
-            hooks,
-            checks,
-            notifier,
-            control,
-            server,
-            reload,
-            ..
-        } = self;
-        hooks.cancel();
-        checks.cancel();
-        session.shutdown().await;
-        server.shutdown().await;
-        autocommit.shutdown(keep).await;
-        session.join_reader().await;
-        hooks.shutdown().await;
-        drop(notifier.shutdown().await);
-        checks.shutdown().await;
-        control.drop_callers();
-        reload.drop_callers();
+        self.hooks.cancel();
+        self.checks.cancel();
+        self.session.shutdown().await;
+        self.server.shutdown().await;
+        self.autocommit.shutdown(keep).await;
+        self.session.join_reader().await;
+        self.hooks.shutdown().await;
+        drop(self.notifier.shutdown().await);
+        self.checks.shutdown().await;
+        self.control.drop_callers();
+        self.reload.drop_callers();
     }
 }

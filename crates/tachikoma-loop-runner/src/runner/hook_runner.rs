@@ -1,4 +1,4 @@
-//! Hooks: registered ones, those that the loop waits for, and those that run in the background.
+//! Runs hooks: blocking hooks, for which the loop waits, and background hooks.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::context::Context;
 use super::queue::InputQueue;
-use crate::hooks::{HookEvent, HookPlan, HookRun, Registry};
+use crate::hooks::{HookEvent, HookRun, Registry};
 use crate::process::Hooks;
 use crate::task::await_some;
 
@@ -47,8 +47,8 @@ impl HookRunner {
     ) {
         let event = HookEvent::new(point, reason, context.state, &context.config.working_dir);
         if point.kind() != HookKind::Background {
-            let plan = self.plan(context, event);
-            self.framing = Some(HookRun::begin(plan, self.framing.take()));
+            let before = self.framing.take();
+            self.framing = Some(self.begin(context, event, before));
             return;
         }
         if self.waiting.len() < BACKGROUND_MAX {
@@ -64,16 +64,14 @@ impl HookRunner {
         }
     }
 
-    fn plan(&self, context: Context<'_>, event: HookEvent) -> HookPlan {
-        let hooks = match event.point.kind() {
+    fn begin(&self, context: Context<'_>, event: HookEvent, before: Option<HookRun>) -> HookRun {
+        let kind = match event.point.kind() {
             HookKind::Blocking | HookKind::Reboot => Hooks::Framing,
             HookKind::Background => Hooks::Beside,
         };
-        HookPlan {
-            hooks: self.registry.planned(event.point, &context.config.settings),
-            event,
-            shell: context.shell().of_hooks(context.handle.family(), hooks),
-        }
+        let hooks = self.registry.planned(event.point, &context.config.settings);
+        let shell = context.shell().of_hooks(context.handle.family(), kind);
+        HookRun::begin(hooks, event, shell, before)
     }
 
     fn start_background(&mut self, context: Context<'_>) {
@@ -81,7 +79,7 @@ impl HookRunner {
             return;
         }
         if let Some(event) = self.waiting.pop_front() {
-            self.background = Some(HookRun::begin(self.plan(context, event), None));
+            self.background = Some(self.begin(context, event, None));
         } else {
             self.dropped = 0;
         }

@@ -67,7 +67,7 @@ pub(super) enum MaintenanceTask {
 pub(super) struct UploadPlan {
     pub cloud: Cloud,
     pub work: BundleSource,
-    /// Who made the changes that no survey has covered yet; kept up to date by the actor.
+    /// The owner of the changes that no survey has covered yet. The actor keeps it up to date.
     pub owner: watch::Receiver<ChangeOwner>,
     /// Where the backup is queued; `None` if the uploader could not be started.
     pub queue: Option<UploadQueue>,
@@ -76,7 +76,7 @@ pub(super) struct UploadPlan {
 /// An event of the thread.
 #[derive(Debug)]
 pub(super) enum MaintenanceEvent {
-    /// Something that a person should know.
+    /// A warning for the user.
     Warning(String),
     /// No backup was taken, because a segment of the journal is damaged.
     DamagedSegment { segment: PathBuf, why: String },
@@ -101,7 +101,7 @@ impl MaintenanceEvent {
     }
 }
 
-/// Returns the warning about a backup that was taken, if there is something to say.
+/// Returns the warning about problems of a backup that was taken; `None` if there were none.
 pub(super) fn backup_warning(troubles: &[String]) -> Option<String> {
     let troubles = troubles.join("; ");
     (!troubles.is_empty())

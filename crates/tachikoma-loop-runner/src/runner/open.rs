@@ -41,10 +41,11 @@ use crate::store::recover::{self, Loss, Source, Taken};
 use crate::store::temporary::{self, TemporaryStore};
 use crate::store::{StoreError, archive, backup, checkpoints, key_check, layout, loops, snapshot};
 
-/// What was found in the working directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The loop that was found in the working directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FoundLoop {
     /// No loop that could continue.
+    #[default]
     Nothing,
     /// A loop that was interrupted, because its runner died.
     Interrupted {
@@ -60,7 +61,7 @@ pub enum FoundLoop {
     },
 }
 
-/// What the state of a loop was read from.
+/// The file from which the state of a loop was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateOrigin {
     /// The kind of file; `None` for a new loop.
@@ -112,8 +113,8 @@ pub enum OpenError {
     Control(#[from] ListenError),
 }
 
-/// What was found when a loop was opened, and what is recorded of it when it starts.
-#[derive(Debug)]
+/// The result of opening a loop, except the loop itself. The default is that of a new loop.
+#[derive(Debug, Default)]
 pub(super) struct Opening {
     pub found: FoundLoop,
     /// The loop before this one, which is done.
@@ -156,11 +157,8 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
         journal,
         state,
         mut clock,
-        found,
-        origin,
-        recorded,
         before,
-        temporary,
+        mut opening,
     } = if config.settings.state.enabled {
         let current = loops::current(
             &config.working_dir,
@@ -172,11 +170,12 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     } else {
         begin_temporary(&config)?
     };
+    let is_new = opening.found == FoundLoop::Nothing;
     let (handle, channels) = handle::channel(&state, Family::new(config.adoption));
     let bound = ControlServer::bind(&config.runtime_dir, state.loop_id, handle.clone());
     // A new loop that cannot run must not replace the loop before it.
     let discard = || {
-        if found == FoundLoop::Nothing {
+        if is_new {
             let root = config.store_root(state.loop_id);
             Journal::discard(&layout::loop_dir(&root, state.loop_id));
         }
@@ -191,10 +190,11 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
     lock.sign(&holder)
         .inspect_err(|_| discard())
         .map_err(StoreError::io("write", Path::new(".ralph/lock")))?;
-    let reencrypted = reencrypt(&config, &journal).inspect_err(|_| discard())?;
+    opening.reencrypted = reencrypt(&config, &journal).inspect_err(|_| discard())?;
     let saved =
-        prepare_snapshot(&config, &found, before, state.loop_id).inspect_err(|_| discard())?;
-    let done = found == FoundLoop::Nothing && !config.new_loop;
+        prepare_snapshot(&config, is_new, before, state.loop_id).inspect_err(|_| discard())?;
+    opening.follows = before.filter(|_| is_new && !config.new_loop);
+    opening.leftovers = leftovers;
     let addresses = Address::all(
         &config.settings.notify,
         &config.secrets,
@@ -212,15 +212,6 @@ pub(super) async fn open(config: LoopConfig) -> Result<(Actor, Opening), OpenErr
         control: Control::new(server),
         server: OwnServer::default(),
         reload: Reload::default(),
-    };
-    let opening = Opening {
-        found,
-        follows: before.filter(|_| done),
-        origin,
-        temporary: temporary.map(Arc::new),
-        recorded,
-        leftovers,
-        reencrypted,
     };
     let actor = Actor {
         policy: config.policy(&agent),
@@ -370,19 +361,15 @@ struct Opened {
     journal: Journal,
     state: State,
     clock: Clock,
-    found: FoundLoop,
-    origin: StateOrigin,
-    /// Records of problems with the files.
-    recorded: Vec<Record>,
     /// The loop that was current before.
     before: Option<LoopId>,
-    temporary: Option<TemporaryStore>,
+    opening: Opening,
 }
 
 /// Archives the snapshot of an earlier loop. Returns the snapshot of a loop that continues.
 fn prepare_snapshot(
     config: &LoopConfig,
-    found: &FoundLoop,
+    is_new: bool,
     before: Option<LoopId>,
     loop_id: LoopId,
 ) -> Result<Option<SavedSnapshot>, StoreError> {
@@ -391,7 +378,7 @@ fn prepare_snapshot(
         return Ok(None);
     }
     let path = config.snapshot_path();
-    if *found == FoundLoop::Nothing {
+    if is_new {
         archive::make_way(&config.working_dir, before, &path, &config.encryption)?;
     }
     archive::archive_others(&config.working_dir, loop_id, &path, &config.encryption)?;
@@ -425,11 +412,11 @@ fn begin_temporary(config: &LoopConfig) -> Result<Opened, OpenError> {
         journal,
         state,
         clock,
-        found: FoundLoop::Nothing,
-        origin: StateOrigin::default(),
-        recorded: Vec::new(),
         before: None,
-        temporary: Some(temporary),
+        opening: Opening {
+            temporary: Some(Arc::new(temporary)),
+            ..Opening::default()
+        },
     })
 }
 
@@ -495,11 +482,13 @@ fn open_journal(
                 journal,
                 state,
                 clock,
-                found,
-                origin,
-                recorded,
                 before: current,
-                temporary: None,
+                opening: Opening {
+                    found,
+                    origin,
+                    recorded,
+                    ..Opening::default()
+                },
             });
         }
     }
@@ -516,14 +505,14 @@ fn open_journal(
         journal,
         state,
         clock,
-        found: FoundLoop::Nothing,
-        // Problems of the old loop are recorded in its own journal.
-        origin: StateOrigin {
-            warnings: lost_loop_warning(config, current).into_iter().collect(),
-            ..StateOrigin::default()
-        },
-        recorded: Vec::new(),
         before: current,
-        temporary: None,
+        opening: Opening {
+            // Problems of the old loop are recorded in its own journal.
+            origin: StateOrigin {
+                warnings: lost_loop_warning(config, current).into_iter().collect(),
+                ..StateOrigin::default()
+            },
+            ..Opening::default()
+        },
     })
 }

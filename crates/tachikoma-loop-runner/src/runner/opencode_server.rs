@@ -12,7 +12,7 @@ use super::context::Context;
 use super::error::RunError;
 use super::program::path_with_ourselves;
 use super::queue::warning_input;
-use crate::config::OpenCodeServer;
+use crate::config::{OpenCodeServer, exposed};
 use crate::opencode::client::Address;
 use crate::opencode::supervisor::{Supervisor, SupervisorHandle, SupervisorSettings};
 use crate::process::Adoption;
@@ -47,8 +47,7 @@ impl OwnServer {
             .into_iter()
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
-        let own = config.settings.agents.opencode.env.iter();
-        env.extend(own.map(|(name, value)| (name.into(), value.expose().into())));
+        env.extend(exposed(&config.settings.agents.opencode.env));
         env.push(("TACHIKOMA_DIR".into(), config.working_dir.clone().into()));
         let path = path_with_ourselves(config.search_path.as_ref(), config.guard.first());
         env.extend(path.map(|path| ("PATH".into(), path)));

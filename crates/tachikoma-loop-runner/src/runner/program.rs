@@ -26,7 +26,7 @@ pub(super) fn path_with_ourselves(
     std::env::join_paths(all).ok()
 }
 
-/// Returns the `PATH` in which the program of a plan is searched, which is the one that the agent gets.
+/// Returns the `PATH` of the agent, in which its program is searched.
 pub(super) fn search_path<'a>(
     plan: &'a LaunchPlan,
     inherited: Option<&'a OsString>,

@@ -27,7 +27,9 @@ use super::turn::{TurnOrder, TurnStart};
 use crate::advice::ASK_HAND_OFF;
 use crate::clock::Clock;
 use crate::notice::Notice;
-use crate::process::{Guard, GuardError, GuardReport, Spawn, input, lines, look, output};
+use crate::process::{
+    Guard, GuardError, GuardReport, Spawn, input, lines, names_of, output, sample_activity,
+};
 use crate::session::process::{LiveLaunch, ReaderEvent};
 use crate::session::pump::{Output, Pump};
 use crate::session::stdin::{AgentStdin, StdinError};
@@ -47,7 +49,7 @@ use prompts::Prompts;
 /// How long an agent may take to end by itself at the end of a run. It only has to notice that its stdin is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The costs that the agent counts and those that were recorded may differ by this much: a fraction of a cent for each of some turns.
+/// The cost that the agent reports and the recorded cost may differ by this much, because each turn is rounded.
 const ROUNDING_MICROUSD: u64 = 10_000;
 
 /// The name of the task in an error message.
@@ -167,13 +169,9 @@ impl Session {
                 self.guard = None;
                 self.abandon(generation);
                 if !survivors.is_empty() {
-                    let names: Vec<String> = survivors
-                        .iter()
-                        .map(|left| format!("{} (pid {})", left.name, left.pid))
-                        .collect();
                     queue.warn(format!(
                         "processes that cannot be killed are left: {}",
-                        names.join(", ")
+                        names_of(&survivors)
                     ));
                 }
                 Some(Input::Agent {
@@ -460,7 +458,7 @@ impl Session {
     /// Starts a sample of the agent's processes. It replaces one that is being taken.
     pub fn sample_processes(&mut self, generation: Generation) {
         let root = self.guard.as_ref().map_or(0, Guard::pid);
-        let sample = CancellableTask::start(SAMPLE, None, move |_| look(root));
+        let sample = CancellableTask::start(SAMPLE, None, move |_| sample_activity(root));
         self.sample = Some((generation, sample));
     }
 

@@ -97,7 +97,7 @@ impl Snapshots {
         }
     }
 
-    /// Takes note that there is something to save.
+    /// Schedules the next snapshot if there are new records.
     pub fn note(&mut self, config: &LoopConfig, records: &[Record]) {
         let state = &config.settings.state;
         let interval = state.auto_save_interval.get();
@@ -121,7 +121,7 @@ impl Snapshots {
         self.alive + ALIVE_INTERVAL
     }
 
-    /// Returns when the files have to be checked: if something has to be saved, and once in an interval while the loop runs.
+    /// Returns when the files have to be checked: when a snapshot is due, and once in an interval while the loop runs.
     pub fn check_due(&self, config: &LoopConfig, state: &State) -> Option<Instant> {
         let interval = config.settings.state.auto_save_interval.get();
         let check = (is_running(state) && !interval.is_zero()).then(|| self.checked + interval);
@@ -134,7 +134,7 @@ impl Snapshots {
             .is_some_and(|due| due <= instant())
     }
 
-    /// Returns whether something has to be saved.
+    /// Returns whether a snapshot is due.
     pub fn is_unsaved(&self) -> bool {
         self.due.is_some()
     }

@@ -31,7 +31,7 @@ pub(crate) struct LiveLaunch {
     pub exit: Option<(Exit, Vec<Leftover>)>,
     /// The text of the last result of this turn.
     pub final_text: Option<String>,
-    /// What earlier results of this turn reported: cost, in millionths of a dollar, and tokens.
+    /// The sums of earlier results of this turn: cost in millionths of a dollar, and tokens.
     pub carried: (u64, u64),
     /// How many tasks of the agent run in the background. While there are any, a result is not the end of the turn.
     pub background_tasks: usize,
@@ -53,17 +53,6 @@ impl LiveLaunch {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (commands, waiting) = mpsc::channel(COMMANDS_MAX);
         let reader = Reader::new(decoder, sender, LiveOutput::new(notices));
-        let task = Task::spawn(READER, reader.read(pump, waiting));
-        Self::with_task(generation, events, commands, stdin, task)
-    }
-
-    fn with_task(
-        generation: Generation,
-        events: mpsc::Receiver<ReaderEvent>,
-        commands: mpsc::Sender<ReaderCommand>,
-        stdin: Option<AgentStdin>,
-        task: Task,
-    ) -> Self {
         Self {
             generation,
             exit: None,
@@ -73,7 +62,7 @@ impl LiveLaunch {
             events,
             commands,
             stdin,
-            task,
+            task: Task::spawn(READER, reader.read(pump, waiting)),
         }
     }
 
@@ -141,7 +130,16 @@ impl LiveLaunch {
     pub fn with_reader(reader: impl Future<Output = ()> + Send + 'static) -> Self {
         let (_, events) = mpsc::channel(EVENTS_MAX);
         let (commands, _) = mpsc::channel(COMMANDS_MAX);
-        let task = Task::spawn(READER, reader);
-        Self::with_task(Generation(1), events, commands, None, task)
+        Self {
+            generation: Generation(1),
+            exit: None,
+            final_text: None,
+            carried: (0, 0),
+            background_tasks: 0,
+            events,
+            commands,
+            stdin: None,
+            task: Task::spawn(READER, reader),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads an agent's output as fast as it comes. It goes to the transcript, and line by line to a function.
+//! Reads the output of an agent, writes it to the transcript, and passes it line by line to a function.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,6 +8,8 @@ use tachikoma_agents::line::{Line, LineSplitter};
 use tokio::net::unix::pipe::Receiver;
 
 use super::transcript::Transcript;
+
+use crate::output_tail::OutputTail;
 
 pub use crate::notice::Stream;
 
@@ -29,21 +31,12 @@ pub type LineSink<'a> = dyn FnMut(Stream, Line<'_>) + Send + 'a;
 /// The result of one [`Pump::read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// The agent wrote something.
+    /// Output was read.
     Output,
     /// One stream ended. The agent may still run.
     StreamEnded(Stream),
     /// Both streams have ended: there is nothing more to read.
     Ended,
-}
-
-/// The result of reading to the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
-    /// Both streams ended.
-    Complete,
-    /// Another process holds a stream open. Its later output is not read.
-    TimedOut,
 }
 
 /// The output of an agent that has exited.
@@ -78,7 +71,7 @@ pub struct Pump {
     transcript: Transcript,
     transcript_error: Option<io::Error>,
     buffer: Vec<u8>,
-    final_bytes: Vec<u8>,
+    final_text: OutputTail,
     bytes: u64,
     bytes_this_turn: usize,
 }
@@ -110,7 +103,7 @@ impl Pump {
             transcript,
             transcript_error: None,
             buffer: vec![0; READ_BYTES],
-            final_bytes: Vec::new(),
+            final_text: OutputTail::new(FINAL_TEXT_BYTES_MAX),
             bytes: 0,
             bytes_this_turn: 0,
         }
@@ -148,32 +141,30 @@ impl Pump {
         }
     }
 
-    /// Reads the rest after the agent's exit, until both streams end or the time is over.
-    pub async fn drain(&mut self, sink: &mut LineSink<'_>) -> Drained {
+    /// Reads the rest after the agent's exit, until both streams end or the time is over. Returns false if another process still holds a
+    /// stream open. Its later output is not read.
+    pub async fn drain(&mut self, sink: &mut LineSink<'_>) -> bool {
         let to_the_end = async { while self.read(sink).await != Flow::Ended {} };
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, to_the_end).await;
         for source in [&mut self.stdout, &mut self.stderr] {
             source.close(sink);
         }
-        match drained {
-            Ok(()) => Drained::Complete,
-            Err(_) => Drained::TimedOut,
-        }
+        drained.is_ok()
     }
 
     /// Switches to the transcript of another turn, and closes the one before.
     #[must_use]
     pub fn switch(&mut self, transcript: Transcript) -> ClosedTranscript {
         let before = std::mem::replace(&mut self.transcript, transcript);
-        self.final_bytes.clear();
+        self.final_text.clear();
         closed(before, self.transcript_error.take())
     }
 
     /// Closes the transcript and returns the rest of the output.
     #[must_use]
-    pub fn finish(self) -> Output {
+    pub fn finish(mut self) -> Output {
         Output {
-            final_text: end_of_text(&self.final_bytes),
+            final_text: self.final_text.end().0,
             bytes: self.bytes,
             transcript: closed(self.transcript, self.transcript_error),
             last_words: String::new(),
@@ -204,7 +195,7 @@ impl Pump {
             self.transcript_error = self.transcript.write(bytes).err();
         }
         if stream == Stream::Stdout {
-            keep_end(&mut self.final_bytes, bytes);
+            self.final_text.push(bytes);
         }
         source.lines.push(bytes, &mut |line| sink(stream, line));
         Taken::Some
@@ -252,47 +243,4 @@ async fn ready(pipe: &Receiver, stream: Stream) -> Stream {
     // The only error is that the runtime shuts down, which the read reports.
     let _ = pipe.readable().await;
     stream
-}
-
-/// Keeps the last bytes. The buffer may grow to twice the limit, so that bytes are rarely moved.
-fn keep_end(kept: &mut Vec<u8>, bytes: &[u8]) {
-    if kept.len() + bytes.len() > 2 * FINAL_TEXT_BYTES_MAX {
-        let excess = kept
-            .len()
-            .saturating_sub(FINAL_TEXT_BYTES_MAX.saturating_sub(bytes.len()));
-        kept.drain(..excess);
-    }
-    kept.extend_from_slice(bytes);
-}
-
-/// Returns the last bytes as text, without a character that was cut at the beginning.
-fn end_of_text(kept: &[u8]) -> String {
-    let start = kept.len().saturating_sub(FINAL_TEXT_BYTES_MAX);
-    let end = kept.get(start..).unwrap_or_default();
-    let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-    // A character has at most three continuation bytes. More of them are not valid text.
-    let broken = match start {
-        0 => 0,
-        _ => end.iter().take(3).take_while(is_inside).count(),
-    };
-    String::from_utf8_lossy(end.get(broken..).unwrap_or_default()).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn end_of_output_is_kept_and_starts_with_a_whole_character() {
-        let mut kept = Vec::new();
-        let text = "€".repeat(100_000);
-        for chunk in text.as_bytes().chunks(1000) {
-            keep_end(&mut kept, chunk);
-            assert!(kept.len() <= 2 * FINAL_TEXT_BYTES_MAX);
-        }
-        let end = end_of_text(&kept);
-        assert!(end.len() > FINAL_TEXT_BYTES_MAX - 3);
-        assert!(end.chars().all(|c| c == '€'));
-        assert_eq!(end_of_text(b"short"), "short");
-    }
 }

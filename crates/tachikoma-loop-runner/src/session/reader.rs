@@ -20,7 +20,7 @@ const LAST_WORDS_BYTES_MAX: usize = 512;
 /// its output continues without output.
 const EXIT_FOLLOWS: Duration = Duration::from_secs(1);
 
-/// A ping is shorter than this, so that a longer part of a line belongs to something else.
+/// The maximum length of a ping. A longer unfinished line is output of the agent.
 const PING_BYTES_MAX: u64 = 1024;
 
 /// An event of a launch.
@@ -28,7 +28,7 @@ const PING_BYTES_MAX: u64 = 1024;
 pub(crate) enum ReaderEvent {
     /// The agent wrote something other than pings. Reported once per interval.
     Output,
-    /// The decoder has read something from the output.
+    /// An event that the decoder found in the output.
     Agent(AgentEvent),
     /// The agent has closed its output and still runs.
     StreamEnded,
@@ -57,7 +57,7 @@ pub(super) struct Reader {
     lines: LineHandler,
 }
 
-/// What was read and is not yet reported.
+/// Events and lines that were read and are not yet reported.
 struct LineHandler {
     shown: LiveOutput,
     events: Vec<AgentEvent>,
@@ -67,22 +67,22 @@ struct LineHandler {
     not_understood: u64,
     /// Whether the agent's text is reported.
     reports_text: bool,
-    /// What the latest piece of output was.
+    /// The kind of the latest piece of output.
     piece: Piece,
 }
 
-/// What one piece of output was, as far as `silence_timeout` is concerned.
+/// The kind of a piece of output. Pings do not reset `silence_timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     /// A part of a line.
     Unfinished,
     /// Only pings.
     Pings,
-    /// Something that the agent wrote.
+    /// Output of the agent.
     Output,
 }
 
-/// What the reader does next.
+/// The next step of the reader.
 enum Step {
     BeginTurn(Transcript),
     ReportText,

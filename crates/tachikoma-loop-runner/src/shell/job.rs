@@ -14,7 +14,7 @@ use super::limit::Limit;
 use super::output::CommandOutput;
 use crate::process::{
     Adoption, Exit, Family, Guard, GuardOptions, GuardReport, Hooks, Leftover, Spawn, StopSignal,
-    input, output,
+    input, names_of, output,
 };
 use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
@@ -312,12 +312,10 @@ impl Child {
         if leftovers.is_empty() {
             return;
         }
-        let name = |left: &Leftover| format!("{} (pid {})", left.name, left.pid);
-        let mut names: Vec<String> = leftovers.iter().map(name).collect();
+        let mut names = names_of(leftovers);
         if unnamed > 0 {
-            names.push(format!("{unnamed} more"));
+            names += &format!(", {unnamed} more");
         }
-        let names = names.join(", ");
         let note = format!("[what it left running was ended: {names}]\n");
         self.said.push(note.as_bytes());
     }

@@ -3,80 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::output_tail::OutputTail;
 use crate::session::transcript::Transcript;
-
-/// The last line becomes part of a message.
-const LINE_BYTES_MAX: usize = 200;
-
-/// The end of the output so far.
-#[derive(Debug)]
-pub(crate) struct OutputTail {
-    bytes: Vec<u8>,
-    bytes_max: usize,
-    left_out: usize,
-}
-
-impl OutputTail {
-    /// Keeps this much of the end.
-    pub fn new(bytes_max: usize) -> Self {
-        Self {
-            bytes: Vec::new(),
-            bytes_max,
-            left_out: 0,
-        }
-    }
-
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-        // Not for every byte, because it moves all others.
-        if self.bytes.len() > 2 * self.bytes_max {
-            self.cut();
-        }
-    }
-
-    /// Returns whether the output was longer than the kept part.
-    pub fn is_cut(&self) -> bool {
-        self.left_out > 0 || self.bytes.len() > self.bytes_max
-    }
-
-    fn cut(&mut self) {
-        let too_many = self.bytes.len().saturating_sub(self.bytes_max);
-        self.bytes.drain(..too_many);
-        self.left_out += too_many;
-    }
-
-    /// Returns the last line with a letter or digit, shortened; without such a line, the last line that is not empty.
-    pub fn last_line(&self) -> Option<String> {
-        let text = String::from_utf8_lossy(&self.bytes);
-        let mut lines = text.lines().map(str::trim);
-        let says = |line: &&str| line.contains(char::is_alphanumeric);
-        let line = lines
-            .clone()
-            .rfind(says)
-            .or_else(|| lines.rfind(|line| !line.is_empty()))?;
-        let end = line.floor_char_boundary(LINE_BYTES_MAX);
-        line.get(..end).map(str::to_owned)
-    }
-
-    /// Returns the text; `None` if it is empty.
-    pub fn text(mut self) -> Option<String> {
-        self.cut();
-        // The rest of a character that was cut is not valid text.
-        let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-        let torn = match self.left_out {
-            0 => 0,
-            _ => self.bytes.iter().take(3).take_while(continues).count(),
-        };
-        self.bytes.drain(..torn);
-        self.left_out += torn;
-        let text = String::from_utf8_lossy(&self.bytes);
-        let text = text.trim_end();
-        match self.left_out {
-            0 => (!text.is_empty()).then(|| text.to_owned()),
-            left_out => Some(format!("[{left_out} bytes before]\n{text}")),
-        }
-    }
-}
 
 /// Collects the output of a command.
 #[derive(Debug)]
@@ -121,45 +49,5 @@ impl CommandOutput {
             (None, None) => Ok(None),
         };
         (self.tail, file)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tail(text: &str) -> OutputTail {
-        let mut tail = OutputTail::new(4096);
-        tail.push(text.as_bytes());
-        tail
-    }
-
-    #[test]
-    fn last_line_is_the_last_one_with_text() {
-        let last = |text: &str| tail(text).last_line();
-        assert_eq!(last("a\n b \n\n").as_deref(), Some("b"));
-        assert_eq!(last(" \n"), None);
-        assert_eq!(last("why\n}\n-----\n").as_deref(), Some("why"));
-        assert_eq!(last("{\n}\n").as_deref(), Some("}"));
-        assert_eq!(last(&"x".repeat(999)), Some("x".repeat(LINE_BYTES_MAX)));
-    }
-
-    #[test]
-    fn end_is_kept_and_omitted_bytes_are_counted() {
-        assert_eq!(tail("").text(), None);
-        assert_eq!(tail(" said\n\n").text().as_deref(), Some(" said"));
-        let mut tail = tail("");
-        for _ in 0..5000 {
-            tail.push("é".as_bytes());
-        }
-        tail.push(b".");
-        let text = tail.text().unwrap();
-        let (before, kept) = text.split_once('\n').unwrap();
-        assert_eq!(
-            before, "[5906 bytes before]",
-            "one of them half a character"
-        );
-        assert_eq!(kept, "é".repeat(2047) + ".");
-        assert_eq!(kept.len() + 5906, 10_001);
     }
 }

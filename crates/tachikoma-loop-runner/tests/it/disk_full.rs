@@ -1,4 +1,4 @@
-//! A disk that is full and stays full: the loop waits no longer than it is told to, and what it wrote is whole.
+//! A full disk: the loop waits for a limited time, and its files stay valid.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -113,7 +113,7 @@ fn every_format_has_its_files() {
 }
 
 #[test]
-fn every_format_is_read_as_what_it_meant() {
+fn every_format_is_read_with_its_original_meaning() {
     for format in 1..=FORMAT {
         let dir = unpack(format, format.min(VERSION));
         let saved = snapshot::read(&dir.path().join("state.json"), &Encryption::plain())
@@ -217,7 +217,7 @@ fn change(line: &str, changes: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn fields_that_a_later_version_adds_are_passed_over() {
+fn unknown_fields_of_later_versions_are_ignored() {
     let dir = unpack(FORMAT, VERSION);
     let before = read(dir.path()).state;
     let from_journal = journal::read_state(dir.path(), &Encryption::plain()).unwrap();

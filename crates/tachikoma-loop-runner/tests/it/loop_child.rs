@@ -84,7 +84,7 @@ fn run_close_and_drop_leave_no_child() {
 }
 
 #[test]
-fn a_dropped_runner_looks_like_a_crash_to_the_next_one() {
+fn next_runner_sees_a_dropped_runner_as_a_crash() {
     let place = Place::new();
     let sleep = unique();
     let config = place.config(&hang(&sleep));
@@ -139,7 +139,7 @@ fn session_timeout_ends_an_agent_that_hangs() {
 
 /// The one test that waits for the whole ladder.
 #[test]
-fn an_agent_that_ignores_every_request_is_killed() {
+fn agent_that_ignores_signals_is_killed() {
     let place = Place::new();
     let sleep = unique();
     run(async {
@@ -180,7 +180,7 @@ fn an_agent_that_ignores_every_request_is_killed() {
 }
 
 #[test]
-fn urgency_climbs_the_ladder_without_waiting() {
+fn urgent_stop_sends_the_next_signal_at_once() {
     let place = Place::new();
     let sleep = unique();
     run(async {
@@ -207,7 +207,7 @@ fn urgency_climbs_the_ladder_without_waiting() {
 }
 
 #[test]
-fn a_killed_guard_fails_the_iteration_and_the_loop_goes_on() {
+fn killed_guard_fails_the_iteration_and_the_loop_continues() {
     for containment in CONTAINMENTS {
         let place = Place::new();
         let sleep = unique();
@@ -255,7 +255,7 @@ fn parent(pid: i32) -> i32 {
 }
 
 #[test]
-fn a_working_directory_that_vanishes_is_an_error_with_its_name_and_does_not_come_back() {
+fn deleted_working_directory_is_reported_and_not_created_again() {
     let place = Place::new();
     // It says something afterwards: the transcript has nowhere to go.
     let mut config = place.config("rm -rf \"$PWD\"; echo gone");
@@ -278,7 +278,7 @@ fn a_working_directory_that_vanishes_is_an_error_with_its_name_and_does_not_come
 }
 
 #[test]
-fn a_transcript_that_cannot_be_written_is_a_warning() {
+fn unwritable_transcript_is_a_warning() {
     let place = Place::new();
     // A file where a directory should be stops root as well.
     fs::write(place.working_dir().join("occupied"), "").unwrap();
@@ -302,7 +302,7 @@ fn a_transcript_that_cannot_be_written_is_a_warning() {
 }
 
 #[test]
-fn transcripts_are_kept_for_their_owner_alone() {
+fn only_the_owner_can_read_transcripts() {
     let place = Place::new();
     let mut config = place.config("echo word $TACHIKOMA_ITERATION");
     config.settings.max_iterations = 1;
@@ -321,7 +321,7 @@ fn transcripts_are_kept_for_their_owner_alone() {
 }
 
 #[test]
-fn a_closed_stream_is_no_output() {
+fn closing_a_stream_does_not_count_as_output() {
     let place = Place::new();
     let mut config = place.config("");
     config.settings.agent.name = AgentName::Demo;

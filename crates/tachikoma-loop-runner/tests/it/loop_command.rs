@@ -15,7 +15,7 @@ const PAUSE_NOW: LoopCommand = LoopCommand::Pause(Urgency::Now);
 /// A signal number for shutdowns.
 const SIGTERM: i32 = 15;
 
-/// Longer than any test: whoever waits for it hangs.
+/// Longer than any test takes. A test that waits for it hangs.
 const ENDLESS: &str = "1h";
 
 async fn tell(handle: &LoopHandle, command: LoopCommand) -> String {
@@ -83,7 +83,7 @@ fn pause_waits_for_the_iteration_and_pause_now_does_not() {
 }
 
 #[test]
-fn delay_and_backoff_listen_to_the_operator() {
+fn operator_commands_work_during_delay_and_backoff() {
     for (reason, script) in [
         (WaitReason::Delay, "exit 0"),
         (WaitReason::Backoff, "exit 1"),
@@ -125,7 +125,7 @@ fn delay_and_backoff_listen_to_the_operator() {
 }
 
 #[test]
-fn a_stop_interrupts_a_command_at_once() {
+fn stop_interrupts_a_command_agent_at_once() {
     let place = Place::new();
     let sleep = unique();
     run(async {
@@ -166,12 +166,12 @@ fn a_stop_interrupts_a_command_at_once() {
     assert_eq!(
         rungs,
         [StopSignal::Interrupt],
-        "a program that obeys is not told again"
+        "a program that obeys gets no second signal"
     );
 }
 
 #[test]
-fn a_shutdown_ends_the_loop_from_every_state_and_goes_before_commands() {
+fn shutdown_ends_the_loop_in_every_state_before_commands() {
     let place = Place::new();
     let mut config = place.config("sleep 1000");
     config.settings.iteration_delay = lasting(ENDLESS);
@@ -223,7 +223,7 @@ fn a_shutdown_ends_the_loop_from_every_state_and_goes_before_commands() {
 }
 
 #[test]
-fn a_shutdown_before_the_run_is_not_lost() {
+fn shutdown_before_the_run_takes_effect() {
     let place = Place::new();
     run(async {
         let by_signal = Outcome::Signal { signal: SIGTERM };
@@ -282,7 +282,7 @@ fn crowd(handle: &LoopHandle, thread: usize) -> usize {
 }
 
 #[test]
-fn a_hundred_callers_are_all_answered() {
+fn hundred_callers_all_get_an_answer() {
     let place = Place::new();
     let answers = run(async {
         let mut runner = open(place.config("sleep 1000")).await;
@@ -318,7 +318,7 @@ fn a_hundred_callers_are_all_answered() {
 }
 
 #[test]
-fn a_subscriber_that_never_reads_does_not_stall_the_loop() {
+fn slow_subscriber_does_not_block_the_loop() {
     let place = Place::new();
     // Each iteration is worth several notices: together more than any queue of them holds.
     let mut config = place.config("echo word; exit 0");
@@ -336,7 +336,7 @@ fn a_subscriber_that_never_reads_does_not_stall_the_loop() {
         Err(tokio::sync::broadcast::error::TryRecvError::Lagged(missed)) => missed,
         other => panic!("it was to miss some: {other:?}"),
     };
-    assert!(missed > 0, "a sleeper is told how much it missed");
+    assert!(missed > 0, "a slow subscriber learns how much it missed");
     let whole = place.history();
     assert_eq!(outcomes(&whole).len(), 300, "the journal has all of it");
 }
@@ -360,7 +360,7 @@ fn dropped_run_leaves_no_process_and_can_be_resumed() {
         let answer = handle.command(STOP).await.unwrap();
         assert!(
             matches!(answer, Answer::Refused { .. }),
-            "nobody runs it: {answer:?}"
+            "no runner runs it: {answer:?}"
         );
         // The same runner goes on with the iteration that was cut, after its old agent is gone.
         let again = async {
@@ -392,7 +392,7 @@ fn dropped_run_leaves_no_process_and_can_be_resumed() {
 }
 
 #[test]
-fn endless_reload_does_not_keep_the_loop_from_ending() {
+fn loop_ends_while_a_reload_hangs() {
     let place = Place::new();
     run(async {
         let mut runner = open(place.config(UNTIL_GO)).await;
@@ -406,7 +406,7 @@ fn endless_reload_does_not_keep_the_loop_from_ending() {
                 begun.send(()).unwrap();
             }
             let _ = until.lock().unwrap().recv();
-            Err("nobody answers".to_owned())
+            Err("no answer".to_owned())
         }));
         let handle = runner.handle();
         let mut watch = Watch::on(&runner);
@@ -424,7 +424,7 @@ fn endless_reload_does_not_keep_the_loop_from_ending() {
         assert_eq!(outcome.unwrap(), Outcome::Signal { signal: SIGTERM });
         assert!(
             matches!(&answer, Ok(Answer::Refused { .. })),
-            "whoever asked is told: {answer:?}"
+            "the caller gets an answer: {answer:?}"
         );
     });
 }

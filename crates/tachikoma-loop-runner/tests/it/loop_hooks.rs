@@ -62,7 +62,7 @@ fn badly(_: HookEvent) -> HookFuture<'static> {
     Box::pin(async { Err(HookError::from("no room")) })
 }
 
-/// A loop whose agent is busy, and hears of nothing but the end.
+/// A loop with a busy agent that ignores everything but SIGKILL.
 fn busy(place: &Place) -> tachikoma_loop_runner::LoopConfig {
     place.config("exec sleep 600")
 }
@@ -111,7 +111,7 @@ fn results(place: &Place, wanted: HookPoint) -> Vec<HookResult> {
 }
 
 #[test]
-fn registered_hooks_follow_those_of_the_configuration_in_order_and_know_the_reason() {
+fn registered_hooks_run_after_configured_ones_and_get_the_reboot_reason() {
     run(async {
         let place = Place::new();
         let mut config = busy(&place);
@@ -168,7 +168,7 @@ fn registered_hooks_follow_those_of_the_configuration_in_order_and_know_the_reas
 }
 
 #[test]
-fn the_first_hook_that_fails_calls_the_reboot_off_before_anything_changes() {
+fn first_failing_hook_cancels_the_reboot() {
     run(async {
         let place = Place::new();
         let mut runner = open(busy(&place)).await;
@@ -216,7 +216,7 @@ fn the_first_hook_that_fails_calls_the_reboot_off_before_anything_changes() {
 }
 
 #[test]
-fn a_hook_that_panics_or_takes_too_long_has_failed_and_nothing_else() {
+fn hook_that_panics_or_times_out_fails_alone() {
     run(async {
         let place = Place::new();
         let mut runner = open(busy(&place)).await;
@@ -261,7 +261,7 @@ fn a_hook_that_panics_or_takes_too_long_has_failed_and_nothing_else() {
 }
 
 #[test]
-fn a_hook_may_register_a_hook_and_ask_the_loop() {
+fn hook_can_register_hooks_and_send_commands() {
     run(async {
         let place = Place::new();
         let mut config = busy(&place);
@@ -304,7 +304,7 @@ fn a_hook_may_register_a_hook_and_ask_the_loop() {
 }
 
 #[test]
-fn hooks_that_are_switched_off_do_not_run() {
+fn disabled_hooks_do_not_run() {
     run(async {
         let place = Place::new();
         let mut config = busy(&place);
@@ -334,7 +334,7 @@ fn hooks_that_are_switched_off_do_not_run() {
 }
 
 #[test]
-fn a_stop_ends_a_hook_that_was_registered_and_one_that_is_a_command() {
+fn stop_cancels_registered_hooks_and_command_hooks() {
     run(async {
         let place = Place::new();
         let sleep = unique();
@@ -397,7 +397,7 @@ fn are_stopped(command: &str) -> bool {
 }
 
 #[test]
-fn a_hook_stands_still_with_the_loop_and_the_time_does_not_count() {
+fn suspended_time_does_not_count_for_hooks() {
     run(async {
         let place = Place::new();
         let sleep = unique();
@@ -443,7 +443,7 @@ fn a_hook_stands_still_with_the_loop_and_the_time_does_not_count() {
 }
 
 #[test]
-fn a_runner_that_is_dropped_leaves_nothing_of_a_hook() {
+fn dropped_runner_leaves_no_hook_process() {
     let place = Place::new();
     let sleep = unique();
     let mut config = busy(&place);

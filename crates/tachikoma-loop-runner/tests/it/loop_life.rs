@@ -65,7 +65,7 @@ fn states_follow_in_order() {
 }
 
 #[test]
-fn every_change_of_state_has_its_event_and_every_subscriber_gets_it() {
+fn every_subscriber_gets_every_state_change() {
     let place = Place::new();
     let (_, seen) = run(eventful(&place));
     let history = place.history();
@@ -113,7 +113,7 @@ fn every_change_of_state_has_its_event_and_every_subscriber_gets_it() {
 }
 
 #[test]
-fn the_history_stays_readable_after_the_end() {
+fn journal_is_readable_after_the_end() {
     let place = Place::new();
     run(eventful(&place));
     let history = place.history();
@@ -142,7 +142,7 @@ fn the_history_stays_readable_after_the_end() {
 }
 
 #[test]
-fn numbers_close_over_mixed_outcomes() {
+fn statistics_add_up_for_mixed_outcomes() {
     let place = Place::new();
     let script = "case $TACHIKOMA_ITERATION in \
                   1) sleep 0.05; exit 0;; \
@@ -208,7 +208,7 @@ fn numbers_close_over_mixed_outcomes() {
 }
 
 #[test]
-fn the_limit_counts_over_two_runs() {
+fn iteration_limit_counts_across_runs() {
     let place = Place::new();
     let limited = |limit| {
         let mut config = place.config("exit 0");
@@ -247,7 +247,7 @@ fn the_limit_counts_over_two_runs() {
 }
 
 #[test]
-fn a_loop_that_is_done_cannot_be_started_and_the_next_one_is_new() {
+fn completed_loop_is_followed_by_a_new_loop() {
     let place = Place::new();
     let config = place.config("echo done >> work; echo '<promise>COMPLETE</promise>'");
     run(async {
@@ -270,7 +270,7 @@ fn a_loop_that_is_done_cannot_be_started_and_the_next_one_is_new() {
 }
 
 #[test]
-fn a_second_runner_is_refused_with_pid_and_time() {
+fn second_runner_is_refused_with_pid_and_start_time() {
     let place = Place::new();
     run(async {
         let first = open(place.config("exit 0")).await;
@@ -290,7 +290,7 @@ fn a_second_runner_is_refused_with_pid_and_time() {
 }
 
 #[test]
-fn the_same_runner_runs_again_after_a_stop_and_after_an_error() {
+fn runner_can_run_again_after_a_stop_and_after_an_error() {
     let place = Place::new();
     let mut config = place.config(
         "case $TACHIKOMA_ITERATION in 1) sleep 1000;; 2) exit 7;; *) echo done >> work; echo '<promise>COMPLETE</promise>';; esac",

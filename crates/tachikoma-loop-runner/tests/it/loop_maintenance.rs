@@ -40,7 +40,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_full_segment_is_compressed_while_the_loop_goes_on() {
+fn full_segment_is_compressed_while_the_loop_runs() {
     let place = Place::new();
     let text = "a prompt of seven megabytes ".repeat(250_000);
     run(async {
@@ -56,7 +56,7 @@ fn a_full_segment_is_compressed_while_the_loop_goes_on() {
         let mut watch = Watch::on(&runner);
         let operator = async {
             watch.launched(3).await;
-            // The actor stands still meanwhile: it is not the one who compresses.
+            // The actor is blocked meanwhile, so another thread compresses.
             await_until("the first segment to be compressed", PATIENCE, || {
                 names(&dir) == ["journal-0001.jsonl.zst", "journal-0002.jsonl"]
             });

@@ -27,7 +27,7 @@ async fn to_limit(runner: &mut LoopRunner) {
 
 /// The agent looks itself: its iteration does not end before the snapshot is there, and then stays what it is.
 #[test]
-fn a_change_is_saved_by_the_clock_and_without_one_nothing_is_written() {
+fn snapshot_interval_saves_changes_only() {
     let place = Place::new();
     let script = "s=.ralph/state.json
         until grep -q '\"seq\": 5,' $s 2>/dev/null; do sleep 0.01; done
@@ -49,7 +49,7 @@ fn a_change_is_saved_by_the_clock_and_without_one_nothing_is_written() {
 }
 
 #[test]
-fn without_an_interval_only_start_and_end_are_saved() {
+fn snapshot_is_written_at_start_and_end_without_an_interval() {
     let place = Place::new();
     // Nothing but the start is saved before the end.
     let script = "s=.ralph/state.json
@@ -69,7 +69,7 @@ fn without_an_interval_only_start_and_end_are_saved() {
 }
 
 #[test]
-fn a_snapshot_that_cannot_be_written_is_a_warning_once_and_the_loop_goes_on() {
+fn unwritable_snapshot_is_one_warning_and_the_loop_continues() {
     let place = Place::new();
     let mut config = config(&place, UNTIL_GO, "50ms");
     // A file where the directory ought to be.
@@ -106,7 +106,7 @@ fn a_snapshot_that_cannot_be_written_is_a_warning_once_and_the_loop_goes_on() {
 }
 
 #[tokio::test]
-async fn an_accepted_loss_is_recorded_before_the_loop_runs() {
+async fn accepted_loss_of_records_is_recorded_before_the_run() {
     let place = Place::new();
     let mut config = place.config("true");
     config.settings.max_iterations = 1;

@@ -93,8 +93,8 @@ pub(crate) fn lasting(text: &str) -> HumanDuration {
     text.parse().unwrap()
 }
 
-/// Returns the public states over the records, in order. Between two records of one decision a loop is nowhere, which
-/// nobody gets to see.
+/// Returns the public states that follow from the records, in order. The state between two records of one decision is never published, and is
+/// left out.
 pub(crate) fn states(history: &[Record]) -> Vec<LoopState> {
     let mut state = State::new(history[0].loop_id);
     let mut seen = vec![state.public()];

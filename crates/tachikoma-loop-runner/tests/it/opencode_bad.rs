@@ -50,7 +50,7 @@ fn masked(text: &str) -> String {
 }
 
 #[test]
-fn wrong_answers_are_told_apart() {
+fn invalid_server_answers_have_different_errors() {
     let page = gives_up(misbehaving(|server| server.html = Some("<html>".into())));
     let json = gives_up(misbehaving(|server| {
         server.health = Some("{\"ok\":1}".into());
@@ -73,7 +73,7 @@ fn wrong_answers_are_told_apart() {
 
 /// D004-13.
 #[test]
-fn a_port_that_is_taken_is_a_clear_error() {
+fn port_in_use_is_a_clear_error() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let foreign = gives_up(Bed::new(Vec::new()).with(|opencode| opencode.serve_port = port));
@@ -104,7 +104,7 @@ fn a_port_that_is_taken_is_a_clear_error() {
 
 /// D004-11: tried again, and given up with a word about what to do.
 #[test]
-fn a_command_that_is_not_there_is_tried_again_and_given_up() {
+fn missing_server_command_is_retried_and_given_up() {
     let bed = Bed::new(Vec::new())
         .with(|opencode| opencode.serve_command = Some("no-such-opencode --fast".into()));
     insta::assert_snapshot!(gives_up(bed), @r#"it could not be started: `no-such-opencode`: No such file or directory (os error 2); install it, or name it in `opencode.serve_command`"#);
@@ -114,7 +114,7 @@ fn a_command_that_is_not_there_is_tried_again_and_given_up() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_refused_before_anything_is_started() {
+fn invalid_server_settings_are_refused_before_the_start() {
     run(async {
         let open = Bed::new(Vec::new()).with(|opencode| opencode.serve_hostname = "0.0.0.0".into());
         let refused = open.try_start().await.unwrap_err();
@@ -127,7 +127,7 @@ fn settings_that_cannot_be_used_are_refused_before_anything_is_started() {
 }
 
 #[test]
-fn a_password_reaches_the_server_and_no_file() {
+fn password_is_passed_to_the_server_and_not_written_to_files() {
     let mut bed = Bed::new(Vec::new());
     bed.settings.password = Some(Secret::from("correct horse".to_owned()));
     bed.settings.user = Some("somebody".to_owned());
@@ -146,7 +146,7 @@ fn a_password_reaches_the_server_and_no_file() {
 }
 
 #[test]
-fn a_second_supervisor_is_refused() {
+fn second_supervisor_is_refused() {
     let bed = Bed::new(Vec::new());
     run(async {
         let handle = bed.start().await;
@@ -168,9 +168,9 @@ fn a_second_supervisor_is_refused() {
     });
 }
 
-/// D004-12: nobody waits for a delay.
+/// A stop does not wait for the end of the delay.
 #[test]
-fn a_stop_in_the_middle_of_a_delay_is_immediate() {
+fn stop_during_a_restart_delay_is_immediate() {
     let bed = Bed::new(Vec::new()).with(|opencode| opencode.restart_delay_ms = 50_000);
     run(async {
         let handle = bed.start().await;
@@ -186,7 +186,7 @@ fn a_stop_in_the_middle_of_a_delay_is_immediate() {
 
 /// D004-16: what was changed holds at the next start.
 #[test]
-fn settings_are_taken_over_for_the_next_start() {
+fn reloaded_settings_apply_at_the_next_server_start() {
     let bed = Bed::new(Vec::new());
     run(async {
         let handle = bed.start().await;
@@ -232,7 +232,7 @@ fn server_output_is_in_the_log() {
 
 /// A server that ignores SIGTERM is killed after its grace.
 #[test]
-fn a_server_that_does_not_hear_is_killed() {
+fn server_that_ignores_sigterm_is_killed() {
     let bed = Bed::always(Misbehaviour {
         ignore_sigterm: true,
         ..Misbehaviour::default()
@@ -253,7 +253,7 @@ fn a_server_that_does_not_hear_is_killed() {
 
 /// The server never listens, and another process takes its port meanwhile.
 #[test]
-fn a_password_is_not_sent_to_another_process_that_took_the_port() {
+fn password_is_not_sent_to_another_process_on_the_port() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -297,7 +297,7 @@ fn a_password_is_not_sent_to_another_process_that_took_the_port() {
 }
 
 #[test]
-fn a_password_is_made_for_a_server_without_one_and_removed_with_it() {
+fn generated_password_is_removed_with_the_server() {
     use std::os::unix::fs::PermissionsExt as _;
     let bed = Bed::new(Vec::new());
     let path = bed.settings.dir.join("login.json");

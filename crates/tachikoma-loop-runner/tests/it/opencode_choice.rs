@@ -6,7 +6,7 @@ use tachikoma_loop_runner::settings::AgentName;
 use crate::loop_support::Place;
 
 #[test]
-fn a_shared_server_that_comes_or_goes_changes_no_choice_that_was_made() {
+fn choice_of_server_stays_if_a_shared_server_starts_or_stops() {
     let place = Place::new();
     let mut config = place.config("true");
     config.settings.agent.name = AgentName::OpenCode;

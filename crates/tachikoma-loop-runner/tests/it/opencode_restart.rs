@@ -17,7 +17,7 @@ fn well() -> Misbehaviour {
 
 /// S004-1, S004-13, S004-21, S004-26, S004-31, S004-33; D004-10: the exit is seen, the delay kept, the server reaped.
 #[test]
-fn a_server_that_is_killed_is_back_after_the_delay() {
+fn killed_server_is_restarted_after_the_delay() {
     let bed = Bed::new(Vec::new()).with(|opencode| opencode.restart_delay_ms = 300);
     run(async {
         let handle = bed.start().await;
@@ -48,7 +48,7 @@ fn a_server_that_is_killed_is_back_after_the_delay() {
 
 /// S004-2, S004-24.
 #[test]
-fn a_server_that_exits_by_itself_is_restarted_and_the_log_says_so() {
+fn server_that_exits_is_restarted_and_logged() {
     let exits = Misbehaviour {
         exit_after_health: Some((1, 0)),
         ..well()
@@ -67,7 +67,7 @@ fn a_server_that_exits_by_itself_is_restarted_and_the_log_says_so() {
 
 /// S004-3, S004-27.
 #[test]
-fn a_server_that_someone_stops_stays_down_and_the_log_says_so() {
+fn server_stopped_by_a_signal_stays_down_and_is_logged() {
     for signal in ["-TERM", "-INT"] {
         let bed = Bed::new(Vec::new());
         run(async {
@@ -93,7 +93,7 @@ fn a_server_that_someone_stops_stays_down_and_the_log_says_so() {
 
 /// D004-5: a wanted stop is one however the server takes it.
 #[test]
-fn a_wanted_stop_is_no_crash_however_the_server_takes_it() {
+fn requested_stop_is_never_a_crash() {
     for code in [0, 1, 143] {
         let bed = Bed::always(Misbehaviour {
             exit_on_sigterm: Some(code),
@@ -138,7 +138,7 @@ fn without_auto_restart_a_crash_is_only_logged() {
 
 /// S004-5, S004-28, S004-34; D004-6: kills count, too.
 #[test]
-fn three_quick_kills_are_a_crash_loop_with_longer_waits() {
+fn three_quick_kills_are_a_crash_loop_with_longer_delays() {
     let bed = Bed::new(Vec::new());
     run(async {
         let handle = bed.start().await;
@@ -158,7 +158,7 @@ fn three_quick_kills_are_a_crash_loop_with_longer_waits() {
 
 /// S004-6, S004-12, S004-18, S004-19, S004-23, S004-30; D004-14, D004-15.
 #[test]
-fn another_command_gets_port_and_hostname_and_works_where_it_should() {
+fn custom_server_command_gets_port_and_hostname_and_working_directory() {
     let bed = Bed::new(Vec::new());
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
@@ -192,7 +192,7 @@ fn another_command_gets_port_and_hostname_and_works_where_it_should() {
 
 /// S004-22; D004-1, D004-2: a visible state that a command clears.
 #[test]
-fn a_supervisor_that_gave_up_is_restarted_by_a_command() {
+fn restart_command_restarts_a_supervisor_that_gave_up() {
     let crash = || Misbehaviour {
         exit: Some(7),
         ..well()
@@ -222,7 +222,7 @@ fn a_supervisor_that_gave_up_is_restarted_by_a_command() {
 
 /// Contained like an agent: neither a crash nor a stop leaves the old server's tools running.
 #[test]
-fn no_tool_of_a_server_survives_it() {
+fn processes_of_a_server_end_with_it() {
     for cgroup in [true, false] {
         let marker = unique();
         let leaves = Misbehaviour {
@@ -254,7 +254,7 @@ fn no_tool_of_a_server_survives_it() {
 
 /// Before a wanted stop the server is asked to let go of what runs in it.
 #[test]
-fn a_wanted_stop_disposes_first() {
+fn requested_stop_disposes_sessions_first() {
     let marker = unique();
     let bed = Bed::always(Misbehaviour {
         grandchild: Some(marker.clone()),
@@ -272,7 +272,7 @@ fn a_wanted_stop_disposes_first() {
 
 /// D004-19.
 #[test]
-fn a_server_that_hangs_is_replaced() {
+fn hanging_server_is_replaced() {
     let bed = Bed::new(vec![Misbehaviour {
         hang_after: Some(1),
         ..well()
@@ -298,7 +298,7 @@ fn a_server_that_hangs_is_replaced() {
 
 /// A server that is stopped (SIGSTOP) hears nothing, and is killed all the same.
 #[test]
-fn a_server_that_is_frozen_is_replaced() {
+fn stopped_server_process_is_replaced() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
         opencode.health_interval = "50ms".parse().unwrap();
         opencode.health_failures = 1;
@@ -313,7 +313,7 @@ fn a_server_that_is_frozen_is_replaced() {
 }
 
 #[test]
-fn a_server_that_has_grown_too_large_is_replaced_once_no_session_is_busy() {
+fn too_large_server_is_replaced_when_no_session_is_busy() {
     let bed = Bed::new(vec![Misbehaviour {
         leak_bytes: 96 << 20,
         busy_while: Some("busy".into()),
@@ -345,7 +345,7 @@ fn a_server_that_has_grown_too_large_is_replaced_once_no_session_is_busy() {
 
 /// C-46: what the server started counts as the server does.
 #[test]
-fn a_server_whose_tool_has_grown_too_large_is_replaced() {
+fn server_with_a_too_large_child_is_replaced() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
         opencode.health_interval = "30ms".parse().unwrap();
         opencode.max_rss_bytes = 64 << 20;
@@ -371,7 +371,7 @@ fn a_server_whose_tool_has_grown_too_large_is_replaced() {
 
 /// Agents run `rm -rf` and `git clean`.
 #[test]
-fn files_deleted_under_a_supervisor_are_created_again() {
+fn deleted_supervisor_files_are_created_again() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
         opencode.health_interval = "30ms".parse().unwrap();
     });
@@ -412,7 +412,7 @@ fn files_deleted_under_a_supervisor_are_created_again() {
 
 /// The guard is ours: its death is made up for.
 #[test]
-fn a_guard_that_is_killed_takes_the_server_along_and_both_come_back() {
+fn server_and_guard_restart_after_the_guard_is_killed() {
     let bed = Bed::new(Vec::new());
     run(async {
         let handle = bed.start().await;

@@ -1,4 +1,4 @@
-//! Many agents one after the other leave nothing behind: no zombies, no descriptors.
+//! Many agents one after another leave no zombies and no open descriptors.
 
 use tachikoma_loop_runner::process::Exit;
 

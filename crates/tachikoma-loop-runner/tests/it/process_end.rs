@@ -28,7 +28,7 @@ fn leftover_processes_of_an_agent_are_ended_and_named() {
             rig.go();
             rig.over().await;
             assert_eq!(rig.seen.exit, Some(Exit::Code(0)));
-            assert_eq!(running(&sleep), NOBODY, "ended before its end is told");
+            assert_eq!(running(&sleep), NOBODY, "ended before the exit is reported");
             let named: Vec<_> = rig
                 .seen
                 .leftovers
@@ -54,7 +54,7 @@ fn leftover_that_ignores_the_request_is_killed() {
         until("it runs", || running(&sleep).len() == 1);
         rig.go();
         rig.over().await;
-        assert_eq!(running(&sleep), NOBODY, "ended whatever it ignores");
+        assert_eq!(running(&sleep), NOBODY, "ended although it ignores signals");
         assert!(!rig.seen.leftovers.is_empty());
         rig.guard.finish().await;
     });
@@ -85,7 +85,7 @@ fn with_runaways(containment: Containment, marker: &str) -> (Embedded, String) {
 }
 
 #[test]
-fn nothing_survives_the_runner() {
+fn all_processes_end_with_the_runner() {
     for containment in CONTAINMENTS {
         let marker = format!("end_{}", std::process::id());
         let (mut runner, sleep) = with_runaways(containment, &marker);
@@ -101,7 +101,7 @@ fn nothing_survives_the_runner() {
 }
 
 #[test]
-fn nothing_survives_the_guard() {
+fn all_processes_end_with_the_guard() {
     let cases = ["guard", "standby", "guard below a stopped standby"];
     for (containment, whom) in CONTAINMENTS
         .iter()
@@ -118,14 +118,14 @@ fn nothing_survives_the_guard() {
         }
         kill("-KILL", killed);
         assert_eq!(runner.line_with("Lost"), "Lost { survivors: [] }");
-        assert_eq!(running(&sleep), NOBODY, "ended before the loss is told");
+        assert_eq!(running(&sleep), NOBODY, "ended before the loss is reported");
         assert!(runner.process.wait().unwrap().success());
         assert_eq!(cgroups_of(&marker), 0, "its control group too");
     }
 }
 
 #[test]
-fn guard_is_not_ended_by_what_a_terminal_sends() {
+fn guard_ignores_signals_of_a_terminal() {
     let sleep = unique();
     let mut runner = Embedded::start(CONTAINMENTS[1], "terminal", &format!("echo ready; {sleep}"));
     runner.line_with("line ready");
@@ -179,7 +179,7 @@ fn finishing_ends_a_running_agent_and_the_guard() {
 }
 
 #[test]
-fn finishing_copes_with_a_guard_that_was_killed() {
+fn finish_works_after_the_guard_was_killed() {
     run(async {
         let sleep = unique();
         let mut rig = Rig::new(CONTAINMENTS[1]);
@@ -280,7 +280,7 @@ const KILLS: [&[(&str, &str)]; 13] = [
 ];
 
 #[test]
-fn nothing_survives_while_guard_or_standby_lives() {
+fn guard_or_standby_ends_all_processes() {
     for (containment, kills) in CONTAINMENTS
         .iter()
         .flat_map(|it| KILLS.map(|kills| (it, kills)))

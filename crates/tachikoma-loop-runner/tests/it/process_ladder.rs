@@ -12,7 +12,7 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 #[test]
-fn each_rung_is_its_own_signal() {
+fn each_stop_stage_sends_its_signal() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
         for (rung, signal) in [
@@ -33,7 +33,7 @@ fn each_rung_is_its_own_signal() {
 
 // complaint_43
 #[test]
-fn agent_that_ignores_the_first_rungs_is_killed_with_all_it_started() {
+fn agent_that_ignores_sigint_and_sigterm_is_killed_with_its_children() {
     for containment in CONTAINMENTS {
         run(async {
             let sleep = unique();
@@ -68,7 +68,7 @@ fn agent_that_ignores_the_first_rungs_is_killed_with_all_it_started() {
 }
 
 #[test]
-fn stopped_guard_and_standby_go_on_to_signal_the_agent() {
+fn stopped_guard_and_standby_still_signal_the_agent() {
     for rung in [
         StopSignal::Interrupt,
         StopSignal::Terminate,
@@ -110,7 +110,7 @@ fn signal_for_an_earlier_agent_does_not_reach_the_next() {
 }
 
 #[test]
-fn stopped_agent_can_be_asked_and_killed() {
+fn stopped_agent_can_be_terminated_and_killed() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
         for (rung, signal) in [
@@ -133,7 +133,7 @@ fn stopped_agent_can_be_asked_and_killed() {
 }
 
 #[test]
-fn suspended_agent_goes_on_when_told() {
+fn suspended_agent_continues_on_request() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[1]);
         rig.sh("mkfifo gate; echo ready; read x < gate; exit 3");
@@ -160,7 +160,7 @@ fn suspended_agent_goes_on_when_told() {
 }
 
 #[test]
-fn agent_of_a_runner_that_ignores_signals_does_not_ignore_them() {
+fn agent_does_not_inherit_ignored_signals() {
     let sleep = unique();
     let place = tempfile::tempdir().unwrap();
     let mut command = std::process::Command::new("sh");

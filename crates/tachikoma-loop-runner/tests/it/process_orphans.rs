@@ -1,4 +1,4 @@
-//! What an earlier runner left behind although its guard and its standby were killed too, and who descends from whom.
+//! Processes that an earlier runner left because its guard and its standby were killed too, and the search for descendants.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -46,7 +46,7 @@ fn in_another_process(marker: &str) -> String {
 }
 
 #[test]
-fn own_line_and_other_loops_are_spared() {
+fn own_ancestors_and_other_loops_are_not_killed() {
     let sleep = unique();
     let mut other = Command::new("sh")
         .args(["-c", &format!("exec {sleep}")])
@@ -80,7 +80,7 @@ fn own_line_and_other_loops_are_spared() {
 }
 
 #[test]
-fn descent_is_followed_through_every_generation() {
+fn descendants_are_found_in_every_generation() {
     let own = i32::try_from(std::process::id()).unwrap();
     let sleep = unique();
     let mut child = Command::new("sh")
@@ -97,5 +97,8 @@ fn descent_is_followed_through_every_generation() {
     assert!(!is_descendant(0, own));
     kill("-KILL", grandchild);
     child.wait().unwrap();
-    assert!(!is_descendant(pid, own), "who is gone descends from nobody");
+    assert!(
+        !is_descendant(pid, own),
+        "a process that has ended has no ancestors"
+    );
 }

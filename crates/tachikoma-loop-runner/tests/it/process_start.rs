@@ -17,7 +17,7 @@ const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 
 #[test]
-fn errors_name_what_stood_in_the_way_and_the_guard_goes_on() {
+fn start_errors_name_the_cause_and_the_guard_continues() {
     for containment in CONTAINMENTS {
         run(async {
             let mut rig = Rig::new(containment);
@@ -96,7 +96,7 @@ fn guard_that_cannot_be_started_is_an_error() {
 
 // complaint_8
 #[test]
-fn input_is_the_prompt_and_then_the_end() {
+fn stdin_is_the_prompt_and_then_end_of_file() {
     run(async {
         let mut rig = Rig::new(CONTAINMENTS[0]);
         rig.spawn(rig.order("cat", &[]));
@@ -115,7 +115,7 @@ fn input_is_the_prompt_and_then_the_end() {
         assert_eq!(
             rig.seen.exit,
             Some(Exit::Code(6)),
-            "nobody waits for one that does not read"
+            "the runner does not wait for an agent that does not read"
         );
         rig.guard.finish().await;
     });
@@ -184,7 +184,7 @@ fn agent_leads_its_own_session_and_inherits_no_descriptor() {
     });
 }
 
-/// What whoever started the tests handed down to every process.
+/// The descriptors that every process inherits from the program that started the tests.
 fn inherited() -> BTreeSet<String> {
     let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let names = names.map(|entry| entry.file_name().into_string().unwrap());
@@ -199,7 +199,7 @@ fn inherited() -> BTreeSet<String> {
 }
 
 #[test]
-fn guard_says_what_holds_and_why() {
+fn guard_reports_its_containment_and_the_reason() {
     run(async {
         let rig = Rig::new(Containment::Guard);
         assert_eq!(rig.guard.containment().to_string(), "guard");

@@ -63,7 +63,7 @@ fn what(repairs: &[(Repair, String)]) -> Vec<Repair> {
 
 // complaint_12
 #[test]
-fn the_whole_directory_is_deleted() {
+fn deleted_ralph_directory_is_repaired() {
     let (place, repairs) = check("rm -rf .ralph");
     assert_eq!(
         what(&repairs),
@@ -77,7 +77,7 @@ fn the_whole_directory_is_deleted() {
 }
 
 #[test]
-fn the_directory_is_moved_away() {
+fn moved_ralph_directory_is_repaired() {
     let (_, repairs) = check("mv .ralph elsewhere");
     assert_eq!(
         what(&repairs),
@@ -86,13 +86,13 @@ fn the_directory_is_moved_away() {
 }
 
 #[test]
-fn the_loops_are_deleted() {
+fn deleted_loops_directory_is_repaired() {
     let (_, repairs) = check("rm -rf .ralph/loops");
     assert_eq!(what(&repairs), [Repair::Journal]);
 }
 
 #[test]
-fn the_journal_is_deleted_or_replaced() {
+fn deleted_or_replaced_journal_is_repaired() {
     let (_, repairs) = check("rm .ralph/loops/*/journal-0001.jsonl");
     assert_eq!(what(&repairs), [Repair::Journal]);
     let (place, repairs) = check(
@@ -106,7 +106,7 @@ fn the_journal_is_deleted_or_replaced() {
 }
 
 #[test]
-fn the_journal_is_emptied_or_written_over() {
+fn truncated_or_overwritten_journal_is_repaired() {
     for destroy in [
         "for j in .ralph/loops/*/journal-0001.jsonl; do : >$j; done",
         "for j in .ralph/loops/*/journal-0001.jsonl; do echo x >>$j; done",
@@ -128,7 +128,7 @@ fn the_journal_is_emptied_or_written_over() {
 }
 
 #[test]
-fn the_lock_is_deleted_replaced_or_emptied() {
+fn deleted_replaced_or_truncated_lock_is_repaired() {
     for destroy in [
         "rm .ralph/lock",
         "echo mine >l; mv l .ralph/lock",
@@ -142,7 +142,7 @@ fn the_lock_is_deleted_replaced_or_emptied() {
 }
 
 #[test]
-fn the_snapshot_is_deleted_or_written_over() {
+fn deleted_or_overwritten_snapshot_is_repaired() {
     let (_, repairs) = check("rm .ralph/state.json");
     assert_eq!(what(&repairs), [Repair::Snapshot]);
     assert_eq!(repairs[0].1, "its file was missing and was written again");
@@ -166,7 +166,7 @@ fn the_snapshot_is_deleted_or_written_over() {
 /// The agent waits for it itself: it does not end before the snapshot is back. It waits until all is saved before it destroys
 /// something: a save that is under way would replace it without a word.
 #[test]
-fn a_snapshot_that_the_agent_destroys_is_back_while_the_agent_still_runs() {
+fn destroyed_snapshot_is_repaired_while_the_agent_runs() {
     let place = Place::new();
     let script = "s=.ralph/state.json
         until grep -q '\"seq\": 5,' $s; do sleep 0.01; done
@@ -191,7 +191,7 @@ fn a_snapshot_that_the_agent_destroys_is_back_while_the_agent_still_runs() {
 
 /// What was repaired is in the snapshot after a while, as everything else is.
 #[test]
-fn a_repair_is_saved_by_the_clock() {
+fn repair_is_saved_after_the_snapshot_interval() {
     let place = Place::new();
     let mut config = place.config(UNTIL_GO);
     config.settings.state.auto_save_interval = lasting("100ms");
@@ -235,7 +235,7 @@ fn a_repair_is_saved_by_the_clock() {
 
 /// Whoever only copies it about or sets its time has not harmed it.
 #[test]
-fn a_snapshot_that_was_touched_or_copied_is_left_as_it_is() {
+fn touched_or_copied_snapshot_is_not_repaired() {
     let (place, repairs) =
         check("touch .ralph/state.json; cp .ralph/state.json s; mv s .ralph/state.json");
     assert_eq!(what(&repairs), []);
@@ -243,7 +243,7 @@ fn a_snapshot_that_was_touched_or_copied_is_left_as_it_is() {
 }
 
 #[test]
-fn the_transcripts_are_deleted() {
+fn deleted_transcripts_directory_is_repaired() {
     let (place, repairs) = check("rm -rf .ralph/sessions");
     assert_eq!(what(&repairs), []);
     let place = {
@@ -260,7 +260,7 @@ fn the_transcripts_are_deleted() {
 }
 
 #[test]
-fn the_socket_is_deleted() {
+fn deleted_control_socket_is_repaired() {
     let (_, repairs) = check("rm ../r/*.sock");
     assert_eq!(what(&repairs), [Repair::Socket]);
     let (_, repairs) = check("rm -rf ../r");
@@ -268,7 +268,7 @@ fn the_socket_is_deleted() {
 }
 
 #[test]
-fn a_socket_that_was_made_anew_is_answered_and_gone_at_the_end() {
+fn recreated_control_socket_works_and_is_removed_at_the_end() {
     let place = Place::new();
     let script = format!(
         "[ $TACHIKOMA_ITERATION != 1 ] || rm ../r/*.sock; [ $TACHIKOMA_ITERATION = 1 ] || {UNTIL_GO}"
@@ -308,7 +308,7 @@ fn taken_over(place: &Place) -> fs::File {
 }
 
 #[test]
-fn a_second_runner_that_got_in_ends_the_first_and_not_the_other_way_round() {
+fn runner_that_lost_its_lock_ends_and_the_new_runner_continues() {
     let place = Place::new();
     let mut config = place.config(UNTIL_GO);
     config.settings.max_iterations = 1;
@@ -343,7 +343,7 @@ fn journal_of(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn the_guard_holds_the_new_lock_too() {
+fn guard_holds_the_repaired_lock_too() {
     let place = Place::new();
     let script = format!(
         "[ $TACHIKOMA_ITERATION != 1 ] || rm .ralph/lock; [ $TACHIKOMA_ITERATION = 1 ] || {UNTIL_GO}"

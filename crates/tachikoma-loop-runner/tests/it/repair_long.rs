@@ -20,7 +20,7 @@ const VALUE_BYTES: usize = 16_000;
 /// The agent waits for it itself: it does not end before all is back. All is gone at once: nothing that is put back meanwhile
 /// is deleted again.
 #[test]
-fn all_that_the_agent_deletes_is_back_while_the_agent_still_runs() {
+fn deleted_files_are_repaired_while_the_agent_runs() {
     let place = Place::new();
     let script = "until grep -q agent_launched .ralph/loops/*/*; do sleep 0.01; done
         mv .ralph ../gone
@@ -48,7 +48,7 @@ fn all_that_the_agent_deletes_is_back_while_the_agent_still_runs() {
         _ => None,
     });
     let repaired: Vec<_> = repaired.collect();
-    // In any order: it may be gone behind a look at the lock.
+    // In any order: the directory may be deleted after the check of the lock.
     for what in [Repair::Lock, Repair::Journal] {
         assert!(repaired.contains(&what), "{repaired:?}");
     }
@@ -56,7 +56,7 @@ fn all_that_the_agent_deletes_is_back_while_the_agent_still_runs() {
 
 /// Someone deletes everything, and a second runner begins a loop of its own before the first one looks.
 #[test]
-fn runner_that_lost_its_lock_keeps_its_journal_and_not_the_snapshot() {
+fn runner_that_lost_its_lock_saves_its_journal_and_no_snapshot() {
     let place = Place::new();
     let mut config = place.config(UNTIL_GO);
     // No clock: a save is what would write.
@@ -97,9 +97,9 @@ fn runner_that_lost_its_lock_keeps_its_journal_and_not_the_snapshot() {
     });
 }
 
-/// What the agent has put there before the first save is nobody's to write over either.
+/// A file that the agent wrote before the first save is not overwritten.
 #[test]
-fn a_file_in_the_place_of_the_first_snapshot_is_kept() {
+fn foreign_file_in_place_of_the_first_snapshot_is_kept() {
     let place = Place::new();
     let config = {
         let mut config = place.config("true");
@@ -155,12 +155,12 @@ fn full_after(destroy: &str) -> Place {
 }
 
 #[test]
-fn a_full_segment_is_closed_although_the_directory_is_gone() {
+fn full_segment_is_closed_after_its_directory_was_deleted() {
     full_after("rm -rf .ralph/loops");
 }
 
 #[test]
-fn a_full_segment_is_closed_although_something_is_in_the_place_of_the_next() {
+fn full_segment_is_closed_if_a_file_blocks_the_next_segment() {
     let place = full_after("for d in .ralph/loops/*; do echo mine >$d/journal-0002.jsonl; done");
     let kept = place
         .working_dir()

@@ -15,7 +15,7 @@ use tachikoma_loop_runner::process::{
     Containment, Exit, Guard, GuardOptions, GuardReport, Leftover, Spawn, SpawnSubject, input,
     output,
 };
-use tachikoma_loop_runner::session::pump::{Drained, Flow, Output, Pump, Stream};
+use tachikoma_loop_runner::session::pump::{Flow, Output, Pump, Stream};
 use tachikoma_loop_runner::session::transcript::Transcript;
 use tempfile::TempDir;
 
@@ -85,7 +85,7 @@ pub(crate) fn children(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
 }
 
-/// Returns the guard below a standby, whose process id is all that the runner knows.
+/// Returns the guard below a standby. The runner knows only the process id of the standby.
 pub(crate) fn guard_below(standby: i32) -> i32 {
     let child = || children(standby).trim().parse().ok();
     until("the standby has started the guard", || child().is_some());
@@ -268,7 +268,7 @@ impl Rig {
     }
 
     /// Lets the agent come to its end and returns what is left of its output.
-    pub(crate) async fn over(&mut self) -> (Drained, Output) {
+    pub(crate) async fn over(&mut self) -> (bool, Output) {
         self.until("the agent ends", Seen::is_over).await;
         let mut pump = self.pump.take().unwrap();
         let seen = &mut self.seen;

@@ -80,7 +80,7 @@ impl Agent {
         self.asked.retain(|other| *other != pid);
     }
 
-    /// Sends a signal of the ladder.
+    /// Interrupts, terminates or kills the agent.
     pub(super) fn signal(&mut self, rung: StopSignal, now: Instant) {
         match rung {
             StopSignal::Interrupt => self.signal_group(Signal::INT),

@@ -57,8 +57,7 @@ pub(super) fn divide() -> io::Result<Role> {
     let runner = getppid();
     let (socket, of_guard) = UnixStream::pair()?;
     let forked = spawn::fork()?;
-    // A stopped process goes on when its parent ends, and finds out about it. The signal does no harm when only the thread that started
-    // the process ends.
+    // The kernel sends this signal when the parent ends. It wakes a stopped process, and has no effect on others.
     rustix::process::set_parent_process_death_signal(Some(Signal::CONT))?;
     let Some(guard) = forked else {
         set_name(GUARD_NAME);
@@ -78,12 +77,12 @@ pub(super) fn divide() -> io::Result<Role> {
 }
 
 impl Standby {
-    /// Waits for the end of the guard, and ends all that a guard which was killed leaves behind. Returns the exit code of the guard.
+    /// Waits for the end of the guard, and kills the processes that a killed guard leaves. Returns the exit code of the guard.
     pub(super) fn watch(mut self) -> ExitCode {
-        // The control socket: the runner has to notice the end of the guard, also while this process is stopped.
+        // Closes the control socket, so that the runner notices the end of the guard even while this process is stopped.
         close_stdin();
         if self.await_end_of_guard().is_err() {
-            // Without a way to notice anything, the guard must not go on either.
+            // Without signals and socket the standby cannot watch the guard, so it ends the guard.
             kill(self.guard, Signal::KILL);
         }
         let status = rustix::process::waitpid(Some(self.guard), WaitOptions::empty());
@@ -111,7 +110,7 @@ impl Standby {
                     kill(self.guard, Signal::KILL);
                 }
             }
-            // Again and again after the end of the runner: another process may stop the guard again.
+            // Repeated after the end of the runner, because another process may stop the guard again.
             kill(self.guard, Signal::CONT);
             let mut fds = [
                 PollFd::new(&self.socket, PollFlags::IN),
@@ -123,7 +122,7 @@ impl Standby {
         Ok(())
     }
 
-    /// Takes in what the guard passes on, without waiting.
+    /// Reads the messages of the guard without waiting.
     fn hear_guard(&mut self) -> io::Result<Received> {
         let received = self.inbox.receive(&self.socket)?;
         while let Some(order) = self.inbox.next::<Order>()? {
@@ -143,7 +142,7 @@ impl Standby {
     fn end_children(&self) {
         let began = clock::monotonic();
         loop {
-            // While the runner lives it waits for us, and ends what is left itself.
+            // A live runner waits for the standby, and then ends the remaining processes itself.
             let patience = match self.runner_has_ended() {
                 true => END_TIMEOUT,
                 false => BYE_TIMEOUT,
@@ -156,17 +155,17 @@ impl Standby {
                     }
                     std::thread::sleep(PAUSE);
                 }
-                // Nothing is left, or what is left cannot be killed.
+                // No child is left, or the remaining ones cannot be killed.
                 Ok(None) | Err(_) => return,
             }
         }
     }
 }
 
-/// The name is for people: without `/proc` this process keeps the one it has.
+/// Sets the name of this process in `ps`. Without `/proc` the name stays.
 fn set_name(name: &str) {
     let _ = std::fs::write("/proc/self/comm", name);
 }
 
-/// SIGKILL takes effect within microseconds. There is no wake-up to wait for.
+/// Time between two attempts to kill and reap. SIGKILL takes effect within microseconds.
 const PAUSE: Duration = Duration::from_millis(1);

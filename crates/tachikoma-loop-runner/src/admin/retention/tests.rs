@@ -109,7 +109,7 @@ fn the_last_ten_are_kept_and_the_current_one_always() {
     place.prune(2);
     let mut expected = vec![2];
     expected.extend(4..=13);
-    assert_eq!(place.whole(13), expected, "whatever its clock said");
+    assert_eq!(place.whole(13), expected, "although its clock was wrong");
 
     let place = Place::new(10);
     place.prune(10);

@@ -38,7 +38,7 @@ struct Compared {
     verdict: Option<Checked>,
 }
 
-/// What is found in one segment.
+/// The results of checking one segment.
 #[derive(Default)]
 struct Findings {
     first: Option<Seq>,

@@ -302,7 +302,7 @@ fn other_loops_are_looked_at_too_and_archived_ones_with_their_snapshot() {
     .unwrap();
     assert!(!snapshot.exists());
     assert_eq!(
-        loops::current(working_dir, snapshot, &Encryption::plain()).unwrap(),
+        crate::store::loops::current(working_dir, snapshot, &Encryption::plain()).unwrap(),
         None
     );
     let told = place.told();

@@ -53,7 +53,7 @@ enum GitOrder {
     },
 }
 
-/// Which work tree to restore.
+/// An order to restore the work tree.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runner) struct RollbackOrder {
     /// The iteration. The snapshot that was taken before it is restored.
@@ -62,10 +62,10 @@ pub(in crate::runner) struct RollbackOrder {
     pub again: bool,
 }
 
-/// What the git worker needs to start.
+/// The options of the git worker.
 #[derive(Debug)]
 pub(in crate::runner) struct GitWorkerOptions {
-    /// How to use the repository; `None` where there is none.
+    /// The options of the repository; `None` if the working directory is not in one.
     pub tracker: Option<TrackerOptions>,
     /// The working directory of the loop.
     pub working_dir: PathBuf,
@@ -84,7 +84,7 @@ pub(in crate::runner) struct Commit {
 /// An answer of the git worker.
 #[derive(Debug)]
 pub(in crate::runner) enum GitReply {
-    /// The repository cannot be used. The text says why, for a person.
+    /// The repository cannot be used, with the reason.
     NoRepository(String),
     /// Changes of files cannot be detected either.
     NoChangeDetection(String),
@@ -105,7 +105,7 @@ pub(in crate::runner) enum GitReply {
         iteration: u32,
         result: Result<String, RollbackFailure>,
     },
-    /// Something that a person should know.
+    /// A warning for the user.
     Warning(String),
     /// The thread panicked.
     Panicked(String),

@@ -1,4 +1,4 @@
-//! What events of the agent mean to the core.
+//! Converts events of the agent to inputs of the core.
 
 use tachikoma_agents::{ARE_YOU_THERE, AgentEvent, Window, is_conversation_id};
 use tachikoma_core::{AgentInput, ConversationUse, QuotaWindow, microusd};
@@ -6,8 +6,8 @@ use tachikoma_core::{AgentInput, ConversationUse, QuotaWindow, microusd};
 /// The part of a hand-off that the core keeps.
 const HAND_OFF_BYTES_MAX: usize = 16 << 10;
 
-/// Returns what an event means to the core; `None` if it means nothing. The session itself handles events that depend on what
-/// was observed before.
+/// Returns the input for an event; `None` if the core does not need it. The session itself handles events that depend on earlier
+/// events.
 pub(super) fn agent_input(event: AgentEvent) -> Option<AgentInput> {
     Some(match event {
         AgentEvent::Measured(reading) => AgentInput::ContextMeasured {

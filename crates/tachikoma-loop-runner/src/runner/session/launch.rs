@@ -1,4 +1,4 @@
-//! What a launch of the agent needs: its transcript, its variables, and the reason why it failed.
+//! Helpers for starting the agent: its transcript, its environment variables, and the error message if it cannot be started.
 
 use std::ffi::OsString;
 use std::path::Path;

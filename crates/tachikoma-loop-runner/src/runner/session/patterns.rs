@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_patterns_is_named() {
+    fn first_matching_pattern_is_named() {
         let patterns = compiled(&["a+".to_owned(), "b+".to_owned()]);
         assert_eq!(matching(&patterns, "bbb a", ""), Some("a+".to_owned()));
         assert_eq!(matching(&patterns, "b", ""), Some("b+".to_owned()));

@@ -122,6 +122,6 @@ fn closed_ones_are_compressed_and_small_or_unclosed_ones_are_not() {
     io::Read::read_to_string(&mut opened.content, &mut found).unwrap();
     assert_eq!(
         found, large,
-        "whoever has listed the plain one still reads it"
+        "a reader that listed the plain file can still read it"
     );
 }

@@ -1,4 +1,4 @@
-//! The thread of the git worker: it owns the repository's keeper and does one order after another.
+//! The thread of the git worker. It owns the state of the work tree and runs one order after another.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
@@ -42,7 +42,7 @@ const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
 const COMMIT_CANCELED: &str =
     "it was canceled; the changes stay in the work tree, and the next commit includes them";
 
-/// What the worker observes.
+/// The files that the worker observes.
 enum WorkTree {
     /// A repository.
     Tracked(TrackedTree),
