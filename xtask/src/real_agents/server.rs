@@ -118,7 +118,6 @@ fn kill(status: &Value, signal: Signal) {
     kill_process(pid, signal).expect("it is ours");
 }
 
-/// S004-1.
 pub fn crash(ground: &Ground) -> String {
     let up = Up::start(ground, "restart_delay_ms = 700");
     let began = Instant::now();
@@ -143,7 +142,7 @@ pub fn crash(ground: &Ground) -> String {
     format!("first ready after {start:.1?}, back after {back:.1?} with a delay of 0.7 s")
 }
 
-/// S004-2: the real server never exits with 0 itself; a wrapper around it does.
+/// The real server never exits with 0 itself; a wrapper around it does.
 pub fn unexpected_exit(ground: &Ground) -> String {
     let program = ground.programs().opencode.display();
     let script = format!(
@@ -170,7 +169,6 @@ pub fn unexpected_exit(ground: &Ground) -> String {
     "restarted, and the server of the wrapper was ended first".into()
 }
 
-/// S004-3.
 pub fn user_stop(ground: &Ground) -> String {
     let up = Up::start(ground, "restart_delay_ms = 10");
     for (generation, signal) in [(1, Signal::TERM), (2, Signal::INT)] {
@@ -190,7 +188,6 @@ pub fn user_stop(ground: &Ground) -> String {
     "SIGTERM and SIGINT left it down until it was wanted".into()
 }
 
-/// S004-4.
 pub fn no_restarts(ground: &Ground) -> String {
     let up = Up::start(ground, "auto_restart = false");
     kill(&up.until("ready", 1), Signal::KILL);
@@ -203,7 +200,7 @@ pub fn no_restarts(ground: &Ground) -> String {
     "a crash was only logged".into()
 }
 
-/// S004-5, S004-34: `kill -9`, restarted after the delay; three quick ones back off.
+/// `kill -9`, restarted after the delay; three quick ones back off.
 pub fn kills(ground: &Ground) -> String {
     let up = Up::start(ground, "restart_delay_ms = 100");
     let mut back = Vec::new();
@@ -227,7 +224,7 @@ pub fn kills(ground: &Ground) -> String {
     format!("back after {back:.1?}")
 }
 
-/// S004-6: the real server with another command line.
+/// The real server with another command line.
 pub fn another_command(ground: &Ground) -> String {
     let program = ground.programs().opencode.display();
     let settings = format!("serve_command = \"env 'A=b c' '{program}' serve --print-logs\"");

@@ -144,7 +144,7 @@ mod tests {
             .collect()
     }
 
-    /// S004-14, S004-32; D004-8: the cap is reached, and jitter never breaks it or makes a later wait shorter.
+    /// The cap is reached, and jitter never breaks it or makes a later wait shorter.
     #[test]
     fn delays_double_from_the_base_to_a_minute() {
         assert_eq!(
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// S004-8, S004-20, S004-24; D004-3: exit 0 is included unless it is excluded.
+    /// Exit 0 is included unless it is excluded.
     #[test]
     fn the_policy_comes_from_two_settings() {
         assert_eq!(RestartPolicy::of(true, true), RestartPolicy::Always);

@@ -133,7 +133,7 @@ fn policy(change: impl FnOnce(&mut ServerPolicy)) -> ServerPolicy {
     policy
 }
 
-/// S004-1, S004-15, S004-16, S004-26, S004-31: crash, delay, start, in this order.
+/// Crash, delay, start, in this order.
 #[test]
 fn a_crash_is_followed_by_the_delay_and_a_start() {
     let mut play = Play::new(ServerPolicy::default());
@@ -153,7 +153,6 @@ fn a_crash_is_followed_by_the_delay_and_a_start() {
     ");
 }
 
-/// S004-2, S004-24.
 #[test]
 fn an_unexpected_exit_is_followed_by_a_restart_unless_only_crashes_are() {
     let mut play = Play::new(ServerPolicy::default());
@@ -172,7 +171,6 @@ fn an_unexpected_exit_is_followed_by_a_restart_unless_only_crashes_are() {
     assert_eq!(play.delay(), Some(SECOND), "a crash is a crash");
 }
 
-/// S004-3, S004-27; D004-5.
 #[test]
 fn server_stopped_by_a_user_is_not_restarted() {
     for exit in [
@@ -195,7 +193,6 @@ fn server_stopped_by_a_user_is_not_restarted() {
     }
 }
 
-/// S004-4, S004-29.
 #[test]
 fn without_auto_restart_a_crash_is_only_logged() {
     let mut play = Play::new(policy(|policy| policy.restart = RestartPolicy::Never));
@@ -209,7 +206,6 @@ fn without_auto_restart_a_crash_is_only_logged() {
     ");
 }
 
-/// S004-5, S004-9, S004-11, S004-22, S004-28; D004-1, D004-2, D004-6.
 #[test]
 fn a_crash_loop_waits_longer_each_time_warns_and_gives_up_visibly() {
     let mut play = Play::new(ServerPolicy::default());
@@ -238,7 +234,7 @@ fn a_crash_loop_waits_longer_each_time_warns_and_gives_up_visibly() {
     assert_eq!(play.state.attempts, 0);
 }
 
-/// S004-9, S004-32: the window slides.
+/// The window slides.
 #[test]
 fn crashes_far_apart_are_not_a_crash_loop() {
     let mut play = Play::new(policy(|policy| policy.max_restart_attempts = 0));
@@ -251,7 +247,7 @@ fn crashes_far_apart_are_not_a_crash_loop() {
     assert!(!play.log().contains("crash loop"));
 }
 
-/// S004-14; D004-7: measured at the end, a healthy minute takes the delays back to the base.
+/// Measured at the end, a healthy minute takes the delays back to the base.
 #[test]
 fn healthy_minute_resets_the_backoff() {
     for (uptime, expected) in [(59_999, 4), (60_000, 1)] {
@@ -268,7 +264,7 @@ fn healthy_minute_resets_the_backoff() {
     }
 }
 
-/// D004-7: the time before it was ready is no health.
+/// The time before it was ready is no health.
 #[test]
 fn a_server_that_never_becomes_ready_is_a_crash_with_the_last_thing_that_was_seen() {
     let mut play = Play::new(ServerPolicy::default());
@@ -287,7 +283,7 @@ fn a_server_that_never_becomes_ready_is_a_crash_with_the_last_thing_that_was_see
     );
 }
 
-/// D004-11: retried, bounded and said.
+/// Retried, bounded and said.
 #[test]
 fn server_that_cannot_start_is_retried_and_given_up() {
     let mut play = Play::new(ServerPolicy::default());
@@ -309,7 +305,7 @@ fn server_that_cannot_start_is_retried_and_given_up() {
     );
 }
 
-/// D004-12: a stop does not wait for a delay.
+/// A stop does not wait for a delay.
 #[test]
 fn a_stop_ends_a_wait_at_once() {
     let mut play = Play::new(ServerPolicy::default());
@@ -336,7 +332,7 @@ fn stop_ends_tools_then_terminates_then_kills() {
     assert_eq!(play.state.crashes_total, 0, "that was no crash");
 }
 
-/// D004-19: alive is not enough.
+/// Alive is not enough.
 #[test]
 fn server_that_misses_three_health_checks_is_killed_and_restarted() {
     let mut play = Play::new(ServerPolicy::default());
@@ -362,7 +358,7 @@ fn server_that_misses_three_health_checks_is_killed_and_restarted() {
     );
 }
 
-/// D004-20: what was counted is still known after the supervisor itself was restarted.
+/// What was counted is still known after the supervisor itself was restarted.
 #[test]
 fn counters_survive_a_dead_supervisor_and_a_manual_start_clears_them() {
     let mut play = Play::new(ServerPolicy::default());
@@ -380,7 +376,7 @@ fn counters_survive_a_dead_supervisor_and_a_manual_start_clears_them() {
     assert_eq!((play.state.attempts, play.state.crashes.len()), (0, 0));
 }
 
-/// D004-13: a question that was asked too early is asked again when the server says that it listens.
+/// A question that was asked too early is asked again when the server says that it listens.
 #[test]
 fn listening_line_triggers_a_health_check() {
     let mut play = Play::new(ServerPolicy::default());
@@ -445,7 +441,7 @@ fn events_of_an_earlier_server_are_dropped() {
     assert_eq!(play.state, before);
 }
 
-/// S004-16: in one step, and in this order.
+/// In one step, and in this order.
 #[test]
 fn restarting_is_recorded_before_the_start() {
     let mut state = ServerState::default();

@@ -71,7 +71,6 @@ fn invalid_server_answers_have_different_errors() {
     "#);
 }
 
-/// D004-13.
 #[test]
 fn port_in_use_is_a_clear_error() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -102,7 +101,7 @@ fn port_in_use_is_a_clear_error() {
     });
 }
 
-/// D004-11: tried again, and given up with a word about what to do.
+/// Tried again, and given up with a word about what to do.
 #[test]
 fn missing_server_command_is_retried_and_given_up() {
     let bed = Bed::new(Vec::new())
@@ -184,7 +183,7 @@ fn stop_during_a_restart_delay_is_immediate() {
     });
 }
 
-/// D004-16: what was changed holds at the next start.
+/// What was changed holds at the next start.
 #[test]
 fn reloaded_settings_apply_at_the_next_server_start() {
     let bed = Bed::new(Vec::new());
@@ -210,7 +209,7 @@ fn reloaded_settings_apply_at_the_next_server_start() {
     });
 }
 
-/// D004-10: what it says is captured, however much it is, and the log is bounded.
+/// What it says is captured, however much it is, and the log is bounded.
 #[test]
 fn server_output_is_in_the_log() {
     let bed = Bed::always(Misbehaviour {

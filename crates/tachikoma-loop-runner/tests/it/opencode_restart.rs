@@ -15,7 +15,7 @@ fn well() -> Misbehaviour {
     Misbehaviour::default()
 }
 
-/// S004-1, S004-13, S004-21, S004-26, S004-31, S004-33; D004-10: the exit is seen, the delay kept, the server reaped.
+/// The exit is seen, the delay kept, the server reaped.
 #[test]
 fn killed_server_is_restarted_after_the_delay() {
     let bed = Bed::new(Vec::new()).with(|opencode| opencode.restart_delay_ms = 300);
@@ -46,7 +46,6 @@ fn killed_server_is_restarted_after_the_delay() {
     });
 }
 
-/// S004-2, S004-24.
 #[test]
 fn server_that_exits_is_restarted_and_logged() {
     let exits = Misbehaviour {
@@ -65,7 +64,6 @@ fn server_that_exits_is_restarted_and_logged() {
     });
 }
 
-/// S004-3, S004-27.
 #[test]
 fn server_stopped_by_a_signal_stays_down_and_is_logged() {
     for signal in ["-TERM", "-INT"] {
@@ -91,7 +89,7 @@ fn server_stopped_by_a_signal_stays_down_and_is_logged() {
     }
 }
 
-/// D004-5: a wanted stop is one however the server takes it.
+/// A wanted stop is one however the server takes it.
 #[test]
 fn requested_stop_is_never_a_crash() {
     for code in [0, 1, 143] {
@@ -111,7 +109,6 @@ fn requested_stop_is_never_a_crash() {
     }
 }
 
-/// S004-4, S004-20, S004-29.
 #[test]
 fn without_auto_restart_a_crash_is_only_logged() {
     let bed = Bed::new(Vec::new()).with(|opencode| opencode.auto_restart = false);
@@ -136,7 +133,7 @@ fn without_auto_restart_a_crash_is_only_logged() {
     });
 }
 
-/// S004-5, S004-28, S004-34; D004-6: kills count, too.
+/// Kills count, too.
 #[test]
 fn three_quick_kills_are_a_crash_loop_with_longer_delays() {
     let bed = Bed::new(Vec::new());
@@ -156,7 +153,6 @@ fn three_quick_kills_are_a_crash_loop_with_longer_delays() {
     });
 }
 
-/// S004-6, S004-12, S004-18, S004-19, S004-23, S004-30; D004-14, D004-15.
 #[test]
 fn custom_server_command_gets_port_and_hostname_and_working_directory() {
     let bed = Bed::new(Vec::new());
@@ -190,7 +186,7 @@ fn custom_server_command_gets_port_and_hostname_and_working_directory() {
     });
 }
 
-/// S004-22; D004-1, D004-2: a visible state that a command clears.
+/// A visible state that a command clears.
 #[test]
 fn restart_command_restarts_a_supervisor_that_gave_up() {
     let crash = || Misbehaviour {
@@ -270,7 +266,6 @@ fn requested_stop_disposes_sessions_first() {
     });
 }
 
-/// D004-19.
 #[test]
 fn hanging_server_is_replaced() {
     let bed = Bed::new(vec![Misbehaviour {

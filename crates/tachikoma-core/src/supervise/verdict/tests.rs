@@ -36,7 +36,6 @@ fn unexpected(exit: Exit) -> [&'static str; 3] {
     )
 }
 
-/// S004-1, -2, -3, -4, -10, -25, -26, -27, -29, -32; D004-3, D004-4, D004-5.
 #[test]
 fn unexpected_exit_is_judged_by_its_cause() {
     let crash = ["restart", "restart", "off"];
@@ -66,7 +65,7 @@ fn unexpected_exit_is_judged_by_its_cause() {
     );
 }
 
-/// D004-5: what the supervisor wanted counts for more than how the server took it; it may exit 0, 1 or 143.
+/// What the supervisor wanted counts for more than how the server took it; it may exit 0, 1 or 143.
 #[test]
 fn purpose_counts_more_than_the_exit() {
     let exits = [Exit::Code(0), Exit::Code(1), Exit::Signal(9), Exit::Unknown];
@@ -93,7 +92,7 @@ fn purpose_counts_more_than_the_exit() {
     }
 }
 
-/// D004-11, D004-19: a server that cannot be started, hangs or never answers is a crash.
+/// A server that cannot be started, hangs or never answers is a crash.
 #[test]
 fn failures_to_start_and_hangs_are_crashes() {
     let why = String::new;
@@ -117,7 +116,7 @@ fn failures_to_start_and_hangs_are_crashes() {
     }
 }
 
-/// S004-22; D004-1, D004-2: the limit is read, and reached.
+/// The limit is read, and reached.
 #[test]
 fn supervisor_gives_up_after_the_allowed_attempts_and_never_without_a_limit() {
     let end = ServerEnd::of(Exit::Code(1), None);
@@ -151,7 +150,7 @@ fn supervisor_gives_up_after_the_allowed_attempts_and_never_without_a_limit() {
     );
 }
 
-/// D004-20: asking is not counting.
+/// Asking is not counting.
 #[test]
 fn verdict_is_repeatable() {
     let end = ServerEnd::of(Exit::Signal(9), None);
