@@ -200,7 +200,7 @@ pub fn no_restarts(ground: &Ground) -> String {
     "a crash was only logged".into()
 }
 
-/// `kill -9`, restarted after the delay; three quick ones back off.
+/// `kill -9` of the server: it is restarted after the delay, and the delay grows after three quick kills.
 pub fn kills(ground: &Ground) -> String {
     let up = Up::start(ground, "restart_delay_ms = 100");
     let mut back = Vec::new();

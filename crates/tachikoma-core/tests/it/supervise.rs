@@ -11,7 +11,7 @@ use tachikoma_core::supervise::{
 };
 use tachikoma_core::{Exit, StopSignal, Ticket, Timestamp};
 
-/// One server with its supervisor, in a time that stands still unless it is told to pass.
+/// A simulated server with its supervisor. Time passes only when a test advances it.
 pub struct Play {
     pub policy: ServerPolicy,
     pub state: ServerState,
@@ -133,7 +133,6 @@ fn policy(change: impl FnOnce(&mut ServerPolicy)) -> ServerPolicy {
     policy
 }
 
-/// Crash, delay, start, in this order.
 #[test]
 fn a_crash_is_followed_by_the_delay_and_a_start() {
     let mut play = Play::new(ServerPolicy::default());
@@ -234,7 +233,6 @@ fn a_crash_loop_waits_longer_each_time_warns_and_gives_up_visibly() {
     assert_eq!(play.state.attempts, 0);
 }
 
-/// The window slides.
 #[test]
 fn crashes_far_apart_are_not_a_crash_loop() {
     let mut play = Play::new(policy(|policy| policy.max_restart_attempts = 0));
@@ -247,7 +245,7 @@ fn crashes_far_apart_are_not_a_crash_loop() {
     assert!(!play.log().contains("crash loop"));
 }
 
-/// Measured at the end, a healthy minute takes the delays back to the base.
+/// The uptime is measured when the server ends.
 #[test]
 fn healthy_minute_resets_the_backoff() {
     for (uptime, expected) in [(59_999, 4), (60_000, 1)] {
@@ -264,9 +262,9 @@ fn healthy_minute_resets_the_backoff() {
     }
 }
 
-/// The time before it was ready is no health.
+/// Time before the server is ready does not count as healthy uptime.
 #[test]
-fn a_server_that_never_becomes_ready_is_a_crash_with_the_last_thing_that_was_seen() {
+fn server_that_never_becomes_ready_is_a_crash_with_its_last_problem() {
     let mut play = Play::new(ServerPolicy::default());
     let generation = play.state.generation;
     play.tell(ServerInput::Spawned { generation, pid: 1 })
@@ -283,7 +281,6 @@ fn a_server_that_never_becomes_ready_is_a_crash_with_the_last_thing_that_was_see
     );
 }
 
-/// Retried, bounded and said.
 #[test]
 fn server_that_cannot_start_is_retried_and_given_up() {
     let mut play = Play::new(ServerPolicy::default());
@@ -305,7 +302,6 @@ fn server_that_cannot_start_is_retried_and_given_up() {
     );
 }
 
-/// A stop does not wait for a delay.
 #[test]
 fn a_stop_ends_a_wait_at_once() {
     let mut play = Play::new(ServerPolicy::default());
@@ -315,7 +311,7 @@ fn a_stop_ends_a_wait_at_once() {
     assert_eq!(play.state.phase, ServerPhase::Idle);
 }
 
-/// The intent is on record before the signal, and the ladder is climbed.
+/// The stop is recorded before the first signal, and the signals escalate.
 #[test]
 fn stop_ends_tools_then_terminates_then_kills() {
     let mut play = Play::new(ServerPolicy::default());
@@ -332,7 +328,6 @@ fn stop_ends_tools_then_terminates_then_kills() {
     assert_eq!(play.state.crashes_total, 0, "that was no crash");
 }
 
-/// Alive is not enough.
 #[test]
 fn server_that_misses_three_health_checks_is_killed_and_restarted() {
     let mut play = Play::new(ServerPolicy::default());
@@ -358,7 +353,7 @@ fn server_that_misses_three_health_checks_is_killed_and_restarted() {
     );
 }
 
-/// What was counted is still known after the supervisor itself was restarted.
+/// The counters are read from the journal of the dead supervisor.
 #[test]
 fn counters_survive_a_dead_supervisor_and_a_manual_start_clears_them() {
     let mut play = Play::new(ServerPolicy::default());
@@ -376,7 +371,7 @@ fn counters_survive_a_dead_supervisor_and_a_manual_start_clears_them() {
     assert_eq!((play.state.attempts, play.state.crashes.len()), (0, 0));
 }
 
-/// A question that was asked too early is asked again when the server says that it listens.
+/// A health check that came too early is repeated when the server prints that it listens.
 #[test]
 fn listening_line_triggers_a_health_check() {
     let mut play = Play::new(ServerPolicy::default());
@@ -441,7 +436,6 @@ fn events_of_an_earlier_server_are_dropped() {
     assert_eq!(play.state, before);
 }
 
-/// In one step, and in this order.
 #[test]
 fn restarting_is_recorded_before_the_start() {
     let mut state = ServerState::default();

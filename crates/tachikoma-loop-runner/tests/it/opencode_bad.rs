@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use crate::opencode_support::{Bed, ready, until};
 use crate::support::{PATIENCE, example, kill, run};
 
-/// Lets a server fail for good, and returns why.
+/// Runs a server that fails permanently. Returns the reason of the give-up.
 fn gives_up(bed: Bed) -> String {
     let bed = bed.with(|opencode| {
         opencode.max_restart_attempts = 1;
@@ -101,7 +101,6 @@ fn port_in_use_is_a_clear_error() {
     });
 }
 
-/// Tried again, and given up with a word about what to do.
 #[test]
 fn missing_server_command_is_retried_and_given_up() {
     let bed = Bed::new(Vec::new())
@@ -167,7 +166,6 @@ fn second_supervisor_is_refused() {
     });
 }
 
-/// A stop does not wait for the end of the delay.
 #[test]
 fn stop_during_a_restart_delay_is_immediate() {
     let bed = Bed::new(Vec::new()).with(|opencode| opencode.restart_delay_ms = 50_000);
@@ -183,7 +181,6 @@ fn stop_during_a_restart_delay_is_immediate() {
     });
 }
 
-/// What was changed holds at the next start.
 #[test]
 fn reloaded_settings_apply_at_the_next_server_start() {
     let bed = Bed::new(Vec::new());
@@ -209,7 +206,7 @@ fn reloaded_settings_apply_at_the_next_server_start() {
     });
 }
 
-/// What it says is captured, however much it is, and the log is bounded.
+/// All output is captured, and the log is bounded.
 #[test]
 fn server_output_is_in_the_log() {
     let bed = Bed::always(Misbehaviour {
@@ -229,7 +226,6 @@ fn server_output_is_in_the_log() {
     });
 }
 
-/// A server that ignores SIGTERM is killed after its grace.
 #[test]
 fn server_that_ignores_sigterm_is_killed() {
     let bed = Bed::always(Misbehaviour {

@@ -15,7 +15,6 @@ fn well() -> Misbehaviour {
     Misbehaviour::default()
 }
 
-/// The exit is seen, the delay kept, the server reaped.
 #[test]
 fn killed_server_is_restarted_after_the_delay() {
     let bed = Bed::new(Vec::new()).with(|opencode| opencode.restart_delay_ms = 300);
@@ -89,7 +88,6 @@ fn server_stopped_by_a_signal_stays_down_and_is_logged() {
     }
 }
 
-/// A wanted stop is one however the server takes it.
 #[test]
 fn requested_stop_is_never_a_crash() {
     for code in [0, 1, 143] {
@@ -133,7 +131,6 @@ fn without_auto_restart_a_crash_is_only_logged() {
     });
 }
 
-/// Kills count, too.
 #[test]
 fn three_quick_kills_are_a_crash_loop_with_longer_delays() {
     let bed = Bed::new(Vec::new());
@@ -186,7 +183,6 @@ fn custom_server_command_gets_port_and_hostname_and_working_directory() {
     });
 }
 
-/// A visible state that a command clears.
 #[test]
 fn restart_command_restarts_a_supervisor_that_gave_up() {
     let crash = || Misbehaviour {
@@ -216,7 +212,7 @@ fn restart_command_restarts_a_supervisor_that_gave_up() {
     });
 }
 
-/// Contained like an agent: neither a crash nor a stop leaves the old server's tools running.
+/// Neither a crash nor a stop leaves tools of the old server running.
 #[test]
 fn processes_of_a_server_end_with_it() {
     for cgroup in [true, false] {
@@ -248,7 +244,7 @@ fn processes_of_a_server_end_with_it() {
     }
 }
 
-/// Before a wanted stop the server is asked to let go of what runs in it.
+/// Before a requested stop the supervisor asks the server to dispose its sessions.
 #[test]
 fn requested_stop_disposes_sessions_first() {
     let marker = unique();
@@ -291,7 +287,7 @@ fn hanging_server_is_replaced() {
     });
 }
 
-/// A server that is stopped (SIGSTOP) hears nothing, and is killed all the same.
+/// A server stopped by SIGSTOP does not react to SIGTERM and is killed.
 #[test]
 fn stopped_server_process_is_replaced() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
@@ -338,7 +334,7 @@ fn too_large_server_is_replaced_when_no_session_is_busy() {
     });
 }
 
-/// C-46: what the server started counts as the server does.
+/// Memory of child processes counts as memory of the server.
 #[test]
 fn server_with_a_too_large_child_is_replaced() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
@@ -364,7 +360,7 @@ fn server_with_a_too_large_child_is_replaced() {
     });
 }
 
-/// Agents run `rm -rf` and `git clean`.
+/// Agents may run `rm -rf` and `git clean`.
 #[test]
 fn deleted_supervisor_files_are_created_again() {
     let bed = Bed::new(Vec::new()).with(|opencode| {
@@ -405,7 +401,7 @@ fn deleted_supervisor_files_are_created_again() {
     });
 }
 
-/// The guard is ours: its death is made up for.
+/// The death of the guard is not a crash of the server.
 #[test]
 fn server_and_guard_restart_after_the_guard_is_killed() {
     let bed = Bed::new(Vec::new());

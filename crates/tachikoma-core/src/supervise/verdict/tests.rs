@@ -65,7 +65,7 @@ fn unexpected_exit_is_judged_by_its_cause() {
     );
 }
 
-/// What the supervisor wanted counts for more than how the server took it; it may exit 0, 1 or 143.
+/// After a requested stop the server may exit with 0, 1 or 143.
 #[test]
 fn purpose_counts_more_than_the_exit() {
     let exits = [Exit::Code(0), Exit::Code(1), Exit::Signal(9), Exit::Unknown];
@@ -116,7 +116,6 @@ fn failures_to_start_and_hangs_are_crashes() {
     }
 }
 
-/// The limit is read, and reached.
 #[test]
 fn supervisor_gives_up_after_the_allowed_attempts_and_never_without_a_limit() {
     let end = ServerEnd::of(Exit::Code(1), None);
@@ -150,7 +149,7 @@ fn supervisor_gives_up_after_the_allowed_attempts_and_never_without_a_limit() {
     );
 }
 
-/// Asking is not counting.
+/// Asking for a verdict does not change any counter.
 #[test]
 fn verdict_is_repeatable() {
     let end = ServerEnd::of(Exit::Signal(9), None);

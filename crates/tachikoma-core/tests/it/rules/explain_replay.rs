@@ -1,4 +1,4 @@
-//! Why a loop did what it did, and what it would have done by other rules.
+//! `explain` and `replay`: the reasons of decisions, and decisions with other rules.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Why a loop ended or did not, and where it would have ended by other rules: claims, gates, scripts, patterns and budgets.
+//! `explain` and `replay` of ends: claims, gates, scripts, patterns and budgets.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tachikoma_core::replay::{LaunchRules, Replay, Rules};
 use tachikoma_core::{AgentInput, LoopId, Policy, ScriptVerdict, TurnEnd, Urgency};
 
 use super::completion::gated;
-use super::hindsight::{differences, explained, replayed, talker, told};
+use super::explain_replay::{differences, explained, replayed, talker, told};
 use crate::play::Play;
 
 const PASS: &[(&str, Option<&str>)] = &[("tests", None), ("lint", None)];
