@@ -32,7 +32,7 @@ pub struct Bench {
     pub root: PathBuf,
     /// The release binary.
     pub product: PathBuf,
-    /// A directory on a real disk.
+    /// A directory for the data of the measurements, usually on a real disk.
     pub disk: PathBuf,
 }
 

@@ -61,7 +61,7 @@ pub enum AgentEvent {
     Retrying(Retry),
     /// How much of the usage limit is used.
     Allowance(Allowance),
-    /// A call of the model ended, of the agent or of a sub-agent, with its number of tokens.
+    /// The agent or a sub-agent finished a call of the model. The field is the number of tokens of the call.
     CallEnded(u64),
     /// The agent answered our request for the cost of its conversation in dollars; `None` if it does not know it.
     Cost(Option<f64>),
@@ -72,7 +72,7 @@ pub enum AgentEvent {
         /// Tokens of the conversation so far, with cached ones.
         tokens: u64,
     },
-    /// The agent waits for its server, for this reason.
+    /// The bridge to the OpenCode server waits for that server. The field is the reason.
     AwaitingServer(String),
     /// A tool call was not permitted.
     PermissionDenied {
@@ -83,7 +83,7 @@ pub enum AgentEvent {
     },
     /// Number of running background tasks. A result does not end the turn while there are some.
     BackgroundTasks(usize),
-    /// Another model answers than the requested one.
+    /// A model other than the requested one answers.
     ModelFellBack {
         /// The requested model; empty if it is not reported.
         from: String,
@@ -110,7 +110,7 @@ pub enum AgentEvent {
         request_id: String,
         /// The kind of the request.
         subtype: String,
-        /// The whole request, unchanged.
+        /// The agent's whole request, as JSON and unchanged.
         request: String,
     },
     /// The connection is alive. This does not count as output.
@@ -119,7 +119,7 @@ pub enum AgentEvent {
     NotUnderstood(String),
 }
 
-/// The fill of a context.
+/// How full the context is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Tokens in the context.
@@ -266,7 +266,7 @@ pub enum FailureClass {
     Authentication,
     /// Billing failed: the user has to pay.
     Billing,
-    /// The model does not exist, or not for this user.
+    /// The model does not exist, or this user has no access to it.
     Model,
     /// The context is full: a new session is needed.
     PromptTooLong,
@@ -276,7 +276,7 @@ pub enum FailureClass {
     Refused,
     /// The agent was interrupted.
     Interrupted,
-    /// A limit that was set for the agent.
+    /// The agent reached its own configured maximum of turns or cost.
     OwnLimit,
     /// Any other failure.
     Other,

@@ -22,7 +22,7 @@ pub enum Doubt {
     Code,
     /// It is in a quotation.
     Quote,
-    /// The text before it denies it, or names a condition.
+    /// The text before or after the promise denies it, or names a condition.
     Denied,
     /// It is quoted from the prompt.
     Prompt,
@@ -48,7 +48,7 @@ const DENYING: [&str; 16] = [
     "yet", "without", "before", "refuse", "example",
 ];
 
-/// Words for the promise. Soon after a word of refusal they mean that it is not made.
+/// Words for the promise. Shortly after a word of refusal, they mean that the promise is not made.
 const NAMING: [&str; 14] = [
     "promise", "claim", "claimed", "claiming", "signal", "marker", "print", "printing", "output",
     "emit", "say", "done", "finished", "complete",

@@ -91,9 +91,9 @@ pub struct LaunchPlan {
     pub program: OsString,
     /// Arguments of the program.
     pub args: Vec<OsString>,
-    /// Variables in addition to those of the runner.
+    /// Environment variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
-    /// Variables that it does not inherit.
+    /// Environment variables of the runner that the program does not inherit.
     pub env_remove: Vec<OsString>,
     /// Standard input of the program.
     pub input: Input,
@@ -155,7 +155,7 @@ impl Agent {
         }
     }
 
-    /// Returns what a failed turn means for the loop, unless a retry is enough.
+    /// Returns what the loop must do about a failed turn; `None` if a retry is enough.
     #[must_use]
     pub fn problem(
         &self,
@@ -271,7 +271,7 @@ pub enum Decoder {
     Plain,
     /// Lines of the scripted agent.
     Demo,
-    /// Lines of Claude Code.
+    /// Output of Claude Code.
     Claude(Box<claude::Decoder>),
     /// Lines of OpenCode, or of the bridge to its server.
     OpenCode(Box<opencode::Decoder>),

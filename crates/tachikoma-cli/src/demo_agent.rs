@@ -10,7 +10,7 @@ use tachikoma_agents::DemoLine;
 
 use crate::out;
 
-/// Its context window in tokens.
+/// Context window of the demo agent in tokens.
 const WINDOW: u64 = 200_000;
 
 /// Tokens that one item of the plan uses.

@@ -134,7 +134,7 @@ impl From<StoreError> for Failure {
                 ErrorKind::NotFound => {
                     "it is gone; `tachikoma run` continues with the rest of the loop".to_owned()
                 }
-                // A journal or a snapshot: `.ralph` itself is in order.
+                // The path is a journal or a snapshot, so `.ralph` itself is a usable directory.
                 _ if path.extension().is_some() => {
                     format!("check {}: it must be a file that belongs to you, on a readable disk", path.display())
                 }

@@ -1,4 +1,4 @@
-//! Standard output and error. Their readers may be gone. All text that this program prints goes through here, and characters that a
+//! Writes to stdout and stderr, which may be closed. All output of this program goes through here, and characters that a
 //! terminal would interpret are escaped.
 
 use std::borrow::Cow;

@@ -124,8 +124,8 @@ impl Trust {
         )
     }
 
-    /// Records that this run begins a loop, or continues one with other settings. Below a guard this holds for this process only.
-    /// A thread makes the record durable, because the loop need not wait for that.
+    /// Records that the user trusts the loop this run starts or continues. Below a guard, nothing is written to disk.
+    /// A thread syncs the file, because the loop need not wait for that.
     pub fn register(
         &self,
         working_dir: &Path,

@@ -43,7 +43,7 @@ pub struct AgentsLoop {
     pub loop_id: Option<LoopId>,
 }
 
-/// A loop with its directories.
+/// The current loop of a working directory, and its directories.
 #[derive(Debug)]
 pub struct Current {
     /// The loop.

@@ -39,7 +39,7 @@ impl Sum {
     }
 }
 
-/// Reads a file to its end.
+/// Reads a file from its current position to its end and returns the digest.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_is_that_of_other_implementations() {
+    fn digest_of_abc_matches_the_published_value() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
         file.rewind().unwrap();

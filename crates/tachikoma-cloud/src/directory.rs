@@ -11,16 +11,16 @@ use crate::CloudError;
 use crate::digest::{Digest, Sum};
 use crate::object::{LISTED_MAX, Object, Put, part, same, too_many};
 
-/// A remote backup has the content of a backup, and is as private.
+/// Only the owner can read the file. It has the content of a local backup, which is private too.
 const MODE: u32 = 0o600;
 
-/// A writer makes progress more often than this; an older temporary file was left by a killed writer.
+/// A running writer writes more often than this. An older temporary file was left by a killed writer.
 const STALE: Duration = Duration::from_hours(1);
 
 /// Puts a file into a directory. Blocks.
 ///
 /// # Errors
-/// A file cannot be read or written, or its content does not match `digest`. Then no file is left.
+/// A file cannot be read or written, or its content does not match `digest`. The temporary file is deleted.
 pub(crate) fn put(
     dir: &Path,
     name: &str,
@@ -92,7 +92,7 @@ fn remove_stale(dir: &Path) {
             written.is_ok_and(|written| now.duration_since(written).is_ok_and(|age| age > STALE))
         };
         if entry.file_name().to_str().is_some_and(is_staged) && is_old() {
-            // A file that cannot be deleted stays.
+            // If the file cannot be deleted, the next upload tries again.
             let _ = std::fs::remove_file(entry.path());
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A store can answer with a page of text; this much of it shows the cause.
 const WORDS_CHARS_MAX: usize = 300;
 
-/// How much of a longer text is kept from its start; the rest is its end.
+/// How many characters of a longer text are kept from its start and from its end.
 const BEGIN_CHARS: usize = 100;
 const END_CHARS: usize = 195;
 
@@ -17,7 +17,7 @@ const ROLE_ADDRESSES: [&str; 2] = ["http://169.254.169.254/", "http://169.254.17
 /// Why an operation on a store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudError {
-    /// The address is not valid, or its kind is not supported.
+    /// The address of the store is not valid, or its scheme is not supported.
     #[error("{0}")]
     Address(String),
     /// There are credentials, but they cannot be read or used.
@@ -62,7 +62,7 @@ pub enum CloudError {
     /// The content does not match the digest in the name.
     #[error("{name} is not what its name says: its SHA-256 is {found}")]
     Changed {
-        /// The object or file.
+        /// Name of the object or file with the wrong content.
         name: String,
         /// The digest of the content.
         found: String,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn permanent_disk_errors_are_not_retried() {
+    fn missing_permission_and_read_only_disk_are_not_retried() {
         let of = |kind: io::ErrorKind| {
             let source = Box::new(io::Error::from(kind));
             let store = "LocalFileSystem";

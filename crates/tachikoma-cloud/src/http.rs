@@ -1,6 +1,6 @@
 //! The HTTP client below the S3 library. It adds three things that the library does not have.
 //!
-//! - Large objects are created only, as small ones are: the library completes a multipart upload without a condition, so this
+//! - Large objects are never overwritten, as small ones: the library completes a multipart upload without a condition, so this
 //!   client adds `If-None-Match: *`. A server that does not know the header ignores it.
 //! - Redirects are not followed: the session token would go to the host that the server names.
 //! - Answers that the library reads into memory as a whole, such as listings and errors, are bounded.
@@ -28,7 +28,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(120);
 /// Start of the query of the request that completes an upload. The request that begins an upload has `uploads` instead.
 const COMPLETES: &str = "uploadId=";
 
-/// A page of a listing has at most 1,000 names of at most 1 KiB each.
+/// Maximum size of an answer. A page of a listing has at most 1,000 names of at most 1 KiB each.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Makes the HTTP clients of the library.

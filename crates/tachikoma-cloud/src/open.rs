@@ -139,7 +139,7 @@ pub fn open(url: &str, cloud_environment: &CloudEnvironment) -> Result<Store, Cl
     }
 }
 
-/// The library would report this at the first request, and without the variable that allows it.
+/// Rejects an endpoint without TLS. The library would do so only at the first request, without naming the variable.
 fn check_endpoint(told: &BTreeMap<String, String>) -> Result<(), CloudError> {
     let endpoint = ["aws_endpoint_url", "aws_endpoint"]
         .iter()

@@ -17,7 +17,7 @@ const VARIABLES: [&str; 7] = [
 
 /// The proxies for HTTP clients.
 ///
-/// `http_proxy` counts in lower case only, as in curl: a web server sets `HTTP_PROXY` from a header of a request.
+/// As in curl, `http_proxy` is read in lower case only: a web server sets `HTTP_PROXY` from a header of a request.
 #[derive(Clone, Default)]
 pub struct Proxies {
     http: Option<String>,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_case_variables_come_first_and_http_has_no_other() {
+    fn lower_case_variables_win_and_upper_case_http_proxy_is_ignored() {
         let variables = [
             ("HTTP_PROXY", "http://a"),
             ("HTTPS_PROXY", "http://b"),

@@ -15,7 +15,7 @@ use crate::directory;
 use crate::object::{LISTED_MAX, Object, PART_BYTES, Put, part, same, too_many};
 use crate::upload::Upload;
 
-/// Limit of S3 for the parts of one object.
+/// Maximum number of parts of one object in S3.
 const PARTS_MAX: u64 = 10_000;
 
 /// An object store, or a directory that is used as one.

@@ -4,7 +4,7 @@ use reqwest::ClientBuilder;
 
 /// Makes ring the TLS provider of this process, unless it already has a provider.
 pub fn install_provider() {
-    // An error means that a provider is installed already.
+    // An error means that the process has a TLS provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use object_store::MultipartUpload;
 
-/// If the store does not answer in this time, it deletes the parts by its own rules.
+/// Timeout of an abort. After it, only the store's own rules can delete the parts.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Upload(Option<Box<dyn MultipartUpload>>);
@@ -18,7 +18,7 @@ impl Upload {
         self.0.as_deref_mut().expect("it is not over")
     }
 
-    /// Marks the upload as finished: nothing is aborted.
+    /// Marks the upload as finished, so that dropping it does not abort it.
     pub fn keep(mut self) {
         self.0 = None;
     }
@@ -30,7 +30,7 @@ impl Upload {
     }
 }
 
-/// The caller has dropped the upload, for example after a timeout.
+/// Aborts an upload that the caller drops unfinished, for example after a timeout.
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(parts) = self.0.take()

@@ -1,4 +1,4 @@
-//! Which agent works and how each one is launched: `[agent]` and `[agents.NAME]`.
+//! Which agent the loop runs, and how each agent is launched: `[agent]` and `[agents.NAME]`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +66,7 @@ impl fmt::Display for AgentName {
     }
 }
 
-/// Which agent works.
+/// Which agent the loop runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentChoice {

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_need_agreement_are_these() {
+    fn list_of_keys_that_need_agreement_is_complete() {
         // A new key appears here until it is listed as harmless.
         let keys: Vec<&str> = LEAVES.iter().map(|(key, _)| key.as_str()).collect();
         let guarded: Vec<&str> = keys.iter().copied().filter(|key| is_guarded(key)).collect();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_shown_without_secrets_and_item_by_item() {
+    fn guarded_settings_are_listed_item_by_item_without_secrets() {
         let text = "agents.claude.env.KEY = 'hunter2'\nagents.claude.permission = 'bypass'\nagents.opencode.permission = 'safe'\n\
                     [[hook]]\non = 'error'\ncommand = 'a'\n[[hook]]\non = 'loop_end'\ncommand = 'b'\n";
         insta::assert_snapshot!(crate::guarded_lines(&guarded(text)).join("\n"));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_user_variables_and_flags_need_no_agreement() {
+    fn environment_variables_and_flags_need_no_agreement() {
         let mut layers = crate::Layers::new();
         layers.variables([("TACHIKOMA_SESSION__CLAUDE_COMMAND".into(), "x".into())]);
         layers.set(

@@ -168,7 +168,7 @@ impl Layers {
         }
     }
 
-    /// Adds one value, from a flag or the recorded launch. `key` is dotted.
+    /// Sets one value from a flag or from the recorded launch of the loop. `key` is dotted, such as `agent.name`.
     pub fn set(&mut self, key: &str, value: Value, origin: Origin) {
         let origin = move |_: &str| origin.clone();
         self.layer(&origin).value(&Key::dotted(key), value);
@@ -217,7 +217,7 @@ impl Layers {
 }
 
 fn read(path: &Path, of: FileOf) -> io::Result<Vec<u8>> {
-    // A named pipe in its place would block the command that stops the loop.
+    // `open_file` rejects named pipes. Reading one would block, even in `tachikoma stop`.
     let file = tachikoma_fs::user_file::open_file(path)?;
     if of != FileOf::ProjectOfAnyOwner {
         owner::check(&file.metadata()?)?;

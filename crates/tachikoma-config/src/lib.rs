@@ -81,7 +81,7 @@ pub struct Settings {
     pub state: StateSettings,
     /// What is committed, and how.
     pub git: GitSettings,
-    /// Which agent works.
+    /// Which agent the loop runs.
     pub agent: AgentChoice,
     /// How each agent is launched.
     pub agents: Agents,

@@ -79,7 +79,7 @@ mod tests {
     use crate::{AgentName, HumanDuration};
 
     #[test]
-    fn what_a_loop_was_built_from_stays_and_is_named() {
+    fn reload_lists_changed_keys_that_apply_with_the_next_run() {
         let old = Settings::default();
         let mut new = old.clone();
         new.iteration_delay = HumanDuration::from_secs(1);

@@ -113,7 +113,7 @@ impl NotifyTarget {
         })
     }
 
-    /// Returns its name in the configuration.
+    /// Returns the name of the target in the configuration.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_never_be_sent_or_run_is_an_error_of_the_configuration() {
+    fn invalid_notification_and_hook_settings_are_rejected() {
         for (to, url) in [
             ("slack", "hooks.slack.com/x"),
             ("webhook", "https://"),

@@ -13,7 +13,7 @@ pub enum Origin {
     File {
         /// The file, as it was named.
         path: PathBuf,
-        /// The line, counted from 1; `None` for the whole file.
+        /// The line of the value, counted from 1; `None` if the whole file is meant.
         line: Option<usize>,
     },
     /// An environment variable, by its name.
@@ -55,7 +55,7 @@ impl fmt::Display for Origin {
 pub struct Problem {
     /// Its origin.
     pub origin: Origin,
-    /// The key; `None` if the text is not valid TOML.
+    /// The key that has the problem; `None` if the text is not valid TOML.
     pub key: Option<String>,
     /// The problem.
     pub what: String,

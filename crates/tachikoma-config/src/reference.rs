@@ -67,7 +67,7 @@ Durations are text with a unit: `"5s"`, `"10m"`, `"1h 30m"`. Relative paths star
 Secrets are shown as `***` everywhere.
 "#;
 
-/// A section of the page. Tables with the same keys share one if all or none of them are implemented.
+/// A section of the configuration page. Tables with the same keys share a section if all or none of them are implemented.
 struct Section {
     headings: Vec<String>,
     /// One of the tables, for its keys.

@@ -34,7 +34,7 @@ impl BrokenRules {
         });
     }
 
-    /// Adds a broken rule about one key. `what` follows the name of the key.
+    /// Adds a broken rule about one key. The message is the name of the key followed by `what`.
     fn add_key(&mut self, key: &str, what: impl Display, hint: &'static str) {
         self.add(&[key], format!("`{key}`{what}"), hint);
     }

@@ -82,7 +82,7 @@ fn config_show_lists_every_documented_key_in_order() {
 }
 
 #[test]
-fn settings_survive_serialization() {
+fn settings_round_trip_through_json_and_toml() {
     let full = loaded(&documented_configuration()).settings;
     let json = serde_json::to_string(&full).unwrap();
     assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), full);
@@ -140,7 +140,7 @@ fn problems_of_all_layers_are_reported_together() {
 }
 
 #[test]
-fn files_are_absent_unreadable_or_not_utf_8() {
+fn absent_file_is_accepted_and_unreadable_files_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tachikoma.toml");
     let shown = path.display();
@@ -507,7 +507,7 @@ fn agent_names_match_the_configuration() {
 }
 
 #[test]
-fn the_schema_knows_every_key_and_alias() {
+fn schema_has_defaults_and_reference_describes_every_key() {
     let schema = schema();
     assert_eq!(schema["properties"]["iteration_delay"]["default"], "5s");
     assert_eq!(schema["properties"]["context_threshold"]["maximum"], 100);

@@ -39,9 +39,9 @@ const PLACEHOLDERS: [(&str, Placeholder); 5] = [
 pub struct CommitFacts<'a> {
     /// Number of the iteration, for `{iteration}`.
     pub iteration: u32,
-    /// What the commit is for: how the iteration ended, or what comes next.
+    /// What the commit is for, for `{status}`: how the iteration ended, or what comes next.
     pub status: &'a str,
-    /// Fill of the context; `None` if it is not known.
+    /// How full the context is, for `{context}`; `None` if it is not known.
     pub context: Option<Context>,
     /// Number of the session, for `{session}`.
     pub session: SessionNo,
@@ -58,13 +58,13 @@ pub enum CommitMessageError {
     /// A brace is not closed, or not opened.
     #[error("`{0}` has no matching brace")]
     Unpaired(char),
-    /// It is empty. Git rejects empty messages.
+    /// The message is empty. Git rejects empty messages.
     #[error("it is empty, and git rejects empty messages")]
     Empty,
-    /// Its size in bytes, which is too large.
+    /// The message is too long. The field is its size in bytes.
     #[error("it has {0} bytes; the maximum is {BYTES_MAX}")]
     TooLong(usize),
-    /// It has a NUL, which an argument cannot contain.
+    /// The message contains a NUL, which a command-line argument cannot contain.
     #[error("it has a NUL character")]
     Nul,
 }

@@ -237,11 +237,11 @@ pub struct Completion {
     pub owed: Owed,
     /// Claims of completion in the current iteration.
     pub claims: Vec<Claim>,
-    /// Number of claims in a row without a doubt.
+    /// Number of claims of completion in a row that passed all checks.
     pub confirmed: u32,
     /// Number of successful iterations when the last of these claims was made.
     pub confirmed_at: u32,
-    /// Why the latest claim was not believed.
+    /// Reasons why the latest claim of completion was rejected.
     pub refused: Vec<String>,
     /// Whether the next prompt has to report failed gates or the refused claim.
     #[serde(rename = "to_be_told")]

@@ -18,7 +18,7 @@ const INTERPRETERS: [&str; 13] = [
     "find",
 ];
 
-/// Programs that run the command behind their own options. No short entry in `allow` fits them.
+/// Programs that run another command, which follows their own options. No short entry in `allow` matches them.
 const WRAPPERS: [&str; 17] = [
     "env", "sudo", "xargs", "nice", "timeout", "time", "nohup", "eval", "exec", "command",
     "stdbuf", "setsid", "parallel", "ssh", "docker", "npx", "watch",

@@ -230,7 +230,7 @@ pub enum LoopEvent {
         /// Processes that the agent left running, and that were ended.
         leftovers: Vec<Leftover>,
     },
-    /// An iteration ended without a failure.
+    /// An iteration ended without a failure: it succeeded, or was skipped, interrupted or ended for a reboot.
     IterationCompleted {
         /// How the iteration ended.
         report: IterationReport,

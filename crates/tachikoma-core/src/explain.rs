@@ -49,7 +49,7 @@ pub struct Entry {
     pub iteration: u32,
     /// The attempt at the iteration.
     pub attempt: u32,
-    /// Whether it happened or was decided.
+    /// Whether the entry is a fact or a decision.
     pub kind: Kind,
     /// What happened, or what was decided and why.
     pub words: String,

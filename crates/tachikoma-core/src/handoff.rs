@@ -38,7 +38,7 @@ pub struct LastSeen {
 }
 
 impl LastSeen {
-    /// Adds a text of the session.
+    /// Adds a text that the agent printed in the session. Only the latest texts are kept.
     pub fn said(&mut self, text: &str) {
         keep_latest(
             &mut self.words,
@@ -48,7 +48,7 @@ impl LastSeen {
         );
     }
 
-    /// Adds a tool call of the session.
+    /// Adds a tool call of the session. Only the latest calls are kept.
     pub fn called(&mut self, name: &str, about: &str) {
         let call = format!("{name}: {about}");
         keep_latest(&mut self.calls, &call, LAST_CALLS_MAX, LAST_CALL_BYTES_MAX);

@@ -176,13 +176,13 @@ pub struct PendingHooks {
 }
 
 impl PendingHooks {
-    /// An attempt has ended.
+    /// Records that an attempt has ended, so that its hooks are due.
     pub(crate) fn ended(&mut self, outcome: Option<IterationOutcome>) {
         self.iteration_end = true;
         self.outcome = outcome;
     }
 
-    /// Hooks of a point have run, or were given up.
+    /// Records that the hooks of a point have run or were given up.
     pub(crate) fn heard(&mut self, point: HookPoint) {
         match point {
             HookPoint::IterationStart => self.ready = true,

@@ -43,7 +43,7 @@ pub enum Input {
         /// Number of the signal.
         signal: i32,
     },
-    /// A part of the runner itself failed, so that it cannot be trusted to see the agent's work through: the loop ends as
+    /// A part of the runner itself failed, so the runner cannot supervise the agent reliably: the loop ends as
     /// it is, and the attempt under way is written off.
     Broken {
         /// The part that failed, and its error.

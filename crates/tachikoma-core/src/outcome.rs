@@ -17,7 +17,7 @@ pub enum Outcome {
         /// Maximum number of iterations.
         iterations: u32,
     },
-    /// A stop condition, script or hook ended it.
+    /// A stop condition, script or hook ended the loop.
     Condition {
         /// Which one, and what it saw.
         reason: String,
@@ -27,14 +27,14 @@ pub enum Outcome {
         /// Which one, and by how much.
         reason: String,
     },
-    /// The operator's stop command ended it.
+    /// The operator's stop command ended the loop.
     Operator,
-    /// A signal to the runner ended it.
+    /// A signal to the runner ended the loop.
     Signal {
         /// Number of the signal.
         signal: i32,
     },
-    /// Something that the loop cannot recover from.
+    /// An error that the loop cannot recover from.
     Error {
         /// What happened and what to do next.
         reason: String,

@@ -10,7 +10,7 @@ use crate::{FsError, make_dir, private, safe_read, sync_dir};
 const TEMP_PREFIX: &str = ".state-";
 const TEMP_SUFFIX: &str = ".tmp";
 
-/// Whether a file must be on disk when its writing returns.
+/// Whether a file must be synced to disk before the function that writes it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     /// No: the content can be restored from the journal.
@@ -45,7 +45,7 @@ pub fn temporary(dir: &Path) -> PathBuf {
     dir.join(temporary_name(&unique.to_string()))
 }
 
-/// Returns the name of a temporary file with the given 32 digits.
+/// Returns the name of a temporary file with the given 32 hexadecimal digits.
 pub fn temporary_name(unique: &str) -> String {
     format!("{TEMP_PREFIX}{unique}{TEMP_SUFFIX}")
 }
@@ -64,7 +64,7 @@ fn write_to(path: &Path, bytes: &[u8], durability: Durability) -> Result<FileMar
     Ok(FileMark::from(&there))
 }
 
-/// Limit of copies of one file under one name. More are not an accident.
+/// Maximum number of different copies that are kept beside one file with the same suffix.
 const COPIES_MAX: u32 = 100;
 
 /// Keeps a copy of a file beside it, with `suffix` after its name. An existing file stays: if its content differs,
@@ -105,7 +105,7 @@ fn is_equal(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Copies a file to where nothing is yet. The copy is on disk afterwards; its directory entry may not be.
+/// Copies a file to a path that does not exist yet. The copy is synced to disk; its directory entry is not.
 pub fn copy_new(from: &Path, to: &Path) -> Result<(), FsError> {
     let mut source = safe_read::open(from).map_err(FsError::io("read", from))?;
     let mut target = private()
@@ -128,7 +128,7 @@ pub fn copy_new(from: &Path, to: &Path) -> Result<(), FsError> {
 pub struct FileMark(u64, u64, u64, (i64, i64));
 
 impl FileMark {
-    /// Reads the mark of a file; `None` if the file does not exist or cannot be examined.
+    /// Reads the mark of a file from its metadata; `None` if the metadata cannot be read.
     pub fn of(path: &Path) -> Option<Self> {
         let there = std::fs::symlink_metadata(path).ok()?;
         Some(Self::from(&there))
@@ -147,13 +147,13 @@ pub fn is_temporary(name: &str) -> bool {
     unique_of(name).is_some()
 }
 
-/// Returns the 32 digits of the name of a temporary file.
+/// Returns the 32 hexadecimal digits in the name of a temporary file; `None` for other names.
 pub fn unique_of(name: &str) -> Option<&str> {
     let unique = name.strip_prefix(TEMP_PREFIX)?.strip_suffix(TEMP_SUFFIX)?;
     (unique.len() == 32 && uuid::Uuid::try_parse(unique).is_ok()).then_some(unique)
 }
 
-/// Removes temporary files for `path` that killed writers left. The lock of the working directory must be held.
+/// Removes temporary files of killed writers from the directory of `path`. The lock of the working directory must be held.
 pub fn remove_remains(path: &Path) {
     let entries = path.parent().and_then(|dir| std::fs::read_dir(dir).ok());
     for entry in entries.into_iter().flatten().flatten() {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copy_beside_a_file_overwrites_nothing_and_follows_no_link() {
+    fn keep_beside_does_not_overwrite_files_or_follow_links() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();

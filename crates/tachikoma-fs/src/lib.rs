@@ -23,7 +23,7 @@ pub const RALPH_DIR: &str = ".ralph";
 /// Something on disk could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// The operating system refused.
+    /// An operation on a file failed.
     #[error("{action} {}", path.display())]
     Io {
         /// The operation.
@@ -102,7 +102,7 @@ pub fn check_dir(working_dir: &Path, dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Returns whether an error means that there is nothing at a path.
+/// Returns whether an error means that no file exists at a path.
 #[must_use]
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)

@@ -1,4 +1,4 @@
-//! Names of files as text for people.
+//! Formats file names for messages.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Files of other users. A directory above this one may be writable by others, so what is found there is used only if it belongs
+//! Checks of owners. A parent of the working directory may be writable by others, so a file there is used only if it belongs
 //! to this user or to root.
 
 use std::fs::Metadata;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::{FsError, RALPH_DIR, make_dir};
 
-/// Files and directories in `.ralph` by which a loop or a server is found.
+/// Files and directories in `.ralph` that commands read to find a loop or a server.
 const FOUND_BY: [&str; 4] = ["loops", "lock", "state.json", "opencode"];
 
 /// Returns whether files and processes of a user may be used: those of this user, and those of root, who can do everything anyway.
@@ -32,7 +32,7 @@ pub fn check(there: &Metadata) -> io::Result<()> {
 /// Write permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// In a directory with this bit, such as `/tmp`, users cannot rename or delete what belongs to others.
+/// Sticky bit: in a directory with it, such as `/tmp`, users cannot rename or delete files of other users.
 const STICKY: u32 = 0o1000;
 
 /// Makes a directory for sockets or temporary state, if it does not exist, and checks that only this user can change what is in it.
@@ -71,7 +71,7 @@ pub fn make_private_dir(dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Checks that what is kept in the `.ralph` of a working directory belongs to this user or to root.
+/// Checks that `.ralph` and the files by which loops are found belong to this user or to root.
 ///
 /// # Errors
 /// Something there belongs to another user.
@@ -79,7 +79,7 @@ pub fn check_ralph(working_dir: &Path) -> Result<(), FsError> {
     let ralph = working_dir.join(RALPH_DIR);
     let found = FOUND_BY.iter().map(|name| ralph.join(name));
     for path in std::iter::once(ralph.clone()).chain(found) {
-        // The code that reads a file reports why it cannot be looked at.
+        // An error is ignored here: the code that reads the file reports it.
         if let Ok(there) = std::fs::symlink_metadata(&path) {
             check(&there).map_err(FsError::io("use", &path))?;
         }

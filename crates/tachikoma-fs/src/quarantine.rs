@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use crate::{FsError, RALPH_DIR, atomic_file, make_dir, private, sync_dir};
 
-/// The name of the quarantine in `.ralph`.
+/// Name of the quarantine directory in `.ralph`.
 const NAME: &str = "quarantine";
 
-/// More files than a person would look through.
+/// Maximum number of files in quarantine. A person would not look through more.
 const THINGS_MAX: usize = 100;
 
-/// Room for several full segments of a journal. An agent that damages files again and again must not fill the disk.
+/// Maximum size of the quarantine: several journal segments. An agent that keeps damaging files must not fill the disk.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// A directory with more entries counts as too large. Counting further would take too long.
 const ENTRIES_MAX: u32 = 10_000;
 
-/// Deleted files that a message names; the others are counted.
+/// Maximum number of deleted files that a message names. It only counts the others.
 const NAMED_MAX: usize = 3;
 
 /// Returns the quarantine of a working directory.
@@ -46,7 +46,7 @@ pub fn quarantine(working_dir: &Path, path: &Path) -> Result<Option<PathBuf>, Fs
     move_to_free_name(path, &dir).map(Some)
 }
 
-/// Moves the file or directory at `path` to the quarantine, under the name of `was`.
+/// Moves the file or directory at `path` to the quarantine, under a free name made from the file name of `was`.
 pub fn quarantine_as(working_dir: &Path, path: &Path, was: &Path) -> Result<PathBuf, FsError> {
     let dir = make(working_dir)?;
     let place = free_name(was, &dir)?;
@@ -54,7 +54,7 @@ pub fn quarantine_as(working_dir: &Path, path: &Path, was: &Path) -> Result<Path
     Ok(place)
 }
 
-/// Copies a file of which a part is still needed into the quarantine of the working directory.
+/// Copies a file into the quarantine of the working directory. The original stays, because a part of it is still needed.
 pub fn keep_copy(working_dir: &Path, path: &Path) -> Result<(), FsError> {
     let dir = make(working_dir)?;
     let place = free_name(path, &dir)?;
@@ -136,7 +136,7 @@ pub fn bound(working_dir: &Path) -> Option<String> {
     ))
 }
 
-/// Lists the files that were moved here, in no order.
+/// Lists the files that were moved to the quarantine, in no particular order.
 fn things(dir: &Path) -> Vec<Thing> {
     if in_the_way(dir) {
         return Vec::new();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_files_are_deleted_when_there_are_too_many() {
+    fn file_count_limit_deletes_the_oldest_files() {
         let place = tempfile::tempdir().unwrap();
         for _ in 0..THINGS_MAX {
             put(place.path(), 1);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_place_of_the_quarantine_is_renamed() {
+    fn file_at_the_path_of_the_quarantine_is_renamed() {
         let place = tempfile::tempdir().unwrap();
         let ralph = place.path().join(RALPH_DIR);
         std::fs::create_dir(&ralph).unwrap();

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 pub fn open(path: &Path) -> io::Result<File> {
     // Opening a device can have an effect, or fail with a useless error, so the kind is checked first.
     check(&std::fs::symlink_metadata(path)?)?;
-    // NONBLOCK: the file may have been replaced by a named pipe since.
+    // NONBLOCK: a named pipe may have replaced the file after the check, and opening it would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
     check(&file.metadata()?)?;
@@ -63,7 +63,7 @@ pub fn read_secret(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 /// Reads at most `max` bytes. More bytes are an error.
 ///
 /// # Errors
-/// They cannot be read. [`ErrorKind::InvalidData`] if there are more.
+/// The source cannot be read. [`ErrorKind::InvalidData`] if it has more than `max` bytes.
 pub fn read_all(source: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = source.take(max + 1).read_to_end(&mut bytes)?;

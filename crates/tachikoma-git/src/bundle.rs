@@ -57,16 +57,16 @@ pub struct BundleSource {
     pub search_path: Option<OsString>,
     /// Environment variables that are removed for git.
     pub hidden: Vec<OsString>,
-    /// Files of the work tree that are left out.
+    /// Which files of the work tree are left out of the bundle.
     pub bounds: Bounds,
 }
 
 /// Result of packing a bundle.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bundled {
-    /// There is no repository, or it is empty.
+    /// Nothing was packed: there is no repository, or it is empty.
     Nothing,
-    /// The bundle exists.
+    /// The repository was packed into a bundle.
     At {
         /// The file.
         path: PathBuf,

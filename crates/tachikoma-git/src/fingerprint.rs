@@ -31,7 +31,7 @@ const RACY_COARSE_NANOS: i64 = 2_100_000_000;
 /// A larger file counts as changed while its times are too recent; it is not read.
 const HASHED_BYTES_MAX: u64 = 32 << 20;
 
-/// Bytes per read.
+/// Size of the buffer for reading a file, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Starting a second thread takes as long as checking a hundred files.
@@ -162,7 +162,7 @@ impl Fingerprint {
                         }
                         directory.files.push((name, seen.mark));
                     }
-                    // Pipes, sockets and devices.
+                    // Pipes, sockets and devices are skipped.
                     _ => {}
                 }
             }
@@ -462,7 +462,7 @@ fn names_in(fd: &OwnedFd) -> Result<Vec<(CString, FileType)>, Errno> {
             continue;
         }
         let kind = match entry.file_type() {
-            // Not every file system stores the type with the name.
+            // Not every file system stores the file type in the directory entry.
             FileType::Unknown => match statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                 Err(_) => FileType::Unknown,

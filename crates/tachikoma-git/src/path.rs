@@ -43,7 +43,7 @@ impl Borrow<[u8]> for RepoPath {
     }
 }
 
-/// Prints one line without control characters.
+/// Formats the path as one line without control characters.
 impl fmt::Display for RepoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&tachikoma_fs::printable(&String::from_utf8_lossy(&self.0)))

@@ -296,7 +296,7 @@ impl<'a> GitCommand<'a> {
         self
     }
 
-    /// Sets a configuration value (`name=value`).
+    /// Sets a git configuration value (`name=value`) for this command.
     #[must_use]
     pub fn config(mut self, setting: &'a str) -> Self {
         self.config.push(setting);
@@ -344,14 +344,14 @@ impl<'a> GitCommand<'a> {
         self
     }
 
-    /// Runs it like a command of the user: it takes locks and runs hooks. There is no terminal for questions.
+    /// Runs the command as the user would: it takes locks and runs hooks. It has no terminal to ask questions.
     #[must_use]
     pub fn as_user(mut self) -> Self {
         self.as_user = true;
         self
     }
 
-    /// Kills it when the thread that runs it ends, so that it does not continue to change the work tree.
+    /// Kills the command when the thread that runs it ends, so that it does not continue to change the work tree.
     #[must_use]
     pub fn ends_with_caller(mut self) -> Self {
         self.ends_with_caller = true;

@@ -25,7 +25,7 @@ const AGAIN: &str = "rolling-back-again";
 /// Name of the list of all files. As long as it does not exist, no file was changed.
 const LIST: &str = "list";
 
-/// The directories of both backups.
+/// All directories that can contain the backup of a rollback: of the first attempt, and of its repetition.
 pub const DIRS: [&str; 2] = [FIRST, AGAIN];
 
 /// Returns whether a file of that name belongs to a backup.

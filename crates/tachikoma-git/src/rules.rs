@@ -9,7 +9,7 @@ use tachikoma_config::{Protected, ProtectedError, Settings};
 /// Patterns and limits for files that are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Files that are never stored or replaced.
+    /// Protected files, which are never stored in snapshots or commits and never replaced by rollbacks.
     pub protected: Protected,
     /// Larger new files are not stored; 0 = no limit.
     pub max_file_bytes: u64,

@@ -74,7 +74,7 @@ struct Stamps {
 pub struct HeadState {
     /// The commit of HEAD; `None` on a branch without commits.
     pub commit: Option<String>,
-    /// A tree that equals that of the commit.
+    /// A tree with the same content as the commit.
     pub equal_tree: Option<String>,
     /// The files that differ from the commit.
     pub dirty: Dirty,
@@ -84,12 +84,12 @@ pub struct HeadState {
     pub compared: bool,
 }
 
-/// Warnings are given once for each file.
+/// Warnings about files. Each file is named in one warning only.
 #[derive(Debug, Default)]
 pub struct Warnings {
     /// Files that were named in a warning already.
     pub reported: BTreeSet<RepoPath>,
-    /// Warnings for the next survey.
+    /// Warnings that the next survey returns.
     pub pending: Vec<String>,
 }
 
@@ -271,7 +271,7 @@ impl WorkTracker {
             self.head.commit = commit;
             self.head.dirty_is_current = false;
         }
-        // Also true if the last survey failed after this point.
+        // HEAD is unchanged, but the last survey may have failed before it compared the work tree with HEAD.
         Ok(!self.head.dirty_is_current)
     }
 

@@ -33,7 +33,7 @@ impl WorktreeTree {
 
     /// Lists the files that differ from the index.
     pub fn differing(&self, cancel: &CancelToken) -> Result<BTreeSet<Vec<u8>>, GitError> {
-        // The command fails if files differ. The next command lists them.
+        // `update-index` fails if files differ, which is not an error here: the next command lists them.
         let refresh = self.command("update-index -q --refresh");
         refresh.run(cancel)?;
         let output = self.command(CHANGED).stdout(cancel)?;

@@ -1,4 +1,4 @@
-//! Ends what a dead runner of the loop `MARKER` left behind, and prints it: `leftovers MARKER`.
+//! Ends the leftover processes of a dead runner of the loop `MARKER` and prints them: `leftovers MARKER`.
 #![expect(clippy::print_stdout, reason = "printing is all this program does")]
 
 fn main() {

@@ -76,9 +76,9 @@ pub enum Server {
 /// Why a bridge ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The input was closed.
+    /// The input of the bridge was closed.
     InputEnded,
-    /// The process got a signal to end.
+    /// The bridge process got a signal that asks it to exit.
     Terminated,
     /// The server is gone. Another bridge may find it again.
     Lost(String),
@@ -159,7 +159,7 @@ struct Conversation {
     version: Option<String>,
     /// The server's id of the conversation; `None` until it is created.
     id: Option<String>,
-    /// How the conversation continues an earlier one.
+    /// Whether the conversation is new or was resumed.
     origin: Origin,
     windows: ContextWindows,
     session_tree: SessionTree,
@@ -169,12 +169,12 @@ struct Conversation {
     reconnected: u32,
 }
 
-/// How a conversation continues an earlier one.
+/// Whether a conversation is new or was resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     /// The conversation is new, or its first prompt was sent already.
     Fresh,
-    /// The conversation was resumed. The server may know a turn that was cut.
+    /// The conversation was resumed. The server may have a turn of it that was interrupted.
     Resumed,
     /// The server no longer knows the conversation that was to be resumed.
     Gone,

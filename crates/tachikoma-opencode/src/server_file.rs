@@ -46,7 +46,7 @@ pub struct ServerFile {
     pub generation: u64,
     /// Why the server is not ready; `None` if it is ready.
     pub why: Option<String>,
-    /// Time of the next restart, or the deadline of the current start.
+    /// Time of the next restart while the server is down, or the deadline of a start that is in progress; `None` otherwise.
     pub until: Option<Timestamp>,
     /// Version that the server reported.
     #[serde(default)]
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_of_a_dead_supervisor_is_stopped() {
+    fn server_file_of_a_dead_supervisor_reads_as_stopped() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(ServerFile::read(dir.path()).unwrap(), None);
         let file = ServerFile {

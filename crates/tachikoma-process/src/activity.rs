@@ -14,7 +14,7 @@ use tachikoma_core::Activity;
 use super::children;
 use tachikoma_runtime::clock;
 
-/// Time between two samples. It has to be longer than the pauses of an answer that comes in bursts.
+/// Time between two samples. It must be longer than the pauses in a model response that is streamed in bursts.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A longer time means that the machine was suspended, or that all processes were stopped.

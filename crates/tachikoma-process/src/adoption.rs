@@ -114,7 +114,7 @@ fn is_guard(_child: Pid) -> bool {
     false
 }
 
-/// A child that was not reaped keeps its id. The descriptor makes sure of that if the embedding program reaps it.
+/// Kills a child through a pidfd, so that no other process is hit if the embedding program reaps the child meanwhile.
 #[cfg(target_os = "linux")]
 fn end(child: Pid) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};

@@ -84,7 +84,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// `adoption` says whether all children of this process belong to the loop.
+    /// `adoption` says whether all children of this process belong to the loop, or only children with its marker.
     pub fn new(adoption: Adoption) -> Self {
         let own = children::own_pid();
         if adoption == Adoption::All {
@@ -128,7 +128,7 @@ impl Family {
         let (pid, role) = match sender {
             Sender::System => return Ok(()),
             Sender::Process(pid) => (Some(pid), self.role_of(pid)),
-            // Signals of Ctrl-C, `kill` and service managers have a known sender. The agent may have sent this one to hide its process id.
+            // Signals from Ctrl-C, `kill` and service managers have a known sender. An unknown sender may be the agent hiding its id.
             Sender::Unknown if cfg!(target_os = "linux") => {
                 return Err(Refused {
                     pid: None,

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_is_found_by_its_kind() {
+    fn only_cgroup2_mounts_are_parsed() {
         let line =
             "41 31 0:38 / /sys/fs/cgroup/my\\040unified rw,relatime shared:9 - cgroup2 cgroup2 rw";
         let found = parse_mount(line).expect("a mount of version 2");

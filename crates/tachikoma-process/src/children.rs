@@ -90,7 +90,7 @@ pub(super) struct Stat {
     pub(super) dead: bool,
     /// Whether it is exiting.
     pub(super) dying: bool,
-    /// Whether it is a kernel thread.
+    /// Whether the process is a kernel thread.
     pub(super) in_kernel: bool,
     /// Whether its program was started with an empty environment.
     pub(super) bare: bool,
@@ -175,11 +175,11 @@ fn all_ancestors_now(pid: Pid) -> Option<Vec<Pid>> {
 /// Whether a process has the marker of a loop in its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marking {
-    /// It has the marker.
+    /// The process has the marker.
     Ours,
-    /// It does not have the marker, or has ended.
+    /// The process does not have the marker, or has ended.
     Foreign,
-    /// It is exiting or in `exec`, so that its environment cannot be read now. Try again.
+    /// The process is exiting or in `exec`, so its environment cannot be read now. Try again.
     Undecided,
 }
 
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn own_process_can_be_read() {
+    fn stat_of_own_process_is_parsed() {
         let me = stat(own_pid()).expect("this process is alive");
         assert_eq!(me.parent, rustix::process::getppid());
         assert!(!me.dead && !me.dying && !me.in_kernel && !me.bare);

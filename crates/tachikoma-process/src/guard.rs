@@ -19,10 +19,10 @@ mod options;
 
 pub use options::{GuardError, GuardOptions};
 
-/// The guard ends its children within its own limit and then exits; only a stopped guard needs longer.
+/// The guard ends its children within `BYE_TIMEOUT` and exits. Only a stopped guard takes longer.
 const FINISH_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
 
-/// The standby ends the children of a guard that was killed within its own limit and then exits. One that takes longer is killed.
+/// If the guard was killed, the standby ends the guard's children within `BYE_TIMEOUT` and exits. A slower standby is killed.
 const STANDBY_TIMEOUT: Duration = BYE_TIMEOUT.saturating_add(Duration::from_secs(2));
 
 /// After SIGKILL the standby is gone at once unless it is stuck in the kernel.

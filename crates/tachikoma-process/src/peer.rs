@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn caller_that_runs_has_the_role_of_its_process() {
+    fn running_caller_gets_the_role_of_its_process() {
         let (socket, _other) = UnixStream::pair().unwrap();
         let caller = Peer::of(&socket, own_pid());
         let family = Family::new(Adoption::Marked);

@@ -1,4 +1,4 @@
-//! The only code that reads the clock.
+//! The clock of the loop, and conversions between its timestamps and the times of the system and of files.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -44,7 +44,7 @@ impl Clock {
         Some(std::mem::take(&mut self.jumped)).filter(|jump| !jump.is_zero())
     }
 
-    /// Returns until when to sleep for `deadline`: the deadline itself, or an earlier moment at which the clock has to be checked.
+    /// Returns when a task that waits for `deadline` must wake: at the deadline, or earlier to check the clock.
     #[must_use]
     pub fn instant_of(&self, deadline: Timestamp) -> tokio::time::Instant {
         let at_latest = Instant::now() + SLEEP_MAX;
@@ -98,7 +98,7 @@ fn stopped(since: Instant, meant: Instant, now: Instant) -> Option<Duration> {
     (late >= JUMP).then(|| now.saturating_duration_since(since))
 }
 
-/// Returns the current time as files have it: nanoseconds since 1970.
+/// Returns the current time in the unit of file times: nanoseconds since 1970.
 #[must_use]
 pub fn file_time() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! Time and background tasks: the only code that reads the clock, and tasks that report their panics.
+//! The clock of the loop, and background tasks that report their panics.
 
 pub mod clock;
 pub mod task;

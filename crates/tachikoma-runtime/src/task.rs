@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 pub struct Task {
     name: &'static str,
     handle: JoinHandle<()>,
-    /// Whether the end was awaited before: a handle must not be polled again after it.
+    /// Whether `handle` has finished. A finished handle must not be polled again.
     over: bool,
 }
 
@@ -24,7 +24,7 @@ impl Task {
         }
     }
 
-    /// Returns the name of the task and the message of its panic; does not return if the task does not panic. Cancel-safe.
+    /// Waits for a panic of the task. Returns a message with its name; never returns without a panic. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         match self.ended().await {
             Some(reason) => reason,
@@ -49,7 +49,7 @@ impl Task {
     }
 }
 
-/// Waits for a future; without one, does not return.
+/// Waits for the future; never returns if it is `None`.
 pub async fn await_some<T>(future: Option<impl Future<Output = T>>) -> T {
     match future {
         Some(future) => future.await,
@@ -57,7 +57,7 @@ pub async fn await_some<T>(future: Option<impl Future<Output = T>>) -> T {
     }
 }
 
-/// Waits for a moment; without one, does not return. Cancel-safe.
+/// Sleeps until `moment`; never returns if it is `None`. Cancel-safe.
 pub async fn until(moment: Option<tokio::time::Instant>) {
     await_some(moment.map(tokio::time::sleep_until)).await;
 }

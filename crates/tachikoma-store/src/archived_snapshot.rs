@@ -54,7 +54,7 @@ pub fn write_unknown(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Moves a snapshot to the quarantine, in all its forms.
+/// Moves all files of a snapshot to the quarantine: plain, compressed and encrypted.
 pub fn move_away(
     working_dir: &Path,
     snapshot: &Path,

@@ -171,7 +171,7 @@ impl WorkLock {
 
     /// Updates the modification time, which shows that the holder is alive.
     pub fn touch(&self) {
-        // If this fails, the runner's work counts up to its last record.
+        // If this fails and the runner crashes, its running time is counted only up to its last record.
         let now = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
         let times = Timestamps {
             last_access: now(rustix::fs::UTIME_OMIT),
@@ -201,7 +201,7 @@ impl WorkLock {
         self.is_in_place_in(&working_dir.join(RALPH_DIR))
     }
 
-    /// Returns whether the lock file in `dir` itself is still in place.
+    /// Returns whether the lock file `dir/lock` is still in place.
     pub fn is_in_place_in(&self, dir: &Path) -> bool {
         let there = std::fs::symlink_metadata(dir.join("lock"));
         match (there, self.file.metadata()) {
@@ -329,7 +329,7 @@ pub fn is_our_ignore(text: &[u8]) -> bool {
 
 fn ignore(dir: &Path) {
     let path = dir.join(".gitignore");
-    // Without it git shows untracked files, which is harmless.
+    // Without the ignore file git shows untracked files, which is harmless.
     if let Ok(mut file) = private().write(true).create_new(true).open(&path) {
         let _ = file.write_all(IGNORED.as_bytes());
         return;
@@ -350,7 +350,7 @@ pub fn holder(working_dir: &Path) -> Option<Holder> {
     holder_in(&working_dir.join(RALPH_DIR))
 }
 
-/// Reads the present or last holder of the lock in `dir` itself.
+/// Reads the present or last holder of the lock file `dir/lock`.
 #[must_use]
 pub fn holder_in(dir: &Path) -> Option<Holder> {
     let file = safe_read::open_own(&dir.join("lock")).ok()?;
@@ -364,7 +364,7 @@ pub fn is_held(working_dir: &Path) -> bool {
     is_held_in(&working_dir.join(RALPH_DIR))
 }
 
-/// Returns whether the lock in `dir` itself is held.
+/// Returns whether the lock file `dir/lock` is held.
 #[must_use]
 pub fn is_held_in(dir: &Path) -> bool {
     let path = dir.join("lock");

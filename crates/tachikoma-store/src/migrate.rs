@@ -1,4 +1,4 @@
-//! Reads files of earlier versions. Each step converts one format to the next, and the number of steps is the newest format.
+//! Reads files of earlier versions. Each step converts one format to the next; the newest format is the number of steps plus one.
 //!
 //! A new format is needed only if a new field with a default value is not enough.
 
@@ -27,7 +27,7 @@ impl Chain {
         Self { steps }
     }
 
-    /// Returns the newest format, which is written.
+    /// Returns the newest format. New files are written in it.
     pub const fn latest(self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "steps are written by hand")]
         let steps = self.steps.len() as u32;

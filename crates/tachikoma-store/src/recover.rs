@@ -48,9 +48,9 @@ pub struct Recovered {
     older: Option<(PathBuf, u32)>,
     /// A file in place of the snapshot that does not belong to this loop.
     in_the_way: Option<InTheWay>,
-    /// Segments that are given up; the first of them after some line.
+    /// Segments that are dropped. The first of them is kept up to its last usable line.
     cut: Vec<PathBuf>,
-    /// The last segment; `None` if there is none.
+    /// The last segment of the journal; `None` if the journal has no segments.
     end: Option<End>,
     /// Whether the state is newer than the journal, so that a new segment with the full state is needed.
     behind: bool,

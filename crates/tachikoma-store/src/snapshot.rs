@@ -106,7 +106,7 @@ pub struct Progress {
     pub last_progress_iteration: Option<u32>,
     /// The latest scores, from 0 to 100, oldest first.
     pub recent_scores: Vec<u32>,
-    /// The latest files that the loop changed, relative to the working directory.
+    /// Files that the loop changed recently, relative to the working directory.
     pub modified_files: Vec<String>,
     /// The first objectives that are reached.
     pub completed_objectives: Vec<String>,

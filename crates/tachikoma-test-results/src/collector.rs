@@ -140,7 +140,7 @@ impl Collector {
             let count = self.left_out.total();
             let text =
                 format!("{count} tests were counted without their names: there are too many");
-            // This problem matters more than the last of many others.
+            // If the list is full, this problem replaces the last one, because it matters more.
             self.results.problems.truncate(PROBLEMS_MAX - 1);
             self.problem(line, text);
         }
@@ -157,7 +157,7 @@ pub(super) struct Waiting {
     bytes: usize,
 }
 
-/// Limit of pending names in bytes.
+/// Maximum total size of pending names in bytes.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
 impl Waiting {
@@ -203,7 +203,7 @@ fn join(parts: &[&str]) -> String {
     clean(&name, NAME_BYTES_MAX)
 }
 
-/// Makes a text safe to show and to record: no control characters, no reordering, bounded.
+/// Makes a text safe to show and to record: removes control and bidirectional characters, and limits its length.
 fn clean(text: &str, bytes_max: usize) -> String {
     let obeyed = |character: char| {
         character.is_control()

@@ -12,7 +12,7 @@ pub enum ResultsError {
     /// There are no bytes.
     #[error("it is empty; did the tests run?")]
     Empty,
-    /// There is nothing that looks like results.
+    /// No known format of test results was recognized.
     #[error(
         "no test results are in it: JUnit XML, `go test -json`, Jest or Vitest JSON, TAP and the text of `cargo test`, \
          `cargo nextest` and pytest are known"

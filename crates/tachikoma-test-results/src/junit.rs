@@ -106,7 +106,7 @@ fn not_xml(place: Place, reason: &str) -> ResultsError {
     }
 }
 
-/// A position in the document, counted from 1.
+/// A position in the document. Line and column are counted from 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub line: u64,
@@ -125,7 +125,7 @@ impl Place {
 }
 
 enum Wrong {
-    /// The root element is another one.
+    /// The root element is not `testsuites` or `testsuite`. The value is its name.
     Root(String),
     Xml(String),
 }

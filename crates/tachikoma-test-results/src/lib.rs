@@ -94,7 +94,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns the sum.
+    /// Returns the number of all tests.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.passed + self.flaky + self.failed + self.errored + self.skipped
@@ -133,7 +133,7 @@ pub struct Results {
     pub format: Format,
     /// Tests with names, one entry for each name, in the order of the output. At most [`TESTS_MAX`].
     pub tests: Vec<TestResult>,
-    /// All tests, with those that the runner counted without naming them.
+    /// All tests, including unnamed ones.
     pub counts: Counts,
     /// Tests that the runner counted without naming them, as `cargo test -q` and pytest do.
     pub unnamed: u64,

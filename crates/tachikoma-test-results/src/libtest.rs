@@ -180,7 +180,7 @@ impl Run {
         into.add(line, &[binary, without_remarks(name)], verdict);
     }
 
-    /// The totals were printed: pending tests have passed, unless they are listed as failures.
+    /// Handles the totals line. Tests that are still pending count as passed, unless they are listed as failures.
     fn settle(&mut self, binary: &str, sums: LibtestTotals, line: u64, into: &mut Collector) {
         let listed = match self.listed.len() as u64 == sums.failed {
             true => self.listed.take(),
@@ -197,7 +197,7 @@ impl Run {
             };
             self.add(binary, &name, verdict, line, into);
         }
-        // Passed and measured tests count as one kind.
+        // Measured benchmarks count as passed.
         let passed = sums.passed.saturating_add(sums.measured);
         into.unnamed(Verdict::Passed, passed.saturating_sub(self.named.passed));
         into.unnamed(
@@ -284,7 +284,7 @@ fn sums(line: &str) -> Option<LibtestTotals> {
 }
 
 fn verdict_of(text: &str) -> Option<Verdict> {
-    // With `--report-time` the time follows.
+    // With `--report-time`, the duration follows the result.
     let word = match text.split_once(" <") {
         Some((word, time)) if time.ends_with("s>") => word,
         Some(_) | None => text,
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn binaries_are_distinguished() {
+    fn header_lines_name_the_package_and_the_binary() {
         let seen = |line| {
             header(line).map(|(package, binary)| match binary {
                 Binary::Package(suffix) => format!("{}{suffix}", package.unwrap_or("?")),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_read_from_lines() {
+    fn verdict_is_parsed_from_the_end_of_a_libtest_line() {
         for (text, expected) in [
             ("ok", Some(Verdict::Passed)),
             ("ok <0.003s>", Some(Verdict::Passed)),

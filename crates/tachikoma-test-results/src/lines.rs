@@ -18,7 +18,7 @@ pub(super) struct Line<'a> {
     pub text: &'a str,
     /// Counted from 1.
     pub number: u64,
-    /// Whether its end was cut off.
+    /// Whether the line was longer than [`LINE_BYTES_MAX`], so that its end is missing.
     pub cut: bool,
 }
 

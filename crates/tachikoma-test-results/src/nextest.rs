@@ -111,7 +111,7 @@ fn sum_up(summary: &str, line: u64, into: &mut Collector) {
 
 struct StateLine<'a> {
     state: State,
-    /// Returns whether the line has a number, which only tests that have ended have.
+    /// Whether the line has a progress counter such as `(1/8)`. Only lines of finished tests have one.
     counted: bool,
     binary: &'a str,
     test: &'a str,
@@ -119,9 +119,9 @@ struct StateLine<'a> {
 
 enum State {
     Ended(Verdict),
-    /// It failed in an attempt that may be the last.
+    /// The test failed in an attempt that may be the last.
     Tried,
-    /// It passed in a later attempt.
+    /// The test passed in a later attempt.
     TriedAgain,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct PytestReader {
     /// The width of the rules of this run.
     width: Option<usize>,
     section: PytestSection,
-    /// Quoted runs that have not ended.
+    /// Number of quoted pytest runs in the output that have not ended.
     nested: u32,
     /// A test without a result so far.
     pending: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct PytestReader {
     workers: bool,
     /// What was known when the run began.
     before: Counts,
-    /// Tests that passed with a failed teardown: they are in two of the totals.
+    /// Number of tests that passed and failed in teardown. The totals count them twice: as passed and as errors.
     torn: u64,
     summed_up: bool,
 }
@@ -70,7 +70,7 @@ impl LineReader for PytestReader {
             into.problem(line.number, format!("it was ended early: {reason}"));
             return;
         }
-        // With `-q` there is no rule around it.
+        // With `-q` the totals line has no `===` around it.
         if let Some(sums) = sums(line.text) {
             self.sum_up(sums, line.number, into);
             return;
@@ -246,7 +246,7 @@ fn named(line: &str) -> Option<(&str, &str)> {
     if file.is_empty() || file.contains(char::is_whitespace) {
         return None;
     }
-    // Names of parameters can have spaces; the first result ends the name.
+    // Parameters in a name can contain spaces. The name ends before the first word that is a result.
     let ends = line.match_indices(' ').map(|(at, _)| at);
     let mut found = ends.filter(|at| {
         line.get(at + 1..)

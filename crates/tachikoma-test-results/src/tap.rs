@@ -32,7 +32,7 @@ pub(super) struct TapReader {
     levels: Vec<Level>,
     /// Bytes of results of subtests that wait for their parents to end.
     waiting: usize,
-    /// The indentation of a block of YAML.
+    /// Indentation of the open YAML block; `None` outside of one.
     yaml: Option<usize>,
     began: bool,
 }
@@ -160,7 +160,7 @@ impl TapReader {
     }
 
     fn plan(&mut self, level: usize, count: u64, line: u64, into: &mut Collector) {
-        // A second plan begins another stream, unless it is at the end of its own.
+        // A stream has one plan, so a second plan at the top level begins another stream.
         let another = level == 0
             && self
                 .levels

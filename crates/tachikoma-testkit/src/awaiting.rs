@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn returns_as_soon_as_the_condition_holds() {
+    fn await_until_returns_as_soon_as_the_condition_holds() {
         let mut looks = 0;
         await_until("the third look", Duration::from_secs(10), || {
             looks += 1;
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "in vain for: a state that never comes")]
-    fn names_what_never_came() {
+    fn await_until_panics_with_the_name_of_the_awaited_state() {
         await_until(
             "a state that never comes",
             Duration::from_millis(10),

@@ -1,4 +1,4 @@
-//! How the fake agent behaves: the part of a scenario that only it reads.
+//! How the fake agent behaves: the part of a scenario that only the fake agent reads.
 
 use serde::{Deserialize, Serialize};
 

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_ids() {
+    fn mask_replaces_loop_ids() {
         check(
             "loop_0b5e0bd2-6b7f-4d0e-9a52-1a2b3c4d5e6f started",
             "[LOOP] started",
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn mask_replaces_rfc_3339_times() {
         check("at 2026-11-15T05:17:44.123Z.", "at [TIME].");
         check("2026-11-15T05:17:44+02:00", "[TIME]");
         check("2026-11-15", "2026-11-15");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn process_ids() {
+    fn mask_replaces_process_ids() {
         check("held by pid 4711 since", "held by pid [PID] since");
         check(r#"{"pid":4711,"#, r#"{"pid":[PID],"#);
         check("pid: 4711, pid=12", "pid: [PID], pid=[PID]");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn mask_replaces_measured_durations() {
         check("in 1.23 s, then 15 ms", "in [DURATION], then [DURATION]");
         check("took 1 min 3 s.", "took [DURATION].");
         check("took 1.2s", "took [DURATION]");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_stays() {
+    fn mask_keeps_other_text() {
         check("grüße, iteration 12 of 20\n", "grüße, iteration 12 of 20\n");
     }
 }

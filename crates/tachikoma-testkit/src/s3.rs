@@ -79,7 +79,7 @@ impl S3 {
         }
     }
 
-    /// Returns its address.
+    /// Returns the URL of the server.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)

@@ -159,11 +159,11 @@ pub struct Turn {
     pub usage: Usage,
     /// `end_turn`, or `tool_use` with tools, by default.
     pub stop_reason: Option<String>,
-    /// Delay before the answer.
+    /// Delay before the answer, in milliseconds.
     pub delay_ms: u64,
     /// Characters of each piece of a stream; 0 is one piece.
     pub chunk: usize,
-    /// Pause between two pieces.
+    /// Pause between two pieces of a stream, in milliseconds.
     pub chunk_delay_ms: u64,
     /// Further headers of the response: `retry-after`, `anthropic-ratelimit-unified-status`, ...
     pub headers: BTreeMap<String, String>,
@@ -322,17 +322,17 @@ pub enum Afterwards {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
-    /// For the main conversation, one for each request; retries and errors use one too.
+    /// Answers of the main conversation, one for each request. Retries and errors use one, too.
     pub turns: Vec<Turn>,
-    /// After the last turn.
+    /// What the model answers after the last turn.
     pub afterwards: Afterwards,
-    /// Checked before the turns.
+    /// Answers to certain words of the user. They take precedence over `turns`.
     pub rules: Vec<Rule>,
-    /// For sub-agents, in the order of their requests.
+    /// Answers to sub-agents, in the order of their requests.
     pub subagent: Vec<Turn>,
-    /// For compaction; by default a short summary.
+    /// The answer to a compaction request; `None` for a short summary.
     pub compaction: Option<Turn>,
-    /// For requests without tools, which are internal requests of the client.
+    /// The answer to requests without tools, which are internal requests of the client.
     pub helper: Option<Turn>,
     /// Fake agent only: how it behaves.
     pub agent: crate::behavior::Behaviour,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usage_grows_with_tool_results() {
+    fn usage_grows_with_each_tool_result() {
         let usage = Usage::cached(20_000).growing_by(5_000);
         assert_eq!(usage.settled(0).context(), 20_010);
         assert_eq!(usage.settled(30).context(), 170_010);

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::awaiting::comes_true;
 use crate::{Scratch, drop_to_nobody, mask};
 
-/// No command of a test takes this long; one that does hangs.
+/// Timeout of a command. A command that takes longer hangs.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prefixes of variables that would bring settings of the machine into a test.
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_one_text_with_names_for_varying_parts() {
+    fn snapshot_replaces_varying_parts_by_names() {
         let scratch = Scratch::new();
         let script = "pwd; echo \"pid $$ took 1.5 s\"; printf bad >&2; exit 3";
         let ran = shell(&scratch).run(["-c", script]);
@@ -313,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn json_output_can_be_parsed() {
+    fn output_of_a_run_can_be_parsed_as_json() {
         let scratch = Scratch::new();
         let ran = shell(&scratch).run(["-c", "echo '{\"loop_id\": null}'"]);
         assert!(ran.json()["loop_id"].is_null());
     }
 
     #[test]
-    fn more_text_can_be_replaced() {
+    fn hide_replaces_additional_text_in_the_snapshot() {
         let scratch = Scratch::new();
         let ran = shell(&scratch).run(["-c", "echo token-77"]);
         let snapshot = ran.hide("token-77", "[TOKEN]").snapshot();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_the_scratch_directorys() {
+    fn tool_runs_with_the_environment_of_the_scratch_directory() {
         let scratch = Scratch::new();
         scratch.write("below/file", "");
         let tool = shell(&scratch).in_dir("below").env("TACHIKOMA_X", "set");
@@ -341,12 +341,12 @@ mod tests {
     }
 
     #[test]
-    fn the_callers_environment_stays_outside() {
+    fn tool_does_not_inherit_the_environment_of_the_caller() {
         let this = std::env::current_exe().expect("tests know their own program");
         let output = Command::new(this)
             .args([
                 "--exact",
-                "tool::tests::the_environment_is_the_scratch_directorys",
+                "tool::tests::tool_runs_with_the_environment_of_the_scratch_directory",
             ])
             .env("XDG_CONFIG_HOME", "/foreign")
             .output()
@@ -400,14 +400,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "still running")]
-    fn waiting_has_an_end() {
+    fn wait_panics_at_the_deadline() {
         let scratch = Scratch::new();
         let live = shell(&scratch).spawn(["-c", "mkfifo f; read x <f"]);
         live.wait(Duration::from_millis(50));
     }
 
     #[test]
-    fn an_unprivileged_tool_has_no_rights_of_roots() {
+    fn unprivileged_tool_does_not_run_as_root() {
         let scratch = Scratch::new();
         scratch.hand_to_nobody();
         let ran = shell(&scratch).unprivileged().run(["-c", "id -u"]);

@@ -120,7 +120,7 @@ pub fn refused_prompt(ground: &Ground) -> String {
     "failed, and says that a hook refuses the prompt".into()
 }
 
-/// Installs a hook of Claude Code that refuses everything.
+/// Installs a hook of Claude Code that rejects every `event`.
 fn hook(ground: &Ground, event: &str) {
     let hooks =
         serde_json::json!([{"hooks": [{"type": "command", "command": "echo no >&2; exit 2"}]}]);

@@ -6,7 +6,7 @@ use tachikoma_testkit::{Kind, Request, Scenario, ScriptedModel, Turn, Usage, awa
 use super::ground::Ground;
 use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outcomes, pids, told};
 
-/// A tool that ends when it may.
+/// A shell command that creates `started` and then waits until the test creates `go`.
 pub const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
 
 /// The agent gets the advice at the warning line in the same turn.
@@ -278,7 +278,7 @@ pub fn by_hand(ground: &Ground) -> String {
     );
     let last = model.asked_for(Kind::Main).pop().expect("a request");
     assert!(last.last_user.contains("Half done."), "{}", last.last_user);
-    // The loop has ended, and its agent too: the file does not change.
+    // Loop and agent have ended, so the file cannot be created later.
     assert!(
         !ground.scratch.path().join("late").exists(),
         "a tool ran after the interrupt"

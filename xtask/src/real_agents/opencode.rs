@@ -29,7 +29,7 @@ pub const CHECKS: &[Row] = &[
     Row("opencode-once", once, USUAL),
 ];
 
-/// A tool that ends when it may.
+/// A shell command that creates `started` and then waits until the test creates `go`.
 const HELD: &str = "echo x > started; until [ -e go ]; do sleep 0.1; done; echo whole";
 
 pub(super) fn start<'a>(
@@ -182,7 +182,7 @@ fn too_long(ground: &Ground) -> String {
     format!("{asked} requests")
 }
 
-/// A service that reports its reset is not asked before, and that is not a failure.
+/// If the service reports when its limit resets, the loop waits until then, and the iteration does not count as failed.
 fn limit(ground: &Ground) -> String {
     let mut refused = false;
     let model = ScriptedModel::reacting(Scenario::default(), move |request: &Request| {

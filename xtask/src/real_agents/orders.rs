@@ -10,7 +10,7 @@ use super::looping::{LIMIT_REACHED, Looping, names, of_type, only, outcomes, pid
 /// The exit code of a loop that its operator stopped.
 const STOPPED: i32 = 5;
 
-/// A model that calls a waiting tool, and then sends a text.
+/// A scripted model that calls the tool [`HELD`], and then sends texts.
 fn model() -> ScriptedModel {
     ScriptedModel::start(Scenario::of([
         Turn::bash(HELD).using(Usage::cached(9_000)),
@@ -19,7 +19,7 @@ fn model() -> ScriptedModel {
     ]))
 }
 
-/// Only messages were needed, and the process is the same.
+/// Checks that the agent was only interrupted by messages, never by signals, and that its process is the same.
 #[track_caller]
 fn expect_words_only(events: &[Value]) {
     for rung in of_type(events, "rung_climbed") {

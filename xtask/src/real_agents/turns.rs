@@ -8,7 +8,7 @@ use tachikoma_testkit::{Kind, Scenario, ScriptedModel, Turn, Usage};
 use super::ground::{Ground, WINDOW};
 use super::looping::{LIMIT_REACHED, Looping, PROMPT, names, of_type, only, outcomes, pids, told};
 
-/// Three iterations: one process, one conversation, three prompts.
+/// Three iterations use one process and one conversation with three prompts.
 pub fn one_conversation(ground: &Ground) -> String {
     let usage = |tokens| Usage::cached(tokens);
     let file = ground.scratch.path().join("made.txt");

@@ -123,8 +123,8 @@ impl Installed {
     }
 }
 
-/// An environment that does not change the output, and keeps caches out of the home. Go compiles its own library once, which
-/// takes longer than all the rest.
+/// Sets an environment that does not change the output and keeps caches out of the home directory. `cache` is shared, because
+/// Go would otherwise compile its standard library each time, which takes longer than all the rest.
 pub fn cloud_environment(command: &mut Command, ground: &Path, cache: &Path) {
     for (name, _) in std::env::vars_os() {
         let foreign = [

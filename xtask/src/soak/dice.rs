@@ -39,7 +39,7 @@ impl Dice {
         Duration::from_micros(self.below(micros.max(1)) as u64)
     }
 
-    /// One byte.
+    /// Returns a random byte.
     pub fn byte(&mut self) -> u8 {
         self.next().to_le_bytes()[0]
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_reach_all_values_below_their_bound() {
+    fn random_numbers_reach_all_values_below_their_bound() {
         let mut dice = Dice::from_seed(1);
         let mut seen = [false; 6];
         for _ in 0..200 {

@@ -1,4 +1,4 @@
-//! A disk with power cuts: it keeps the synced content of files, and the entries that a directory had when it was
+//! A simulated disk with power cuts: it keeps the synced content of files, and the entries that a directory had when it was
 //! synced. It can also be full, or read-only.
 
 mod mount;

@@ -53,7 +53,7 @@ fn mistreat(victim: &Victim, rounds: u32) -> Result<String, String> {
     ))
 }
 
-/// A journal to damage, and what a resumption finds in it without damage.
+/// A journal to damage, and the state that is recovered from it without damage.
 struct Case {
     name: &'static str,
     scratch: TempDir,
@@ -112,7 +112,7 @@ impl Case {
         }
     }
 
-    /// What a run, `status` and `state` find.
+    /// Recovers the state in the same way as the commands `run`, `status` and `state`.
     fn resume(&self) -> Result<State, String> {
         let dir = self.scratch.path();
         let snapshot = dir.join("state.json");
@@ -126,7 +126,7 @@ impl Case {
         .map_err(|error| chain(&error))
     }
 
-    /// Returns whether a damage is refused. If not, it must not lose anything.
+    /// Returns whether recovery rejects the damaged journal. If it does not, the recovered state must be complete.
     fn refuses(&self, damage: &Damage) -> Result<bool, String> {
         fs::write(&self.segment, damage.done_to(&self.whole)).map_err(text)?;
         match self.resume() {

@@ -74,7 +74,7 @@ impl When {
     }
 }
 
-/// What is performed.
+/// The kind of an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Launch,
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// On which side the runner is killed.
+/// Whether the runner is killed before or after the effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Before,
@@ -137,7 +137,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// At most `rounds` of each kind of effect, each killed on both sides.
+/// Kills the runner before and after effects: at most `rounds` effects of each kind.
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {
     tracer::require()?;
     let product = product::build(root)?;

@@ -13,7 +13,7 @@ use crate::product;
 /// Kills of one loop. Its journal grows, and reading all of it each time would take longer and longer.
 const KILLS_PER_LOOP: u32 = 50;
 
-/// A runner is killed before this: long enough for a start and some iterations.
+/// Maximum time until a runner is killed: long enough for a start and some iterations.
 const LIFE: Duration = Duration::from_millis(60);
 
 pub fn run(root: &Path, rounds: u32) -> Result<String, String> {

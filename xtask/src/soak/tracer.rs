@@ -1,4 +1,4 @@
-//! The unmodified binary under `strace`, which counts its calls and injects faults.
+//! Runs the unmodified binary under `strace`, which counts its system calls and injects faults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::process::Command;
 use super::victim::Victim;
 use crate::product::{Live, text};
 
-/// Offsets at which a call is tried that is not where it was before, counted in calls of its kind.
+/// Offsets to try if a system call is not at its earlier position, counted in calls of the same name.
 pub const NEAR: [i32; 11] = [0, 0, 1, -1, 2, -2, 3, -3, 0, 1, -1];
 
-/// Limit of missed calls: one of this many.
+/// At most one of this many calls may be missed.
 pub const MISSED_OF: u32 = 20;
 
 /// The `nth` call of this name.

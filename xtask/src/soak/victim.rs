@@ -16,7 +16,7 @@ use super::audit::{Attempt, Books};
 use crate::encryption;
 use crate::product::{Ground, Live, await_that, text};
 
-/// Nothing here takes this long, even on a busy machine.
+/// Timeout. Nothing that is waited for here takes this long, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Records its attempt, in one write, and prints a line for the transcript.

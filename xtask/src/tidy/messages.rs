@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page() {
+    fn missing_page_is_reported() {
         let found = quoted_ones_are_printed(&tree(&[]));
         assert_eq!(seen(&found), "docs/troubleshooting.md: is missing");
     }

@@ -1,4 +1,4 @@
-//! `SECURITY.md` names tests and attacks that exist, and all attacks.
+//! Checks that all tests and attacks that `SECURITY.md` names exist, and that it names every attack.
 
 use super::{Finding, Tree};
 

@@ -25,16 +25,16 @@ pub enum Pending {
 pub struct Conversation {
     pub session: SessionInfo,
     pub windows: Windows,
-    /// Tool calls that have not ended, with their effect.
+    /// Ids of running tool calls that write a file or change the to-do list, each with that effect.
     pub pending: Vec<(String, Pending)>,
     pub costs: Costs,
     pub turn: Turn,
     latest: Latest,
     /// The message that is being streamed, with its usage so far, which is more exact than that of finished blocks.
     streamed: Streamed,
-    /// The context window where the agent does not report it.
+    /// Context window in tokens that is assumed if the agent does not report one.
     pub assumed_window: Option<u64>,
-    /// The calls of sub-agents that were counted last.
+    /// Message ids of the sub-agents' model calls that were counted last.
     pub below: VecDeque<String>,
     /// How many messages were measured; repeated reports of one message count once.
     pub readings: u64,

@@ -18,11 +18,11 @@ pub struct ClaudeAgent {
     pub env: Vec<(OsString, OsString)>,
     /// The model, as the agent names it.
     pub model: Option<String>,
-    /// What it may do without asking.
+    /// What the agent may do without asking.
     pub permission: Permission,
-    /// Commands that it may run with [`Permission::Safe`], each with any arguments.
+    /// Commands that the agent may run with [`Permission::Safe`], each with any arguments.
     pub allow: Vec<String>,
-    /// Whether it runs as root, for which the agent rejects some options.
+    /// Whether the agent runs as root. It rejects some options then.
     pub root: bool,
     /// How long one process of the agent lives.
     pub lifetime: Lifetime,

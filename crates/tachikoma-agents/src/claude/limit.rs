@@ -155,7 +155,7 @@ mod tests {
 
     // complaint_40
     #[test]
-    fn a_time_of_day_is_the_next_one_unless_it_has_just_passed() {
+    fn reset_time_without_a_date_is_the_next_one_unless_it_has_just_passed() {
         for (text, expected) in [
             (
                 "Claude AI usage limit reached|1794715906",
@@ -172,7 +172,7 @@ mod tests {
                 "x · resets 4pm (Europe/Prague)",
                 Some("2026-11-15T15:00:00.000Z"),
             ),
-            // In the zone of the machine it is still the evening before.
+            // A time without a zone is in the machine's zone, where it is still the evening before.
             (
                 "Spending cap reached resets 11:11pm",
                 Some("2026-11-15T04:11:00.000Z"),

@@ -6,7 +6,7 @@ use super::scan::{Raw, Scan, Walk, member, members};
 use super::usage::Usage;
 use crate::{AgentEvent, PlanChange, PlanItem};
 
-/// The model's name in messages that the agent itself creates. Their usage is zero and not used.
+/// Model name of messages that Claude Code itself creates. Their usage is zero and is ignored.
 const SYNTHETIC: &[u8] = b"<synthetic>";
 
 /// Maximum size of the description of a tool call in bytes.
@@ -21,7 +21,7 @@ const PATH_BYTES_MAX: usize = 4096;
 /// Limit of items of a plan.
 const PLAN_ITEMS_MAX: usize = 100;
 
-/// Limit of running tool calls with an effect. The agent runs about ten at once.
+/// Maximum number of running tool calls that are remembered. The agent runs about ten at once.
 const PENDING_MAX: usize = 256;
 
 /// Limit of calls of sub-agents that are remembered: about ten run at once, and each call has a few lines.

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_has_one_meaning() {
+    fn each_failure_class_maps_to_the_expected_problem() {
         let now = Timestamp::from_millis(1_794_700_000_000);
         let of = |failure, text| of_result(&result(failure, text), now, |_| Some(3600));
         let east =

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_found_only_at_their_depth() {
+    fn nested_members_are_not_taken_for_top_level_members() {
         let line =
             r#" { "a" : {"type":"no"}, "b":["]",{"c":"}\\\""}],"type" : "yes","n":-1.5e3 } "#;
         assert_eq!(member(line, "type").as_deref(), Some(r#""yes""#));

@@ -6,7 +6,7 @@ use super::scan::{Raw, Scan, Walk, members, members_of};
 use crate::{AgentEvent, Allowance, AllowanceStatus, Retry, WHAT_COST, Window};
 use tachikoma_core::Timestamp;
 
-/// Limit of a name or a word in bytes.
+/// Maximum size in bytes of a name or word in a message.
 const WORD_BYTES_MAX: usize = 256;
 
 /// Subtypes that are not needed.

@@ -144,7 +144,7 @@ impl Conversation {
         self.known(session, seen);
     }
 
-    /// Returns whether events of a conversation are ours. Until one is known, the first one is ours.
+    /// Returns whether a conversation is that of this agent. If none is known yet, this one becomes it.
     pub fn is_ours(&mut self, session: &str, seen: &mut Vec<AgentEvent>) -> bool {
         if self.session.session_id.is_empty() {
             let session_id = line(session, NAME_BYTES_MAX);

@@ -77,7 +77,7 @@ impl OpenCodeAgent {
         Decoder::assuming(self.window_tokens)
     }
 
-    /// Returns the line to write to it; `opencode run` reads nothing after its prompt.
+    /// Returns the line to write to the agent's standard input; `None` for `opencode run`, which reads only its prompt.
     pub(crate) fn line(&self, message: &Message<'_>) -> Option<String> {
         match &self.way {
             Way::Server { .. } => Some(own::line(message)),

@@ -93,7 +93,7 @@ fn the_calls_of_a_turn_add_up_to_its_result() {
 }
 
 #[test]
-fn a_call_of_a_sub_agent_counts_once_and_is_not_a_reading() {
+fn model_call_of_a_sub_agent_counts_once_and_is_not_a_context_reading() {
     let below = |id: &str, tokens: u64| {
         format!(
             r#"{{"type":"assistant","message":{{"id":"{id}","model":"m","content":[],"usage":{{"input_tokens":{tokens}}}}},"parent_tool_use_id":"t1"}}"#

@@ -76,7 +76,7 @@ fn the_order_of_members_and_white_space_do_not_matter() {
 }
 
 #[test]
-fn repeated_events_of_a_message_are_one_reading_and_the_last_counts() {
+fn repeated_events_of_a_message_count_as_one_reading_with_the_last_value() {
     let mut decoder = Decoder::default();
     decode(&mut decoder, &assistant("a", 100, 1));
     decode(&mut decoder, &assistant("a", 100, 1));
@@ -207,7 +207,7 @@ fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
         "the event knows better"
     );
 
-    // Another version may use other words.
+    // Another version of the agent may word the message differently. The event and status 429 still show the limit.
     decode(&mut decoder, &event("rejected"));
     let words = format!(r#"{},"api_error_status":429"#, failed("Come back later"));
     assert_eq!(ended(&mut decoder, &words).outcome, TurnOutcome::UsageLimit);

@@ -25,11 +25,11 @@ use crate::signals::Terminal;
 use crate::workspace::Workspace;
 use crate::zone;
 
-/// The agent's task.
+/// The prompt of the demo agent.
 const PROMPT: &str = "Work through plan.md: do the next open item, tick it, and say so.\n\
     When every item is ticked, print <promise>COMPLETE</promise> on a line of its own.\n";
 
-/// Its plan.
+/// The initial content of `plan.md`.
 pub const PLAN: &str = "# Plan\n\n- [ ] write the greeting\n- [ ] write the parser\n- [ ] write the tests\n\
     - [ ] write the manual\n- [ ] polish\n";
 

@@ -108,7 +108,7 @@ pub fn refused(refusal: &Refusal) -> String {
     let why = sanitise(&why);
     match refusal.confirmed {
         0 => format!("the claim of completion is rejected ({claims}): {why}"),
-        // There is no reason against it.
+        // No check rejected the claim.
         _ => format!("completion has to be confirmed ({claims}): {why}"),
     }
 }

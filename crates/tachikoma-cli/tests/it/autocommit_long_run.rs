@@ -51,7 +51,7 @@ fn users(scratch: &Scratch) -> Vec<String> {
 /// Number of iterations.
 const ITERATIONS: u32 = 30;
 
-/// Every seventh iteration fails, every seventh hangs in its first attempt until its runner is killed, and behind every
+/// Every seventh iteration fails, every seventh hangs in its first attempt until its runner is killed, and after every
 /// seventh a hook of the repository hangs until its runner is killed.
 fn agent(seconds: &str) -> String {
     format!(

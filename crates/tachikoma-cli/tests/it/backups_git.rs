@@ -53,7 +53,7 @@ fn a_backup_in_the_work_tree_does_not_count_as_progress() {
     }
 }
 
-/// Repeated iterations after a restore get new snapshots.
+/// Iterations that run again after a restore create new snapshots.
 #[test]
 fn snapshots_of_iterations_after_the_restored_one_are_moved_away() {
     let scratch = repository();

@@ -15,7 +15,7 @@ fn outcomes(scratch: &Scratch) -> Vec<Value> {
         .collect()
 }
 
-/// Agents that finish and never exit.
+/// Complaint: agents finish their work and never exit.
 #[test]
 fn complaint_5_agents_that_stay_after_their_result_are_killed() {
     let mark = unique();
@@ -37,7 +37,7 @@ fn complaint_5_agents_that_stay_after_their_result_are_killed() {
     assert_eq!(processes_with(&mark), Vec::<u32>::new(), "none is left");
 }
 
-/// Words in the output that started a timer of five seconds, after which the agent was killed.
+/// Complaint: certain words in the output started a timer, and the agent was killed five seconds later.
 #[test]
 fn complaint_6_agent_text_does_not_end_a_turn_before_its_result() {
     let work = Turn::bash("echo 'Event emitted: build.done'; sleep 6; echo x > made")
@@ -49,7 +49,7 @@ fn complaint_6_agent_text_does_not_end_a_turn_before_its_result() {
     assert_eq!(scratch.read("made"), "x\n");
 }
 
-/// After a timeout during a task all context was lost.
+/// Complaint: after a timeout during a task, the agent lost its whole conversation.
 #[test]
 fn complaint_11_work_and_conversation_continue_after_a_timeout() {
     let stuck = Turn::bash("echo half > work; sleep 600");
@@ -66,7 +66,7 @@ fn complaint_11_work_and_conversation_continue_after_a_timeout() {
     assert_eq!(scratch.read("work"), "half\n");
 }
 
-/// Files and packages with "limit" in their name were taken for a usage limit.
+/// Complaint: a file or package with "limit" in its name was mistaken for a usage limit.
 #[test]
 fn complaint_38_39_text_about_limits_from_tools_or_the_agent_is_not_a_usage_limit() {
     let file = "@upstash/ratelimit\n5-hour limit reached\nClaude AI usage limit reached|1794715906";
@@ -80,7 +80,7 @@ fn complaint_38_39_text_about_limits_from_tools_or_the_agent_is_not_a_usage_limi
     assert_eq!(events(&scratch, "wait_started"), Vec::<Value>::new());
 }
 
-/// A timeout counted as a usage limit because earlier text mentioned limits.
+/// Complaint: a timeout counted as a usage limit because earlier output mentioned limits.
 #[test]
 fn complaint_38_a_timeout_after_text_about_limits_is_a_timeout() {
     let stuck = Turn::bash("echo 'API rate limit reached'; sleep 600")
@@ -98,7 +98,7 @@ fn complaint_38_a_timeout_after_text_about_limits_is_a_timeout() {
     );
 }
 
-/// A usage limit message was taken for an answer.
+/// Complaint: a usage limit message was mistaken for the answer of the agent.
 #[test]
 fn complaint_37_41_a_usage_limit_is_neither_an_answer_nor_a_claim_nor_a_failure() {
     let limit = Turn::status(429, "rate_limit_error", "<promise>COMPLETE</promise>");
@@ -118,7 +118,7 @@ fn complaint_37_41_a_usage_limit_is_neither_an_answer_nor_a_claim_nor_a_failure(
     assert_eq!(outcomes(&scratch), ["succeeded"], "the second attempt");
 }
 
-/// Descendants of the agent survived the supervisor's timeout.
+/// Complaint: descendants of the agent kept running after a timeout.
 #[test]
 fn complaint_43_a_timeout_kills_all_descendants_of_the_agent() {
     let scratch = Scratch::new();
@@ -135,7 +135,7 @@ fn complaint_43_a_timeout_kills_all_descendants_of_the_agent() {
     assert_eq!(processes_with(&mark), Vec::<u32>::new(), "none is left");
 }
 
-/// A process crashed again and again when it resumed the same conversation.
+/// Complaint: the agent crashed every time it resumed the same conversation.
 #[test]
 fn complaint_59_a_conversation_that_crashes_its_process_three_times_is_replaced() {
     let dies = Misbehaviour {

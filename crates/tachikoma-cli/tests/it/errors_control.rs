@@ -56,7 +56,7 @@ fn commands_after_the_end_of_a_loop_are_refused() {
 }
 
 #[test]
-fn reading_commands_without_a_loop_say_so() {
+fn reading_commands_without_a_loop_fail_with_a_hint() {
     let scratch = Scratch::new();
     assert_snapshot!(shown(&tachikoma(&scratch).run(["events"])), @"
     exit: 1

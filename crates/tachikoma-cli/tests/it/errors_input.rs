@@ -217,7 +217,7 @@ fn a_program_in_the_path_that_is_not_executable() {
 }
 
 #[test]
-fn a_script_whose_interpreter_is_missing() {
+fn missing_interpreter_of_an_agent_script_is_named() {
     let scratch = Scratch::new();
     scratch.write(
         "tachikoma.toml",

@@ -335,7 +335,7 @@ fn rollback_leaves_protected_and_huge_files() {
     sh(&scratch, "git add -f .env keep");
     commit_all(&scratch);
     run_iterations(&scratch, &["true", "echo 1 > new"]);
-    // Committed since, so they are in the index. The snapshot has the old versions.
+    // These files are committed after the snapshot, so the index has the new versions and the snapshot the old ones.
     let huge = "x".repeat(2000);
     scratch.write("huge", &huge);
     scratch.write(".env", "2\n");

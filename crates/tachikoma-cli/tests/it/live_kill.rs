@@ -297,7 +297,7 @@ fn a_runner_that_waits_for_the_lock_gets_in_when_the_first_is_killed() {
     await_nobody(&seconds);
 }
 
-/// Returns whether a process has started its async runtime, right before it takes the lock.
+/// Returns whether a process has started its async runtime. It does so right before it takes the lock.
 fn has_runtime(pid: u32) -> bool {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;

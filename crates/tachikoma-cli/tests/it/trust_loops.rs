@@ -142,7 +142,7 @@ fn state_that_git_tracks_is_refused() {
 }
 
 #[test]
-fn restored_loop_is_registered() {
+fn restored_loop_is_trusted() {
     let theirs = Scratch::new();
     planted(&theirs, "touch ran");
     let made = obey(&untrusting(&theirs), &["state", "backup"]);
@@ -161,7 +161,7 @@ fn restored_loop_is_registered() {
 }
 
 #[test]
-fn loop_that_an_agent_starts_is_not_registered() {
+fn loop_that_an_agent_starts_is_not_trusted() {
     let scratch = Scratch::new();
     scratch.write("below/prompt.md", "go\n");
     let bin = env!("CARGO_BIN_EXE_tachikoma");

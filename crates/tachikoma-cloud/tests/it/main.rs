@@ -103,7 +103,7 @@ fn an_existing_object_is_not_overwritten() {
 
 /// The library completes a multipart upload without a condition; our client adds one.
 #[test]
-fn a_large_object_does_not_replace_an_existing_one() {
+fn multipart_upload_is_completed_with_if_none_match() {
     let place = Place::new();
     let (mut file, digest) = file_of(&vec![7; PART_BYTES + 1]);
     let store = place.store();
@@ -187,7 +187,7 @@ fn an_unreachable_server_is_reported_and_can_be_retried() {
 }
 
 #[test]
-fn plain_http_needs_to_be_allowed() {
+fn http_endpoint_without_tls_is_rejected_unless_allowed() {
     let place = Place::new();
     let env = place
         .s3
@@ -285,7 +285,7 @@ fn redirects_to_another_host_are_not_followed() {
 }
 
 #[test]
-fn a_listing_without_an_end_is_refused() {
+fn listing_with_an_endless_response_is_rejected() {
     const SERVED_MAX: usize = 256 << 20;
     let (sent, served) = std::sync::mpsc::channel();
     let address = serve(move |mut stream| {

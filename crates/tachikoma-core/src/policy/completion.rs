@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_is_accepted_only_without_any_doubt() {
+    fn claim_is_accepted_only_if_all_checks_pass() {
         let (mut believed, mut asked) = (0, 0);
         let seen = [None, Some("- [x] a"), Some("- [ ] a"), Some("nothing")];
         let gates = [None, Some(false), Some(true)];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Maximum size of a key in bytes.
+/// Maximum size of a key of the custom data, in bytes.
 pub const KEY_BYTES_MAX: usize = 128;
 
 /// Maximum size of a value in bytes. A request on the control socket has at most 64 KiB.
@@ -13,7 +13,7 @@ pub const VALUE_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of keys. With the largest values they make a snapshot of a megabyte, which is written after every iteration.
 pub const KEYS_MAX: usize = 64;
 
-/// Values are read back inside of records and states, and readers of JSON give up at a depth of 128.
+/// Maximum nesting of a value. Records and states contain values, and JSON parsers give up at a depth of 128.
 pub const DEPTH_MAX: usize = 32;
 
 /// Why a key cannot be set to a value.
@@ -43,9 +43,9 @@ pub enum Refusal {
     TooManyKeys,
 }
 
-/// Checks a key and its value by themselves.
+/// Checks one key and its value, but not the number of keys.
 ///
-/// A limit is exceeded.
+/// Fails if a limit is exceeded.
 pub fn check(key: &str, value: &Value) -> Result<(), Refusal> {
     if key.is_empty() || key.chars().any(char::is_control) {
         return Err(Refusal::BadKey);
@@ -65,7 +65,7 @@ pub fn check(key: &str, value: &Value) -> Result<(), Refusal> {
 
 /// Returns what setting a key to a value does, for the caller. A null value removes the key.
 ///
-/// A limit is exceeded.
+/// Fails if a limit is exceeded.
 pub fn verdict(
     custom: &BTreeMap<String, Value>,
     key: &str,

@@ -25,7 +25,7 @@ pub enum ServerEvent {
         /// State of the server before this record.
         state: Box<ServerState>,
     },
-    /// A supervisor took over.
+    /// A supervisor process began to supervise the server.
     Supervising {
         /// Process id of the supervisor.
         pid: u32,
@@ -34,7 +34,7 @@ pub enum ServerEvent {
     Started {
         /// Number of the server's start.
         generation: Generation,
-        /// When it has to be ready.
+        /// Time by which the server must be ready.
         until: Timestamp,
     },
     /// The process of the server runs.

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, RestartPolicy, ServerEnd, ServerPolicy, StopSignals};
 
-/// Earlier ends of the server, without the one that is judged.
+/// What is known about the server from before the end that is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Restarts since the last healthy uptime.
+    /// Number of restarts of the server since it last stayed healthy for long enough.
     pub attempts: u32,
     /// Whether the server that ended was ready for long enough.
     pub healthy: bool,
@@ -18,12 +18,12 @@ pub struct History {
 /// What to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Start it again after the delay of this attempt, from 1.
+    /// Start the server again after the delay of this attempt. Attempts are counted from 1.
     Restart {
         /// Which restart since the last healthy uptime.
         attempt: u32,
     },
-    /// Start it again at once. The operator wanted it, so that it does not count as a restart.
+    /// Start the server again at once. The operator asked for it, so it does not count as a restart.
     Replace,
     /// Do not restart the server.
     Stay {

@@ -264,7 +264,7 @@ fn healthy_minute_resets_the_backoff() {
 
 /// Time before the server is ready does not count as healthy uptime.
 #[test]
-fn server_that_never_becomes_ready_is_a_crash_with_its_last_problem() {
+fn server_that_never_becomes_ready_counts_as_crashed_with_its_last_problem() {
     let mut play = Play::new(ServerPolicy::default());
     let generation = play.state.generation;
     play.tell(ServerInput::Spawned { generation, pid: 1 })

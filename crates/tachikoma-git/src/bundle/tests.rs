@@ -194,7 +194,7 @@ fn bundle_without_the_work_tree_reports_why() {
 
 /// A commit is made after the survey and before the bundle. The surveyed work tree would undo it.
 #[test]
-fn bundle_with_an_older_work_tree_than_head_restores_head() {
+fn restore_uses_head_if_the_work_tree_in_the_bundle_is_older() {
     let (scratch, dir) = repository();
     scratch.write("a", "changed");
     let path = dir.path().join(NAME);

@@ -182,7 +182,7 @@ fn directory_replaced_by_a_link_is_committed() {
     fs::rename(place.path("dir"), place.path("real")).unwrap();
     symlink("real", place.path("dir")).unwrap();
     changed(&mut tracker, ChangeOwner::Loop);
-    // The first commit is refused, and the displaced index entries are restored.
+    // A hook rejects the first commit. The index entries that it replaced are restored.
     place.hook("pre-commit", "exit 1");
     let staged = place.staged();
     commit(&mut tracker, "x").unwrap_err();

@@ -229,7 +229,7 @@ fn survey_work_tree(
     let dir = layout::loop_dir(&premises.working_dir, current);
     let (owed, last) = match found {
         Some(found) => (found.state.needs_survey(), found.state.time),
-        // A journal that cannot be read did not end normally. The time of its file replaces that of its last record.
+        // An unreadable journal did not end normally. Use the modification time of its file as the time of its last record.
         None => (true, last_written(&dir)),
     };
     let owner = ChangeOwner::since_last_survey(owed, lock.died(), last);

@@ -11,7 +11,7 @@ use crate::store::{compressed, test_history};
 use tachikoma_core::error_chain as chain;
 use tachikoma_test_results::ReportPattern;
 
-/// The results of all gates of a check so far.
+/// Test results that were read from the gates of one check so far.
 #[derive(Debug, Default)]
 pub(crate) struct TestsRead {
     ended: Vec<(String, Verdict)>,
@@ -22,14 +22,14 @@ pub(crate) struct TestsRead {
     pub warnings: Vec<String>,
 }
 
-/// The results of tests for the record, and the history that is written after it.
+/// Test results for the journal record, and the test history that is written after that record.
 #[derive(Debug)]
 pub(crate) struct TestRun {
     pub report: TestsReport,
     pub history: TestsSeen,
 }
 
-/// Where the history of earlier runs is, and what is known of it.
+/// Location of the test history of earlier runs, and its state.
 #[derive(Clone, Debug)]
 pub(crate) struct TestHistory {
     /// The directory of the loop.
@@ -38,7 +38,7 @@ pub(crate) struct TestHistory {
     pub any: bool,
     /// Whether the work may have changed since the last run.
     pub changed: bool,
-    /// Decrypts the history.
+    /// Encryption of the test history file.
     pub encryption: Encryption,
 }
 

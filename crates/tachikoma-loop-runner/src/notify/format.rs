@@ -37,7 +37,7 @@ pub(super) enum Delivery {
     Mail(Mail),
 }
 
-/// The JSON that a webhook, a command and a mail get.
+/// JSON payload of a notification by webhook, command or mail.
 #[derive(Serialize)]
 struct Payload<'a> {
     text: String,

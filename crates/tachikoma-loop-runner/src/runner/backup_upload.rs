@@ -18,7 +18,7 @@ use tachikoma_core::error_chain as chain;
 /// The number of attempts to send one backup. The next backup is sent even if this one failed.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// The wait before the second attempt; each later wait is twice as long. All of them take half a minute: a server that restarts is back.
+/// Wait before the second attempt. Each later wait is twice as long. The four waits take 15 s in total, enough for a server restart.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// Enough for 300 MiB at 500 KiB a second.

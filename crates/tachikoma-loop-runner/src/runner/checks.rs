@@ -19,7 +19,7 @@ use crate::store::test_history;
 use crate::task::await_some;
 use tachikoma_core::error_chain as chain;
 
-/// The check that runs, and what is known of checks besides the records.
+/// The running check, and state of checks that is not in the journal.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     /// The check that the loop waits for, or that is being ended.

@@ -35,7 +35,7 @@ pub enum RunError {
     /// The lock of the working directory was lost, and another runner has it.
     #[error("the lock of the working directory was lost, and the loop has ended")]
     Lock(#[source] LockError),
-    /// The journal failed in an earlier run of this runner, so that its state is ahead of the journal.
+    /// An earlier call of `run` could not write the journal, so the state in memory is newer than the journal.
     #[error("the journal could not be written before; close this runner and open the loop again")]
     Unwritten,
     /// The guard of the agent cannot be started.

@@ -58,7 +58,7 @@ pub(super) struct Waits {
 }
 
 impl Features {
-    /// Waits for the next event. A shutdown goes first, then the operator, then time; the agent, which may write without pause, comes last.
+    /// Waits for the next event. Priority: shutdown, operator, timers, agent. The agent is last because it may write without pause.
     /// Cancel-safe.
     pub async fn next_event(&mut self, channels: &mut Channels, waits: Waits) -> Event {
         let normal = waits.retry.is_none();

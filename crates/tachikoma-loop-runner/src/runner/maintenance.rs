@@ -101,7 +101,7 @@ impl MaintenanceEvent {
     }
 }
 
-/// Returns the warning about problems of a backup that was taken; `None` if there were none.
+/// Returns the warning for a backup that was taken although a later step failed, such as deleting old ones; `None` if no step failed.
 pub(super) fn backup_warning(troubles: &[String]) -> Option<String> {
     let troubles = troubles.join("; ");
     (!troubles.is_empty())

@@ -28,7 +28,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Reads the settings after those who asked before: what is read must be as new as the request.
+    /// Reads the settings, after any earlier requests. The settings must not be older than the request.
     pub fn request(
         &mut self,
         handle: &LoopHandle,

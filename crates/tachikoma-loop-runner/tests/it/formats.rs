@@ -165,7 +165,7 @@ fn is_within(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// Returns whether a member says what is taken for granted where it is missing.
+/// Returns whether a JSON member has its default value, so that it could be left out.
 fn is_default(key: &str, value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

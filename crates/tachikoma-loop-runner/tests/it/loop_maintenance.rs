@@ -1,4 +1,4 @@
-//! What is done beside the loop: a segment that is full is closed and compressed while the loop goes on.
+//! Background maintenance: full journal segments are closed and compressed while the loop runs.
 
 use std::fs;
 use std::path::Path;

@@ -195,7 +195,7 @@ impl Watch {
         }
     }
 
-    /// Takes in what is there already.
+    /// Receives the notices that have already arrived.
     pub(crate) fn catch_up(&mut self) {
         while let Ok(notice) = self.notices.try_recv() {
             if let Notice::Recorded(record) = notice {

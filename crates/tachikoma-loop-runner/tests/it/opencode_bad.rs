@@ -1,4 +1,4 @@
-//! What can be wrong with a server, a port, a password or a command, and what is said about it.
+//! Error messages for a broken OpenCode server, port, password or command.
 
 use std::net::TcpListener;
 use std::time::Duration;

@@ -108,7 +108,7 @@ fn requested_stop_is_never_a_crash() {
 }
 
 #[test]
-fn without_auto_restart_a_crash_is_only_logged() {
+fn crashed_server_is_not_restarted_if_auto_restart_is_off() {
     let bed = Bed::new(Vec::new()).with(|opencode| opencode.auto_restart = false);
     run(async {
         let handle = bed.start().await;
@@ -214,7 +214,7 @@ fn restart_command_restarts_a_supervisor_that_gave_up() {
 
 /// Neither a crash nor a stop leaves tools of the old server running.
 #[test]
-fn processes_of_a_server_end_with_it() {
+fn tools_of_a_server_are_killed_when_the_server_ends() {
     for cgroup in [true, false] {
         let marker = unique();
         let leaves = Misbehaviour {

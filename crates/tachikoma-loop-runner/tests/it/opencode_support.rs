@@ -140,7 +140,7 @@ impl Bed {
     }
 }
 
-/// Waits until the server file says what is wanted.
+/// Waits until the server file meets a condition.
 pub(crate) async fn until(
     handle: &SupervisorHandle,
     what: &str,

@@ -1,4 +1,4 @@
-//! Whatever an agent writes: its pipes never block it, memory stays bounded, and the lines arrive.
+//! Output of agents: pipes never block the agent, memory is bounded, and all lines arrive.
 
 use tachikoma_loop_runner::process::Exit;
 

@@ -1,4 +1,4 @@
-//! The agent destroys what is the loop's own, and cannot: it is whole again before the next one starts.
+//! Files of the loop that an agent damages or deletes are repaired before the next agent starts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -233,7 +233,7 @@ fn repair_is_saved_after_the_snapshot_interval() {
     });
 }
 
-/// Whoever only copies it about or sets its time has not harmed it.
+/// A copy with the same content or a new modification time is not damage.
 #[test]
 fn touched_or_copied_snapshot_is_not_repaired() {
     let (place, repairs) =

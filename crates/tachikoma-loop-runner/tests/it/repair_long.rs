@@ -1,4 +1,4 @@
-//! What is destroyed while an agent works for long is whole again before the agent ends; and another runner that got in
+//! Files that are damaged during a long iteration are repaired before the agent ends. Another runner that took the lock
 //! meanwhile is not disturbed.
 
 use std::fs;

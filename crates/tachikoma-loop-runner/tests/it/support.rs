@@ -19,13 +19,13 @@ use tachikoma_loop_runner::session::pump::{Flow, Output, Pump, Stream};
 use tachikoma_loop_runner::session::transcript::Transcript;
 use tempfile::TempDir;
 
-/// Nothing here takes this long on a healthy machine, however busy.
+/// Timeout of every wait in these tests. It is long enough for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lines longer than this are cut.
 pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Both ways to hold an agent's processes together; a machine without control groups runs the second twice.
+/// Both kinds of containment. A machine without cgroups runs the second kind twice.
 pub(crate) const CONTAINMENTS: [Containment; 2] = [Containment::Cgroup, Containment::Guard];
 
 /// Runs asynchronous work as the runner does: on one thread.
@@ -41,10 +41,10 @@ pub(crate) fn until(what: &str, reached: impl FnMut() -> bool) {
     tachikoma_testkit::await_until(what, PATIENCE, reached);
 }
 
-/// Nobody is running.
+/// No process is running.
 pub(crate) const NOBODY: [i32; 0] = [];
 
-/// Returns a command that sleeps for long and that no other test of this or a parallel run uses, to be recognised by.
+/// Returns a long `sleep` command that no other test uses, so that its process can be recognized.
 pub(crate) fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Runs the body of a test in a process of its own: for what counts memory or descriptors of the whole process.
+/// Runs the body of a test in its own process, for tests that count memory or file descriptors of the whole process.
 pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     const SWITCH: &str = "TACHIKOMA_TEST_ALONE";
     if std::env::var_os(SWITCH).is_some() {
@@ -128,7 +128,7 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     assert!(status.success(), "{test} failed in its own process");
 }
 
-/// Three grandchildren that try to get away: in another session, orphaned twice over, and with an empty environment.
+/// Script that starts three processes which try to escape: by `setsid`, by a double fork, and by an empty environment.
 pub(crate) fn runaways(sleep: &str) -> String {
     let quiet = "</dev/null >/dev/null 2>&1 &";
     format!(
@@ -136,10 +136,10 @@ pub(crate) fn runaways(sleep: &str) -> String {
     )
 }
 
-/// Waits, in an agent's script, until [`Rig::go`].
+/// Shell code for an agent that waits until the test calls [`Rig::go`].
 pub(crate) const UNTIL_GO: &str = "while [ ! -e go ]; do sleep 0.01; done;";
 
-/// What is known of the agent so far.
+/// Reports and output of the agent so far.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) pid: Option<i32>,
@@ -162,7 +162,7 @@ impl Seen {
     }
 }
 
-/// A guard with one agent after the other.
+/// A guard that runs agents, one at a time.
 pub(crate) struct Rig {
     pub(crate) guard: Guard,
     pub(crate) place: TempDir,
@@ -267,7 +267,7 @@ impl Rig {
         }
     }
 
-    /// Lets the agent come to its end and returns what is left of its output.
+    /// Waits until the agent has ended and returns the rest of its output.
     pub(crate) async fn over(&mut self) -> (bool, Output) {
         self.until("the agent ends", Seen::is_over).await;
         let mut pump = self.pump.take().unwrap();

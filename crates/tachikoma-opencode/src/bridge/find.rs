@@ -50,7 +50,7 @@ enum Absent {
 enum Absence {
     /// A server that is not supervised does not answer.
     Attached,
-    /// The supervisor has not written its file.
+    /// The supervisor has not written the server file yet.
     NoFile,
     /// The file says that the server was stopped. An earlier supervisor may have written that.
     Stopped,
@@ -155,7 +155,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let why = file.why.unwrap_or_default();
         match (file.state, file.url) {
             (Condition::Ready, Some(url)) => {
-                // Without a file the user has set the password.
+                // Without a login file the user has set the password.
                 let kept = login_file::read(dir).map_err(|error| later(&chain(&error)))?;
                 let login = kept.or_else(|| self.options.login.clone());
                 self.at(&url, login, file.pid, Absence::Unready).await

@@ -1,4 +1,4 @@
-//! Opens a conversation: a new one, or one of an earlier bridge.
+//! Opens a conversation: creates one, or resumes one that an earlier bridge created.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
 
     async fn resume(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
         let path = format!("/session/{id}");
-        // The rules may have changed.
+        // The permission rules may have changed since the conversation was created.
         let body = json!({"permission": rules(self.options.permission, &self.options.allow)});
         let request = Request {
             method: hyper::Method::PATCH,
@@ -123,7 +123,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
     async fn opened(&mut self, conversation: &mut Conversation, id: String) -> Result<(), End> {
         if conversation.id.is_none() {
             let client = conversation.client.clone();
-            // The task ends with the answer, which has a timeout.
+            // The task need not be aborted: its request has a timeout.
             conversation.windows.request = Some(tokio::spawn(context_windows(client)));
         }
         conversation.session_tree = SessionTree::of(&id);

@@ -301,7 +301,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
             conversation.answer_index.heard(&properties["info"]);
         }
         let Some(turn) = &mut conversation.turn else {
-            // The event belongs to a turn that is over.
+            // No turn is in progress, so the event belongs to one that has ended.
             return Ok(());
         };
         if conversation

@@ -36,7 +36,7 @@ pub(crate) struct EventStream {
     /// Splits the stream into lines. A line beyond the limit is cut, so that it cannot fill the memory.
     lines: LineSplitter,
     ready: VecDeque<String>,
-    /// When bytes arrived last. A caller that cancels [`EventStream::next`] does not restart the limit.
+    /// When bytes arrived last. Canceling [`EventStream::next`] does not reset it.
     heard: Instant,
     silence_max: Duration,
 }

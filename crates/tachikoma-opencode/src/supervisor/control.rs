@@ -80,7 +80,7 @@ impl Control {
         &self.path
     }
 
-    /// Returns how the server panicked; does not return if it does not panic. Cancel-safe.
+    /// Returns the panic message of the task that serves the socket; waits forever if it does not panic. Cancel-safe.
     pub async fn broken(&mut self) -> String {
         self.task.broken().await
     }

@@ -17,10 +17,10 @@ const NAME: &str = "journal.jsonl";
 /// Name of a damaged journal that was moved away.
 const DAMAGED: &str = "journal.damaged.jsonl";
 
-/// Holds thousands of events. A server that crashes at once, restarted without delay and limit, fills it in a minute.
+/// A larger journal is replaced by its state. It holds thousands of events: a crash loop without delays fills it in a minute.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A full file still takes the records of one step.
+/// Limit for reading: the records of one step may exceed `BYTES_MAX`.
 const READ_BYTES_MAX: u64 = 2 * BYTES_MAX;
 
 /// Returns whether a file of this name is a journal.

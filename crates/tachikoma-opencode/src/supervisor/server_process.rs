@@ -26,7 +26,7 @@ use crate::client::{Address, Client, Failure, Login, Request};
 /// A server that starts never answers requests that it gets too early, so the next request has to follow soon.
 const START_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A busy server may answer slowly.
+/// Timeout of a health request. A busy server may answer slowly.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes per read from the server's output.
@@ -38,7 +38,7 @@ const LINE_BYTES_MAX: usize = 4 * 1024;
 /// Time to read the rest of the output after the server's end. A descendant of the server can keep the pipes open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Owns the guard, the current server, and the tasks that ask it.
+/// Owns the guard, the current server, and the tasks that send requests to the server.
 #[derive(Debug)]
 pub(super) struct ServerProcess {
     /// User name and password of the server; `None` if it has no password.
@@ -63,7 +63,7 @@ struct Current {
     generation: Generation,
     /// Where the server listens; `None` until it has printed its port, if it chooses the port itself.
     address: Option<Address>,
-    /// Dropping it tells the reader of the output that the server has ended.
+    /// Dropping the sender tells the task that reads the output that the server has ended.
     _reader: oneshot::Sender<()>,
 }
 
@@ -234,7 +234,7 @@ impl ServerProcess {
     /// Passes a new lock to the guard, which holds it until all processes of the server have ended.
     pub fn hold(&mut self, lock: &WorkLock) {
         if let (Some(guard), Ok(lock)) = (&mut self.guard, lock.share()) {
-            // The death of a guard is reported as an event.
+            // If the guard has died, that is reported as an event, so the error is ignored here.
             let _ = guard.hold(lock);
         }
     }
@@ -362,7 +362,7 @@ fn guard_options(
     })
 }
 
-/// Returns what the guard has to start, with the reading ends of its output.
+/// Returns the command that the guard starts, with the reading ends of the pipes for stdout and stderr.
 fn prepare(
     settings: &SupervisorSettings,
     login: Option<&Login>,

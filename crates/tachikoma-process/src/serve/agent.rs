@@ -1,4 +1,4 @@
-//! One agent in the guard: running, being ended, or ended with children left.
+//! State of one agent in the guard: running, being ended, or ended with leftover processes.
 
 use std::time::{Duration, Instant};
 

@@ -142,7 +142,7 @@ impl Standby {
     fn end_children(&self) {
         let began = clock::monotonic();
         loop {
-            // A live runner waits for the standby, and then ends the remaining processes itself.
+            // A live runner waits only `BYE_TIMEOUT` for the standby, and then ends the remaining processes itself.
             let patience = match self.runner_has_ended() {
                 true => END_TIMEOUT,
                 false => BYE_TIMEOUT,

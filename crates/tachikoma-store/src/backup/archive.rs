@@ -135,7 +135,7 @@ fn beginning(part: &JournalPart, seq: Seq, encryption: &Encryption) -> io::Resul
         let end: &[u8] = if part.unended { b"\n" } else { b"" };
         return Ok(Box::new(content.take(part.len).chain(end)));
     }
-    // Its length does not tell the length of its content.
+    // `part.len` is not the length of the decrypted content, so the content is read up to the record.
     let line = Cursor::new(Vec::new());
     Ok(Box::new(UpTo {
         content,

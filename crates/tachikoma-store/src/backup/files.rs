@@ -82,7 +82,7 @@ pub fn by_name(name: &str) -> Option<Listed> {
     parse(Path::new(""), name)
 }
 
-/// Returns whether a file of that name is a backup or an unfinished one.
+/// Returns whether a file name is that of a backup or of an unfinished backup.
 pub fn is_name(name: &str) -> bool {
     atomic_file::is_temporary(name) || parse(Path::new(""), name).is_some()
 }
@@ -229,7 +229,7 @@ fn mark(epoch: &Epoch) -> String {
     format!("{mark:0<MARK_DIGITS$}")
 }
 
-/// Returns whether a file is the remains of a dead writer: one of that epoch, or any old one.
+/// Returns whether a file is a temporary file of a dead writer: it names that epoch, or it is stale.
 pub fn is_remainder(path: &Path, epoch: Option<&Epoch>) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let unique = name.and_then(atomic_file::unique_of);
@@ -238,7 +238,7 @@ pub fn is_remainder(path: &Path, epoch: Option<&Epoch>) -> bool {
     })
 }
 
-/// Removes the remains of dead writers. The lock of the working directory must be held.
+/// Removes the temporary files of dead writers. The lock of the working directory must be held.
 pub fn remove_remains(dir: &Path, epoch: Option<&Epoch>) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {

@@ -26,8 +26,8 @@ const WORK_FACTOR: u8 = 17;
 /// Highest work factor of a configured identity file: sixteen times as much.
 const WORK_FACTOR_MAX: u8 = WORK_FACTOR + 4;
 
-/// Highest work factor of an identity that comes with a file: that of this program or of `age -p`, which is twice as much.
-/// Otherwise each of many files could require gigabytes.
+/// Highest work factor of an identity in the header of an encrypted file: that of `age -p`, which is twice that of this program.
+/// Without this limit, each file could require gigabytes of memory.
 const WORK_FACTOR_WITH_FILE_MAX: u8 = WORK_FACTOR + 1;
 
 /// Limit for locked identities that are tried, because each takes a second. More than the number of working directories that
@@ -38,7 +38,7 @@ const LOCKED_MAX: usize = 32;
 pub const NO_KEY: &str = "it is encrypted, and no key is configured: set `state.encrypt_identity_file`, `state.encrypt_passphrase_file` or the \
      variable TACHIKOMA_STATE_PASSPHRASE";
 
-/// Message if the keys are wrong and the file does not tell more.
+/// Message if no configured key decrypts the file and the file does not name its recipients.
 const NONE_OPENS: &str = "it is encrypted, and none of the configured keys decrypts it";
 
 /// Message for an identity in a file that requires too much work.
@@ -57,9 +57,9 @@ pub struct KeySource {
     pub recipients: Vec<String>,
     /// The file with the identities for decryption.
     pub identity_file: Option<PathBuf>,
-    /// The passphrase for the identity that was created here, and for those in files from elsewhere.
+    /// The passphrase of the generated identity, and of identities in the headers of encrypted files.
     pub passphrase: Option<Passphrase>,
-    /// The file of the identity that was created here.
+    /// Path of the identity that this program generates, locked with the passphrase.
     pub generated: PathBuf,
 }
 
@@ -99,7 +99,7 @@ impl KeySource {
         self.identity_file.is_some() || self.passphrase.is_some()
     }
 
-    /// Returns whether the identity was created here.
+    /// Returns whether files are encrypted with the identity that this program generated, because no identity file is configured.
     fn uses_generated(&self) -> bool {
         self.passphrase.is_some() && self.identity_file.is_none()
     }
@@ -210,7 +210,7 @@ impl Ring {
         }
     }
 
-    /// Explains why no key fits.
+    /// Returns the error that explains why none of the configured keys decrypts the file.
     pub fn why_not(&self, public_header: Option<&PublicHeader>) -> io::Error {
         if let Err(why) = self.file() {
             return super::locked(why);
@@ -291,14 +291,14 @@ impl Ring {
             .and_then(|passphrase| unlock(locked, passphrase, work_max))
             .and_then(|opened| parse(&opened));
         if found.as_ref().is_err_and(|why| why == TOO_COSTLY) {
-            // Not tried, so it may be the right one.
+            // The result is not remembered: the passphrase was not tried.
             return found;
         }
         unlocked.push((locked.to_vec(), found.clone()));
         found
     }
 
-    /// Returns the locked identity that was created here, or that came with a file.
+    /// Returns the generated identity, still locked and unlocked. Falls back to one from the header of a file.
     fn generated(&self) -> Result<(Vec<u8>, Vec<Identity>), String> {
         let path = &self.source.generated;
         let read = safe_read::read(path, KEY_FILE_BYTES_MAX);

@@ -72,12 +72,12 @@ pub fn none_in(dir: &Path) -> StoreError {
     StoreError::io("find a journal in", dir)(ErrorKind::NotFound.into())
 }
 
-/// What follows the last complete record.
+/// Whether an incomplete line follows the last complete record of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEnd {
     /// The journal ends with a complete record.
     Whole,
-    /// Part of a line. The writer died or is still writing.
+    /// The journal ends with part of a line. The writer died or is still writing.
     Torn,
 }
 

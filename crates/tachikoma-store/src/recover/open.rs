@@ -12,7 +12,7 @@ use crate::journal::{Journal, new_epoch, rewrite};
 use crate::snapshot::{self, Snapshot};
 use crate::{StoreError, archived_snapshot, compressed, encryption};
 
-/// A recovered journal, ready for new records.
+/// A recovered journal that is open for new records.
 #[derive(Debug)]
 pub struct Taken {
     /// The open journal.

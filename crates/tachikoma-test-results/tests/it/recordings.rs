@@ -163,7 +163,7 @@ fn the_text_and_the_report_of_a_runner_agree() {
 }
 
 #[test]
-fn invalid_utf8_is_replaced_in_names_only() {
+fn invalid_utf8_in_test_names_is_replaced() {
     let bad = b"TAP version 13\nok 1 - caf\xe9\nnot ok 2 - \xff\xfe\n1..2\n";
     let results = results::read(&bad[..], None).unwrap();
     assert_eq!(
@@ -271,7 +271,7 @@ fn entities_are_not_expanded() {
 }
 
 #[test]
-fn dialects_of_junit() {
+fn junit_variants_of_several_test_runners_are_read() {
     let results = read(
         r#"<testsuites><testsuite name="Suite">
         <testcase name="off" status="notrun" result="suppressed"/>
@@ -302,7 +302,7 @@ fn a_given_format_wins_over_the_detected_one() {
 }
 
 #[test]
-fn names_can_be_made_relative() {
+fn file_names_in_test_names_can_be_made_relative_to_a_directory() {
     let mut results = read(
         r#"{"testResults":[{"name":"/srv/a/b.js","assertionResults":[{"title":"t","status":"passed"}]}]}"#,
     );

@@ -113,7 +113,7 @@ impl Drop for Running {
     }
 }
 
-/// Leaves an orphaned process running that waits until it is killed.
+/// Starts a process that becomes an orphan and runs until it is killed.
 pub(super) fn leave_child(marker: &str, without_env: bool) -> Result<(), String> {
     let mut command = Command::new("sh");
     if without_env {

@@ -19,7 +19,7 @@ const TIME_MASK: u64 = (1 << 36) - 1;
 /// How often a running turn is checked.
 pub(super) const TICK: Duration = Duration::from_millis(2);
 
-/// All conversations, and the listeners.
+/// All conversations of the fake server, and the clients that listen to its events.
 #[derive(Debug, Default)]
 pub(super) struct Conversations {
     kept: Mutex<Kept>,
@@ -86,7 +86,7 @@ impl Conversations {
     fn keep(&self, kept: &Kept) {
         let Some(file) = &self.file else { return };
         let text = serde_json::to_string(kept).expect("plain data");
-        // Atomic: a server is killed at any time.
+        // The file is replaced atomically, because tests kill the server at any time.
         let new = file.with_extension("new");
         fs::write(&new, text).expect("the state can be written");
         fs::rename(&new, file).expect("the state can be written");
@@ -177,7 +177,7 @@ impl Conversations {
         self.tell_idle(id);
     }
 
-    /// The second step, a while later.
+    /// The second step of an abort, a while later: the turn has ended.
     pub fn is_over(&self, id: &str) {
         self.tell_idle(id);
         let mut kept = lock(&self.kept);

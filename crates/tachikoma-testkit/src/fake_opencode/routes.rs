@@ -73,7 +73,7 @@ impl Server {
                 }
                 (200, JSON, "true".to_owned())
             }
-            // Like the real server for an unknown path.
+            // The real server answers unknown paths with a web page, too.
             _ => (
                 200,
                 "text/html",

@@ -19,7 +19,7 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
-/// The turn's own reason, or that of the API.
+/// Converts the stop reason of a turn to OpenAI's `finish_reason`. Unknown reasons are passed on unchanged.
 fn finish_reason(turn: &Turn) -> &str {
     match turn.stop_reason() {
         "end_turn" => "stop",
@@ -32,7 +32,7 @@ fn finish_reason(turn: &Turn) -> &str {
 
 fn calls(turn: &Turn, id: &str) -> Vec<Value> {
     let calls = turn.tools.iter().enumerate().map(|(index, tool)| {
-        // The same tools in lower case.
+        // OpenCode has the same tools with lower-case names.
         let name = tool.name.to_lowercase();
         let function = json!({"name": name, "arguments": input(tool).to_string()});
         json!({"index": index, "id": tool_id(id, index), "type": "function", "function": function})

@@ -95,7 +95,7 @@ impl Request {
         let has_tools = body["tools"]
             .as_array()
             .is_some_and(|tools| !tools.is_empty());
-        // Newer versions send the kind of a request; older ones are recognized by the prompt.
+        // Newer clients mark requests of sub-agents with a header. For older ones the prompt is compared.
         let for_subagent = headers.contains_key("x-claude-code-agent-id")
             || agent_prompts
                 .iter()
@@ -130,7 +130,7 @@ impl Request {
     }
 }
 
-/// In a header in newer versions, in a part of the user id in older ones.
+/// Returns the session id: newer clients send it in a header, older ones as part of the user id.
 fn session(headers: &BTreeMap<String, String>, body: &Value) -> Option<String> {
     if let Some(id) = headers.get("x-claude-code-session-id") {
         return Some(id.clone());
@@ -140,7 +140,7 @@ fn session(headers: &BTreeMap<String, String>, body: &Value) -> Option<String> {
     Some(id.trim_start_matches("id\":\"").chars().take(36).collect())
 }
 
-/// Returns the text of the user in a message.
+/// Returns the text of a message that the user wrote, without tool results and reminders.
 fn said(message: &Value) -> String {
     let mut said = Vec::new();
     match &message["content"] {

@@ -5,7 +5,7 @@ use tachikoma_testkit::{Scenario, ToolCall, Turn, Usage};
 
 use crate::support::{FORM_C, SOON, Stage};
 
-/// The context as a reader computes it: that of the last message of the model, never a sum.
+/// Returns the context as a reader of the output computes it: the tokens of the last message of the model only.
 fn context(lines: &[Value]) -> u64 {
     let last = lines.iter().rfind(|line| line["type"] == "assistant");
     let last = last.expect("there is a message");
@@ -217,7 +217,7 @@ fn invalid_sessions_are_rejected() {
 }
 
 #[test]
-fn errors_of_the_api_are_a_success_with_an_error_flag() {
+fn api_error_is_reported_as_success_with_an_error_flag() {
     let overloaded = Turn::status(529, "overloaded_error", "Overloaded");
     let limit = Turn::status(429, "rate_limit_error", "no more")
         .header("anthropic-ratelimit-unified-status", "rejected")

@@ -1,4 +1,4 @@
-//! Misbehavior of the fake agent.
+//! Tests of the ways in which the fake agent can misbehave.
 
 use rustix::process::{Pid, Signal, kill_process};
 use tachikoma_testkit::fake_agent::{Behaviour, Ignored, Misbehaviour};
@@ -20,7 +20,7 @@ fn long_tool() -> Turn {
 }
 
 #[test]
-fn a_signal_ends_it_like_the_real_agent() {
+fn signal_ends_the_fake_agent_like_the_real_agent() {
     let stage = stage([long_tool(), long_tool()], Misbehaviour::default());
     let mut talk = stage.start(&[]);
     talk.prompt("go");
@@ -43,7 +43,7 @@ fn a_signal_ends_it_like_the_real_agent() {
 }
 
 #[test]
-fn ignored_signals_do_not_end_it() {
+fn ignored_signals_do_not_end_the_agent() {
     let ignore = vec![Ignored::Interrupt, Ignored::Sigint, Ignored::Sigterm];
     let deaf = Misbehaviour {
         ignore,
@@ -67,7 +67,7 @@ fn ignored_signals_do_not_end_it() {
 }
 
 #[test]
-fn it_hangs_where_requested() {
+fn agent_hangs_after_the_configured_line() {
     let after_two = Misbehaviour {
         silent_after_line: Some(2),
         ..Misbehaviour::default()
@@ -109,7 +109,7 @@ fn an_agent_that_hangs_from_the_start_prints_nothing() {
 }
 
 #[test]
-fn it_prints_invalid_lines() {
+fn agent_prints_the_configured_invalid_lines() {
     let wrong = Misbehaviour {
         garbage_before_line: Some(2),
         huge_line_bytes: Some(2_000_000),
@@ -132,7 +132,7 @@ fn it_prints_invalid_lines() {
 }
 
 #[test]
-fn it_exits_where_requested_and_runs_at_the_next_start() {
+fn agent_exits_at_the_configured_line_and_works_at_the_next_start() {
     let at_line = Misbehaviour {
         exit_at_line: Some(2),
         exit_code: 7,
@@ -160,7 +160,7 @@ fn it_exits_where_requested_and_runs_at_the_next_start() {
 }
 
 #[test]
-fn it_continues_without_its_output() {
+fn agent_continues_after_it_closed_its_stdout() {
     let wrong = Misbehaviour {
         close_stdout_at_line: Some(2),
         ..Misbehaviour::default()
@@ -175,7 +175,7 @@ fn it_continues_without_its_output() {
 }
 
 #[test]
-fn its_child_outlives_it() {
+fn child_of_the_agent_outlives_the_agent() {
     let marker = unique();
     let wrong = Misbehaviour {
         escaping_child: Some(marker.clone()),
@@ -198,7 +198,7 @@ fn its_child_outlives_it() {
 }
 
 #[test]
-fn a_line_that_is_not_json_kills_it() {
+fn agent_exits_with_an_error_on_a_line_that_is_not_json() {
     let stage = stage([Turn::text("hello")], Misbehaviour::default());
     let mut talk = stage.start(&[]);
     talk.send_raw("\nthis is not JSON\n");

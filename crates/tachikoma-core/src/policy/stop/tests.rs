@@ -8,7 +8,7 @@ use crate::policy::completion::GateRule;
 use crate::{Claim, Exit, Failure, LoopId, Owed, QuotaWindow, Stop};
 
 #[test]
-fn iteration_limit_does_not_count_a_cut_iteration() {
+fn iteration_limit_does_not_count_an_iteration_that_is_repeated() {
     let policy = Policy {
         max_iterations: 3,
         ..Policy::default()

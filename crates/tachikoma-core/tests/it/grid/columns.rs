@@ -1,4 +1,4 @@
-//! The columns of the grid: every input there is.
+//! The columns of the grid: every possible input.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ const URGENCIES: [Urgency; 3] = [Urgency::Graceful, Urgency::Now, Urgency::Kill]
 
 #[derive(Clone, PartialEq)]
 pub enum Column {
-    /// An input at the present moment.
+    /// An input at the current time.
     At(Box<Input>),
-    /// A wake at the next deadline, or after a while where there is none.
+    /// `Input::Wake` at the next deadline, or after an hour if there is no deadline.
     Late,
 }
 

@@ -455,7 +455,7 @@ fn the_last_commit_is_made_when_the_agent_has_ended() {
 }
 
 #[test]
-fn files_that_the_turn_of_a_hand_off_changed_are_the_loops_after_a_stop() {
+fn stop_during_a_hand_off_turn_leaves_its_changes_to_be_surveyed() {
     let mut play = Play::up(in_a_session());
     play.named("one").resulted(true).kept(1, 1);
     play.resulted(true).kept(0, 0).reboot();

@@ -87,7 +87,7 @@ fn loop_states_after_the_end_are_terminal() {
 }
 
 #[test]
-fn an_iteration_that_a_crash_cut_keeps_its_number_and_gets_the_next_attempt() {
+fn iteration_aborted_by_a_crash_keeps_its_number_and_gets_the_next_attempt() {
     let mut play = Play::up(limited(1));
     play.hush().crash().crash().launched().exited(0);
     insta::assert_snapshot!(play.log(), @"
@@ -99,14 +99,14 @@ fn an_iteration_that_a_crash_cut_keeps_its_number_and_gets_the_next_attempt() {
 }
 
 #[test]
-fn an_iteration_that_the_operator_cut_keeps_its_number() {
+fn iteration_interrupted_by_the_operator_is_not_repeated() {
     let mut play = Play::up(Policy::default());
     play.stop(Urgency::Now).killed(2).hush().start();
     insta::assert_snapshot!(play.log(), @"0.0 start: Started(after operator), IterationStarted(2 attempt 1) ! launch");
 }
 
 #[test]
-fn a_claim_that_was_recorded_is_believed_by_the_next_runner() {
+fn recorded_claim_is_accepted_by_the_next_runner() {
     let mut play = Play::up(limited(1));
     play.claimed().hush();
     let without_the_end = play.journal.len() - 1;

@@ -141,7 +141,7 @@ fn stale_or_invalid_answers_are_refused() {
 }
 
 #[test]
-fn a_question_outlives_its_runner_with_its_number_and_its_time() {
+fn open_question_keeps_its_number_and_deadline_after_a_crash_of_the_runner() {
     let mut play = Play::new(attended());
     play.start().seconds(100);
     let before = play.state.question().cloned();
@@ -157,7 +157,7 @@ fn hold(id: u32, writing: bool) -> OperatorRequest {
 }
 
 #[test]
-fn held_question_gets_its_whole_timeout_again() {
+fn question_timeout_restarts_when_the_operator_stops_writing_the_answer() {
     let mut reboot = Play::new(Policy {
         question_timeout: Duration::from_secs(7),
         ..confirming()

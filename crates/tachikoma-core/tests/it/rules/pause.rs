@@ -43,7 +43,7 @@ fn an_immediate_pause_interrupts_the_iteration() {
 }
 
 #[test]
-fn a_pause_that_has_not_begun_can_be_withdrawn() {
+fn pending_pause_can_be_canceled() {
     let mut play = Play::up(Policy::default());
     play.hush().pause(Urgency::Graceful).resume().exited(0);
     insta::assert_snapshot!(play.log(), @"
@@ -54,7 +54,7 @@ fn a_pause_that_has_not_begun_can_be_withdrawn() {
 }
 
 #[test]
-fn the_status_shows_a_pause_and_a_stop_that_are_pending() {
+fn status_shows_pending_pause_and_stop() {
     let shown = |play: &Play| {
         let status = Status::of(&play.state, true);
         (status.pause_requested, status.ending.map(|end| end.kind))

@@ -119,7 +119,7 @@ fn unanswered_or_idle_sample_ends_the_agent() {
 }
 
 #[test]
-fn ending_or_finished_agents_are_not_sampled() {
+fn process_samples_of_ending_or_finished_agents_are_ignored() {
     let mut play = Play::up(stream());
     play.output().sleep().hush();
     play.stop(Urgency::Graceful).looked(0).looked(1_000);

@@ -287,7 +287,7 @@ impl Audit {
                 outcome,
                 ..
             }) => {
-                // A loop that is stopped in a pause, and dies on the way, goes on when it is run again.
+                // The paused loop is being stopped. If its runner dies during this commit, the next runner is not paused.
                 self.paused &= outcome.is_none();
                 self.autocommit_started(policy, *purpose, *commit, outcome.as_ref());
             }

@@ -99,7 +99,7 @@ fn id(number: u32) -> LoopId {
 }
 
 #[test]
-fn the_last_ten_are_kept_and_the_current_one_always() {
+fn prune_keeps_the_last_ten_loops_and_the_current_loop() {
     let place = Place::new(13);
     place.prune(13);
     assert_eq!(place.left(13), (4..=13).collect::<Vec<_>>());
@@ -224,9 +224,9 @@ fn links_in_the_place_of_our_directories_lead_nowhere() {
 }
 
 #[test]
-fn half_a_loop_goes_first() {
+fn partly_deleted_loop_is_deleted_first() {
     let place = Place::new(11);
-    // What is left of removing the second loop, ended by a crash before the last step.
+    // The remains of loop 5, as if a crash had interrupted its deletion before the last step.
     fs::remove_file(place.journal(5).join("journal-0001.jsonl")).unwrap();
     fs::remove_dir_all(place.transcripts(5)).unwrap();
     place.prune(11);

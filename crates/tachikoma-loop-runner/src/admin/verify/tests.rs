@@ -110,7 +110,7 @@ impl Place {
         all
     }
 
-    /// What is said of each object, with short names.
+    /// Returns one report line per object, with file names instead of paths.
     fn told(&self) -> String {
         let line = |checked: &Checked| {
             let name = checked.path.file_name().unwrap().to_string_lossy();

@@ -61,7 +61,7 @@ struct TrackedTree {
     owes_survey: bool,
 }
 
-/// The state of the thread.
+/// State of the thread that runs the git operations of a loop.
 pub(super) struct GitThread {
     replies: mpsc::UnboundedSender<GitReply>,
 }
@@ -71,7 +71,7 @@ impl GitThread {
         Self { replies }
     }
 
-    /// Does orders until all senders are dropped.
+    /// Executes git orders until all senders are dropped.
     pub fn serve(
         &self,
         options: GitWorkerOptions,
