@@ -37,7 +37,7 @@ impl fmt::Display for Doubt {
             Self::Quote => "it is in a quotation",
             Self::Denied => "the words around it deny it or name a condition",
             Self::Prompt => "it is quoted from the prompt",
-            Self::Decorated => "it does not stand alone on its line",
+            Self::Decorated => "there is other text or markup on its line",
         })
     }
 }

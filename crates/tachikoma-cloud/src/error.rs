@@ -24,7 +24,7 @@ pub enum CloudError {
     #[error("{0}")]
     Credentials(String),
     /// The store rejects the request. A retry cannot help.
-    #[error("{store} refuses it: {words}")]
+    #[error("{store} rejected the request: {words}")]
     Refused {
         /// The store.
         store: String,

@@ -35,7 +35,7 @@ pub(crate) fn too_many(shown: &str) -> CloudError {
     CloudError::Refused {
         store: shown.to_owned(),
         words: format!(
-            "more than {LISTED_MAX} objects lie there; give backups a place of their own"
+            "more than {LISTED_MAX} objects are there; use a separate prefix or directory for backups"
         ),
     }
 }

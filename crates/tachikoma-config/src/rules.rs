@@ -252,7 +252,7 @@ fn allowed_commands(settings: &Settings, broken: &mut BrokenRules) {
         broken.add_key(&key, " is not supported", hint);
     }
     for (key, command) in wrong {
-        let what = format!(": {command:?} is not the beginning of one command");
+        let what = format!(": {command:?} must be the first words of a single command");
         let hint = "write a program and its first words, such as \"cargo test\"";
         broken.add_key(&key, what, hint);
     }
@@ -374,7 +374,7 @@ fn notify_needs(settings: &Settings, broken: &mut BrokenRules) {
         let needs = match notify.to {
             NotifyTarget::Desktop => Vec::new(),
             NotifyTarget::Command => {
-                let hint = "give the command line that is run";
+                let hint = "set `command` to the command line to run";
                 vec![(notify.command.is_none(), "command", hint)]
             }
             NotifyTarget::Webhook
@@ -430,7 +430,7 @@ fn notify_values(settings: &Settings, broken: &mut BrokenRules) {
         if command.is_some_and(|command| command.trim().is_empty()) {
             add(
                 format!("`command` of notify {number} is empty"),
-                "give the command line that is run",
+                "set `command` to the command line to run",
             );
         }
         let is_wrong = |url: &Secret| url.expose() != Secret::MASK && !notify.to.takes(url);
@@ -448,7 +448,7 @@ fn hooks(settings: &Settings, broken: &mut BrokenRules) {
     for (hook, number) in settings.hook.iter().zip(1..) {
         if hook.command.trim().is_empty() {
             let what = format!("`command` of hook {number} is empty");
-            broken.add(&["hook"], what, "give the command line that is run");
+            broken.add(&["hook"], what, "set `command` to the command line to run");
         }
     }
 }

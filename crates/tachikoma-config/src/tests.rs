@@ -454,7 +454,7 @@ fn allowed_commands_are_plain_and_only_for_agents_that_enforce_them() {
     for command in ["", " make", "make; curl x", "Bash(make)", "git *", "a\\nb"] {
         let found = problems(&format!("agents.claude.allow = [\"{command}\"]")).unwrap();
         assert!(
-            found.contains("is not the beginning of one command"),
+            found.contains("must be the first words of a single command"),
             "{found}"
         );
     }

@@ -89,7 +89,7 @@ pub fn keep_beside(path: &Path, suffix: &str) -> Result<(), FsError> {
             }
         }
     }
-    let source = std::io::Error::other("too many copies of it lie there");
+    let source = std::io::Error::other("it has 100 copies already; delete some");
     Err(FsError::io("keep", path)(source))
 }
 

@@ -22,7 +22,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
         return Err(rustix::io::Errno::ISDIR.into());
     }
     if !kind.is_file() {
-        return Err(io::Error::other("it is not a plain file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     Ok(file)
 }

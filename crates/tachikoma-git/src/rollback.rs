@@ -49,7 +49,7 @@ pub enum PerformError {
     #[error(transparent)]
     NotBegun(GitError),
     /// The rollback failed and was undone.
-    #[error("{0}; the work tree is as it was")]
+    #[error("{0}; the rollback was undone, and the work tree is unchanged")]
     Undone(RollbackFailure),
     /// The rollback failed and could not be undone.
     #[error(

@@ -45,7 +45,7 @@ pub enum ListenerError {
     #[error("{0} has the port, so no password is sent")]
     Foreign(Holder),
     /// The kernel's tables cannot be read.
-    #[error("it cannot be found out which process listens there, so no password is sent")]
+    #[error("cannot determine which process listens there, so no password is sent")]
     Unknown(#[source] io::Error),
 }
 

@@ -291,7 +291,7 @@ impl WorkLock {
 /// Ignore file of `.ralph`, so that an agent that commits everything or runs `git clean` does not touch the state. Lists only
 /// names of this program, because other tools use the directory, too.
 const IGNORED: &str = "\
-# Written by tachikoma for what it keeps here.
+# Written by tachikoma: names of its own files in this directory.
 /.gitignore
 /.state-*.tmp
 /backups/

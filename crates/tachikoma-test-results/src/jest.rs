@@ -31,7 +31,7 @@ pub(super) fn read(
                 file.add(first_line, into);
             }
             if document.was_interrupted == Some(true) {
-                into.problem(first_line, "it was ended early");
+                into.problem(first_line, "the test run was interrupted");
             }
             return Ok(());
         }

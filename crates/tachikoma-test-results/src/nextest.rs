@@ -74,7 +74,7 @@ fn sum_up(summary: &str, line: u64, into: &mut Collector) {
     if let Some((ran, all)) = count.split_once('/') {
         into.problem(
             line,
-            format!("it was ended early: {ran} of {all} tests ran"),
+            format!("the test run was interrupted: {ran} of {all} tests ran"),
         );
     }
     let named = into.named();

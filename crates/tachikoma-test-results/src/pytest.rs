@@ -67,7 +67,10 @@ impl LineReader for PytestReader {
             return;
         }
         if let Some(reason) = self.rule(line.text, '!') {
-            into.problem(line.number, format!("it was ended early: {reason}"));
+            into.problem(
+                line.number,
+                format!("the test run was interrupted: {reason}"),
+            );
             return;
         }
         // With `-q` the totals line has no `===` around it.

@@ -78,7 +78,7 @@ impl LineReader for TapReader {
             self.plan(level, count, line.number, into);
         } else if text.starts_with("Bail out!") {
             self.began = true;
-            into.problem(line.number, format!("it was ended early: {text}"));
+            into.problem(line.number, format!("the test run was interrupted: {text}"));
         } else if indent == 0 {
             self.other(text, line.number, into);
         }
@@ -260,7 +260,10 @@ impl TapReader {
                 into.add(line, &[file], Verdict::Skipped);
             }
         } else if let Some(reason) = text.strip_prefix("Bailout called.") {
-            into.problem(line, format!("it was ended early: {}", reason.trim()));
+            into.problem(
+                line,
+                format!("the test run was interrupted: {}", reason.trim()),
+            );
         }
     }
 

@@ -32,7 +32,7 @@ pub fn trust(workspace: &Workspace, revoke: bool) -> Result<ExitCode, Failure> {
     let configuration = configuration(&trust, &base.working_dir, &base.loaded)?;
     let adopted = adopt(workspace, &trust, &base.working_dir)?;
     if let Some(Adopted { loop_id, lines, .. }) = &adopted {
-        let what = format!("{loop_id} is yours: `tachikoma run` continues it");
+        let what = format!("{loop_id} is now trusted: `tachikoma run` continues it");
         out::line(&listed(&what, lines));
     }
     if !configuration && adopted.is_none() {

@@ -241,7 +241,7 @@ fn lines(record: &Record) -> Vec<String> {
         LoopEvent::IterationLimited(LimitedAttempt {
             iteration, reason, ..
         }) => format!(
-            "iteration {iteration} is limited and will be repeated: {}",
+            "iteration {iteration} hit a usage limit and will be repeated: {}",
             sanitise(reason)
         ),
         LoopEvent::AttemptCut {

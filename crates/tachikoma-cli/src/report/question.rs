@@ -28,7 +28,7 @@ pub fn lines(record: &Record, event: &OperatorEvent, by_keys: bool) -> Vec<Strin
             iteration,
             error: None,
         } => {
-            format!("the work tree is as it was before iteration {iteration}")
+            format!("the work tree is restored to its state before iteration {iteration}")
         }
         OperatorEvent::RolledBack {
             error: Some(error), ..

@@ -106,7 +106,10 @@ fn a_failing_filter_leaves_the_work_tree_unchanged() {
     assert_eq!(ground.files(), SPOILT);
     let said = rolled_back(&tool);
     let said = said[0].as_str().unwrap();
-    assert!(said.contains("; the work tree is as it was"), "{said}");
+    assert!(
+        said.contains("; the rollback was undone, and the work tree is unchanged"),
+        "{said}"
+    );
     ground.unset("s-fails");
     obey(&tool, &["answer", "rollback"]);
     await_question(&tool, 4);

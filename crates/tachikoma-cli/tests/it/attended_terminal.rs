@@ -101,7 +101,7 @@ fn the_changes_are_shown_and_the_next_prompt_is_edited() {
     terminal.await_text("question 3: iteration 2 is over");
     assert_eq!(scratch.read(".git/prompts"), "work\nwork\nonly this once\n");
     terminal.answer(b'b');
-    terminal.await_text("the work tree is as it was before iteration 2");
+    terminal.await_text("the work tree is restored to its state before iteration 2");
     assert_eq!(scratch.read("file"), "good\nspoilt\n");
     terminal.await_text("question 4: iteration 2 is over");
     terminal.answer(b'q');

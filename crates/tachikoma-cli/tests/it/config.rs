@@ -95,7 +95,7 @@ fn a_named_pipe_as_configuration_is_refused_at_once() {
     assert!(made.unwrap().success());
     let ran = tachikoma(&scratch).run(["config", "check"]);
     assert_eq!(ran.code(), Some(2), "{}", ran.snapshot());
-    assert!(ran.snapshot().contains("it is not a plain file"));
+    assert!(ran.snapshot().contains("it is not a regular file"));
     let ran = tachikoma(&scratch).run(["stop"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
 }

@@ -149,7 +149,7 @@ fn a_hook_that_fails_after_a_reboot_is_a_warning() {
     scratch.write("tachikoma.toml", config.concat());
     let ran = rebooting(&scratch).wait(SOON);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
-    let warning = "the hook `kill -9 $$` failed: signal 9; the reboot still counts";
+    let warning = "the hook `kill -9 $$` failed: signal 9; the reboot is not undone";
     assert_eq!(events(&scratch, "warned")[0]["warning"], warning);
     assert!(
         scratch.path().join("second").exists(),

@@ -247,7 +247,7 @@ pub(super) fn describe(state: &State, record: &Record) -> Option<Line> {
             )),
             None => decision("the work tree is surveyed, and nothing is committed"),
         },
-        LoopEvent::AutocommitCanceled { .. } => fact("the commit is canceled"),
+        LoopEvent::AutocommitCanceled { .. } => fact("the autocommit was canceled"),
         LoopEvent::AutocommitFinished { kept, .. } => fact(committed(kept)),
         LoopEvent::AutocommitGivenUp { reason, .. } => {
             fact(format!("the autocommit was given up: {reason}"))

@@ -23,7 +23,9 @@ pub enum Refusal {
     #[error("a key must not be empty or contain control characters")]
     BadKey,
     /// The key is too long.
-    #[error("a key may have {KEY_BYTES_MAX} bytes; put longer text into the value")]
+    #[error(
+        "a key of the custom data may have at most {KEY_BYTES_MAX} bytes; put longer text into the value"
+    )]
     LongKey,
     /// The value is too large.
     #[error(

@@ -88,7 +88,7 @@ impl Stepper<'_> {
             },
             false => {
                 for error in failed {
-                    let warning = format!("{error}; the reboot still counts");
+                    let warning = format!("{error}; the reboot is not undone");
                     self.record(LoopEvent::Warned { warning });
                 }
                 self.advance_reboot(RebootStep::Complete);

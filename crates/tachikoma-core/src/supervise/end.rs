@@ -116,7 +116,7 @@ impl fmt::Display for ServerEnd {
         match self {
             Self::Ended { purpose } => match purpose {
                 Purpose::Stop => f.write_str("it was stopped"),
-                Purpose::Restart => f.write_str("it was ended for a restart"),
+                Purpose::Restart => f.write_str("it was stopped in order to restart it"),
                 Purpose::Memory { rss_bytes } => {
                     write!(f, "it was ended because it had grown to {rss_bytes} bytes")
                 }

@@ -39,7 +39,7 @@ pub enum RunError {
     #[error("the journal could not be written before; close this runner and open the loop again")]
     Unwritten,
     /// The guard of the agent cannot be started.
-    #[error("the agent's processes cannot be held together")]
+    #[error("the guard process cannot be started")]
     Guard(#[from] GuardError),
     /// The OpenCode server of the loop cannot be supervised.
     #[error("OpenCode's server cannot be run for the loop")]

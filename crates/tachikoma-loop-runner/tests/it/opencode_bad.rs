@@ -93,7 +93,7 @@ fn port_in_use_is_a_clear_error() {
             file.state == Condition::GaveUp
         })
         .await;
-        insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by a server that wants a password, probably another OpenCode: stop that one, or set another `opencode.serve_port`"#);
+        insta::assert_snapshot!(masked(&file.why.unwrap()), @r#"it could not be started: [ADDRESS] is taken by a server that requires a password, probably another OpenCode server: stop that one, or set another `opencode.serve_port`"#);
         assert_eq!(second.starts().len(), 0, "nothing was started");
         second.stop(&other).await;
         assert_eq!(ready(&handle, 1).await.generation, 1, "undisturbed");

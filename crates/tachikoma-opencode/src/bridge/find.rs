@@ -149,7 +149,7 @@ impl<O: AsyncWrite + Unpin> Bridge<O> {
         let later = |why: &str| Absent::Later(why.to_owned(), Absence::NoFile);
         let file = match ServerFile::read(dir) {
             Ok(Some(file)) => file,
-            Ok(None) => return Err(later("its supervisor has not written its file yet")),
+            Ok(None) => return Err(later("its supervisor has not written the server file yet")),
             Err(error) => return Err(later(&chain(&error))),
         };
         let why = file.why.unwrap_or_default();

@@ -406,7 +406,7 @@ async fn explain_taken_port(generation: Generation, address: Address) -> Option<
     let by = match client.health(HEALTH_TIMEOUT).await.map_err(|e| e.failure) {
         Ok(_) => "another OpenCode server",
         Err(Failure::Unauthorized { .. }) => {
-            "a server that wants a password, probably another OpenCode"
+            "a server that requires a password, probably another OpenCode server"
         }
         Err(_) => "another program",
     };

@@ -312,7 +312,7 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
     0.0 exited 0: AgentExited(exit 0), SessionOpening(2) ! open 2
     0.0 launched: AgentLaunched(77)
     0.0 opened: SessionEnded(1), SessionStarted(2), HooksStarted(after_reboot) ! run after_reboot
-    0.0 hooks: HooksRan(after_reboot, 1), Warned(the hook `hook.sh` failed: exit 1; the reboot still counts), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
+    0.0 hooks: HooksRan(after_reboot, 1), Warned(the hook `hook.sh` failed: exit 1; the reboot is not undone), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
     ");
     let entry = play.state.reboots.history.last().expect("there was one");
     assert_eq!(
@@ -344,7 +344,7 @@ fn reboot_hook_can_stop_the_loop() {
     play.hooks(HookPoint::BeforeReboot, None).exited(0).opened();
     play.hush();
     play.hooks(HookPoint::AfterReboot, Some("exit 125"));
-    insta::assert_snapshot!(play.log(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot still counts), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
+    insta::assert_snapshot!(play.log(), @"0.0 hooks: HooksRan(after_reboot, 1), StopRequested(the hook `hook.sh` stopped the loop: exit 125), Warned(the hook `hook.sh` failed: exit 125; the reboot is not undone), RebootCompleted(1 to 2), Stopped(the hook `hook.sh` stopped the loop: exit 125) ! finish");
 }
 
 #[test]

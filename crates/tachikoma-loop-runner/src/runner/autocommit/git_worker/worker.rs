@@ -400,7 +400,7 @@ impl GitThread {
             }
             (true, _, _) => {
                 let already =
-                    format!("the work tree is as it was before iteration {iteration} already");
+                    format!("the work tree already equals its state before iteration {iteration}");
                 return Err(already.into());
             }
             (false, _, _) => {}
