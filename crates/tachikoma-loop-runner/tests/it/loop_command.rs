@@ -133,6 +133,8 @@ fn stop_interrupts_a_command_agent_at_once() {
         let handle = runner.handle();
         let mut watch = Watch::on(&runner);
         let operator = async {
+            // The output may arrive before the guard reports the start, and an agent that has not started gets no signal.
+            watch.launched(1).await;
             watch.said("up").await;
             tell(&handle, STOP).await;
         };
