@@ -236,12 +236,12 @@ fn expect_told(victim: &Victim, way: Way) -> Result<(), String> {
         != 1
         || !told.iter().any(|told| expected.contains(told))
     {
-        return Err(format!("it stood still for {told:?}, as it says"));
+        return Err(format!("it reports a suspend of {told:?}"));
     }
     let mut events = victim.ground().tachikoma(&["events"]);
     let output = events.stdout(Stdio::piped()).output().map_err(text)?;
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-    match lines.contains("stood still for ") {
+    match lines.contains("machine was suspended for ") {
         true => Ok(()),
         false => Err(format!("the events do not show it: {lines}")),
     }
