@@ -132,7 +132,7 @@ pub fn crash(ground: &Ground) -> String {
     assert_ne!(first["pid"], second["pid"]);
     let said = up.stop();
     assert!(
-        said.contains("OpenCode is gone: it crashed (signal 6)"),
+        said.contains("OpenCode has ended: it crashed (signal 6)"),
         "{said}"
     );
     assert!(
