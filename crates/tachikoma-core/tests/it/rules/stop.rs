@@ -1,4 +1,4 @@
-//! Stopping: when, how hard, and what the loop is called afterwards.
+//! Stopping a loop: when it stops, which signals the agent gets, and the state of the loop afterwards.
 
 use tachikoma_core::{LoopState, Policy, Urgency};
 
@@ -6,7 +6,7 @@ use super::stream;
 use crate::play::Play;
 
 #[test]
-fn a_stopped_loop_is_stopped_and_stays_so() {
+fn stopped_loop_stays_stopped() {
     let mut play = Play::up(Policy::default());
     play.hush().seconds(2).stop(Urgency::Graceful).killed(2);
     play.wake().exited(0);
@@ -76,7 +76,7 @@ fn a_stop_waits_for_a_tool_call_at_most_graceful_timeout() {
 }
 
 #[test]
-fn an_agent_without_boundaries_is_interrupted_at_once() {
+fn stop_interrupts_an_agent_without_event_stream_at_once() {
     let mut play = Play::up(Policy::default());
     play.tool("a").hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted");
@@ -117,7 +117,7 @@ fn second_interrupt_is_urgent_and_third_kills() {
 }
 
 #[test]
-fn a_stop_survives_a_launch_in_flight() {
+fn stop_during_a_launch_ends_the_agent_and_the_loop() {
     let mut play = Play::new(Policy::default());
     play.start().hush().stop(Urgency::Now).wake().launched();
     insta::assert_snapshot!(play.log(), @"
