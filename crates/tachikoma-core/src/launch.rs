@@ -51,8 +51,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// Returns the keys that changed in files or variables since an earlier launch, but that a flag overrides. Those changes apply to the next
-    /// run.
+    /// Returns the keys that changed in files or variables since an earlier launch, but that a flag overrides. Those changes apply to
+    /// the next run.
     pub(crate) fn keep_under(&mut self, before: &Self) -> Vec<String> {
         let mut hidden = Vec::new();
         for (key, now) in &mut self.overrides {

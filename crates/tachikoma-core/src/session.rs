@@ -126,11 +126,11 @@ pub struct FailedCall {
 pub struct Checkpoint {
     /// Text of the last hand-off; `None` before the first.
     pub words: Option<String>,
-    /// The session that wrote them.
+    /// The session that wrote the hand-off.
     pub words_of: SessionNo,
     /// Why the session was replaced.
     pub reason: String,
-    /// Calls that failed, with how often.
+    /// Failed tool calls, with how often each failed.
     pub failed_calls: Vec<FailedCall>,
     /// Files that this and earlier sessions changed.
     pub files: Vec<String>,
@@ -147,7 +147,7 @@ pub struct Note {
     pub iteration: u32,
     /// Text of the note.
     pub text: String,
-    /// Whether the operator wrote it.
+    /// Whether the operator wrote the note.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub operator: bool,
 }
@@ -204,7 +204,7 @@ impl Session {
         });
     }
 
-    /// Removes a denied call from the counts: a new session would be denied it too.
+    /// Removes a denied call from the counts, because it does not show the quality of the session.
     pub(crate) fn call_denied(&mut self, call: &str) {
         self.tally.denied = self.tally.denied.saturating_add(1);
         self.tally.calls = self.tally.calls.saturating_sub(1);
@@ -252,7 +252,7 @@ impl Session {
 impl Checkpoint {
     /// Adds the data of a session that ended to that of earlier sessions.
     pub(crate) fn take(&mut self, session: &Session, reason: &str) {
-        // The last hand-off stays until there is a newer one.
+        // The text of the last hand-off stays until there is a newer one.
         reason.clone_into(&mut self.reason);
         self.failed_calls.clone_from(&session.failed_calls);
         self.files_unnamed = self.files_unnamed.saturating_add(session.files_unnamed);
