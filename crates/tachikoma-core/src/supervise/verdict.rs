@@ -76,7 +76,7 @@ pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verd
             Purpose::Stop => stay(StayReason::Stopped),
             Purpose::Restart => Verdict::Replace,
             Purpose::Memory { .. } if history.healthy => Verdict::Replace,
-            // The server was too large again before a healthy uptime. The limit may be below what it needs, so the number of restarts is limited.
+            // The server was too large again soon. The limit may be below what it needs, so the number of restarts is limited.
             Purpose::Memory { .. } => again(policy, history),
             Purpose::NotReady { .. } | Purpose::Hung { .. } => crashed(policy, history),
         },

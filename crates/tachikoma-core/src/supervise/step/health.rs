@@ -23,7 +23,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Repeats the health check, because a server never answers requests that it gets too early. If the process is unknown, the check follows
+    /// Repeats the health check, because a server never answers requests that came too early. If the process is unknown, the check follows
     /// [`Spawned`](super::ServerInput::Spawned).
     pub(super) fn listening(&mut self, generation: Generation) {
         if let ServerPhase::Starting { pid: Some(_), .. } = self.state.phase {
