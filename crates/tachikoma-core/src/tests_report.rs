@@ -51,7 +51,7 @@ impl TestsReport {
     }
 }
 
-/// Number of tests by outcome, including tests whose names are unknown.
+/// Number of tests by outcome, including unnamed tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestCounts {
     /// Number of tests that passed.

@@ -46,7 +46,7 @@ pub struct TestRun {
     /// Tests that did not run, although the other known tests did.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_run: BTreeSet<TestId>,
-    /// Names of failed or flaky tests whose names are not in the history yet.
+    /// Names of failed or flaky tests, if the history does not have them yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<TestId, String>,
 }

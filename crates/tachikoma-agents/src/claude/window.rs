@@ -6,7 +6,7 @@ const COMPACTION_RESERVE_TOKENS: u64 = 33_000;
 /// With compaction off, the agent refuses prompts when fewer than this many tokens are left.
 pub(super) const REFUSAL_RESERVE_TOKENS: u64 = 23_000;
 
-/// Maximum number of models whose windows are remembered. A loop uses a handful.
+/// Maximum number of context windows that are remembered, one for each model. A loop uses a handful.
 const MODELS_MAX: usize = 32;
 
 /// Suffix of a model's name if the large window was requested.

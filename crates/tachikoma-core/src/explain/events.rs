@@ -32,7 +32,7 @@ fn decision(words: impl Into<String>) -> Option<Line> {
     Some(Line { kind, words })
 }
 
-/// Returns the line of a decision whose record has no reason; `None` if the record has reasons.
+/// Returns the line of a decision without a recorded reason; `None` if the record has reasons.
 fn without_reason(record: &Record, words: &str) -> Option<Line> {
     let is_missing = record.reasons.is_empty();
     is_missing

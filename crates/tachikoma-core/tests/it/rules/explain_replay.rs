@@ -90,7 +90,7 @@ pub fn differences(found: &Replayed) -> String {
     text
 }
 
-/// Turns in one conversation whose context fills up, a reboot, and turns in the new session.
+/// Turns in one conversation until its context is full, a reboot, and turns in the new session.
 fn filling() -> Play {
     let mut play = Play::up(talker());
     for tokens in [200, 450, 700] {

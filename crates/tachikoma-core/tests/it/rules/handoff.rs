@@ -21,14 +21,14 @@ fn session() -> Policy {
     }
 }
 
-/// A loop whose session was asked for a hand-off at the redline.
+/// A loop after its session was asked for a hand-off at the redline.
 fn asked(policy: Policy) -> Play {
     let mut play = Play::up(policy);
     play.named("one").measured(860).resulted(false).hush();
     play
 }
 
-/// A loop with a new session after a reboot, whose context was measured once.
+/// A loop with a new session after a reboot and the first reading of its context.
 fn rebooted() -> Play {
     let mut play = asked(session());
     play.said("of the first session").exited(0).opened();
