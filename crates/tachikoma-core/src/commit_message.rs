@@ -39,7 +39,7 @@ const PLACEHOLDERS: [(&str, Placeholder); 5] = [
 pub struct CommitFacts<'a> {
     /// Number of the iteration, for `{iteration}`.
     pub iteration: u32,
-    /// What the commit is for, for `{status}`: how the iteration ended, or what comes next.
+    /// Value of `{status}`: how the iteration ended, or why the commit is made.
     pub status: &'a str,
     /// How full the context is, for `{context}`; `None` if it is not known.
     pub context: Option<Context>,

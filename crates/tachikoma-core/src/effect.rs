@@ -181,7 +181,7 @@ impl Effect {
 pub enum Answer {
     /// The command is accepted.
     Accepted {
-        /// What the loop does now, for the operator.
+        /// Message for the operator: what the loop does now.
         note: String,
     },
     /// The command is not possible in this state. Nothing was changed.

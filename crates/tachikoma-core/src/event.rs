@@ -44,7 +44,7 @@ pub enum LoopEvent {
     },
     /// A runner resumed the loop with other settings than the run before.
     ConfigChanged {
-        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults differ.
+        /// The changed settings, by key. Empty if the earlier runner did not record its settings, or if only defaults differ.
         changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.
@@ -163,7 +163,7 @@ pub enum LoopEvent {
         /// Tokens of the call, including cached ones.
         tokens: u64,
     },
-    /// The agent reported the cost of its conversation so far; asked for if the loop has a budget.
+    /// The agent reported the cost of its conversation so far. The loop asks for it if it has a budget.
     #[serde(rename = "cost_told")]
     CostReported {
         /// Cost of the conversation in millionths of a dollar.

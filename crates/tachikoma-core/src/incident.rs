@@ -18,7 +18,7 @@ pub enum Incident {
         point: HookPoint,
         /// Why the notification was not delivered.
         error: String,
-        /// Number of attempts; 0 = it was dropped before the first attempt.
+        /// Number of attempts; 0 = the notification was dropped before the first attempt.
         attempts: u32,
     },
     /// A backup was uploaded.

@@ -38,7 +38,7 @@ pub struct Policy {
     pub stop_patterns: u32,
     /// What the configuration permits the agent, to suggest more after a denied call.
     pub permitted: Permitted,
-    /// What the loop may spend.
+    /// Limits of cost, tokens, time and quota.
     pub budgets: Budgets,
     /// When a claim of completion is accepted.
     pub completion: CompletionRules,
@@ -169,13 +169,13 @@ pub struct Timeouts {
     pub launch: Duration,
     /// Timeout of a whole iteration (`session_timeout`).
     pub session: Duration,
-    /// From the launch to the first output (`first_output_timeout`).
+    /// Timeout from the launch to the first output (`first_output_timeout`).
     pub first_output: Duration,
     /// Time without output while no tool call runs (`silence_timeout`).
     pub silence: Duration,
     /// Timeout of one tool call (`tool_timeout`).
     pub tool: Duration,
-    /// From the final result of a turn to the end of the process (`result_grace`).
+    /// Timeout from the final result of a turn to the end of the process (`result_grace`).
     pub result_grace: Duration,
     /// How long a running tool call may continue when the iteration has to end (`graceful_timeout`).
     pub graceful: Duration,

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_scores_are_kept() {
+    fn only_the_latest_scores_are_kept() {
         let mut known = Progress::default();
         for iteration in 1..=50 {
             let score = u32::from(iteration == 30);

@@ -144,7 +144,7 @@ pub struct FailedReboot {
     pub iteration: u32,
     /// When the reboot failed.
     pub time: Timestamp,
-    /// Whether a hook canceled the reboot; otherwise it failed.
+    /// Whether a hook canceled the reboot. Otherwise the reboot failed.
     pub called_off: bool,
     /// Error of the hook or of the reboot.
     pub error: String,

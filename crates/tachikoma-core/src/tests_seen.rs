@@ -27,9 +27,9 @@ pub const NAME_BYTES_KEPT: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rest {
-    /// They ended as in the previous run.
+    /// The tests that are not listed had the same result as in the previous run.
     AsBefore,
-    /// They were not part of the run.
+    /// The tests that are not listed were not part of the run.
     NotRun,
 }
 

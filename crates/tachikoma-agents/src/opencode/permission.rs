@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_is_json_with_the_widest_rule_first() {
+    fn permission_variable_is_json_with_the_widest_rule_first() {
         let text = variable(Permission::Safe, &["make".to_owned()]).expect("rules");
         assert!(text.starts_with(r#"{"*":"deny","#), "{text}");
         let value: Value = serde_json::from_str(&text).expect("JSON");

@@ -149,7 +149,7 @@ fn only_the_main_conversation_is_measured() {
 }
 
 #[test]
-fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
+fn context_is_estimated_after_a_compaction_and_unknown_after_a_reset() {
     let mut decoder = Decoder::default();
     decode(&mut decoder, &assistant("a", 100_000, 1));
     let compacted = r#"{"type":"system","subtype":"compact_boundary","compact_metadata":{"trigger":"manual","pre_tokens":100001,"post_tokens":3000}}"#;

@@ -1,7 +1,7 @@
 //! Decides whether the quality of a session has fallen.
 //!
 //! The verdict compares a session with itself. A session of constant quality, good or bad, is not getting
-//! worse, and a fresh session would change nothing.
+//! worse, and a new session would not change that.
 
 use crate::Sample;
 

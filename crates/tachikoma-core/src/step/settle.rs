@@ -18,7 +18,7 @@ use crate::{
 /// Number of iterations in a row that fail at once, after which the conversation counts as broken.
 const FAST_FAILURES_MAX: u32 = 3;
 
-/// Maximum number of attempts at one iteration that a lost server cut. A supervisor gives up earlier.
+/// Maximum number of attempts at one iteration that a lost server cut. The server's supervisor usually stops restarting it earlier.
 const CUT_ATTEMPTS_MAX: u32 = 32;
 
 /// Limit of an outage if no request ever succeeded: the address of the service is probably wrong.

@@ -31,7 +31,7 @@ const BUDGETS: Budgets = Budgets {
 };
 
 #[test]
-fn every_phase_answers_every_input_as_the_grid_says() {
+fn every_phase_handles_every_input_as_in_the_grid_snapshot() {
     let rows = phases();
     let mut text = String::new();
     for rows in rows.chunks(4) {

@@ -41,7 +41,7 @@ fn up() -> Play {
 }
 
 #[test]
-fn successful_iteration_is_committed_first() {
+fn successful_iteration_is_committed_before_the_loop_continues() {
     let mut play = up();
     play.snapshot("5a5a5a5", 0).exited(0).seconds(2).kept(3, 3);
     play.sleep().snapshot("5a5a5a5", 0);

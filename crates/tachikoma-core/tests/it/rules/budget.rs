@@ -72,7 +72,7 @@ fn cost_is_requested_after_each_model_call_and_ends_the_turn_after_the_tool_call
 }
 
 #[test]
-fn answer_after_the_budget_is_interrupted_at_once() {
+fn model_answer_beyond_the_budget_is_interrupted_at_once() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).called(5).hush();
     play.answering(200).cost(DOLLAR).resulted(false);

@@ -183,7 +183,7 @@ fn claim_without_any_work_is_refused() {
     let mut play = Play::up(Policy::default());
     play.claimed();
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
-    // With auto-commit, the survey of the work tree shows whether it did any work.
+    // With auto-commit, the survey of the work tree shows whether the agent did any work.
     let autocommit = AutocommitRules {
         repository: true,
         commit: true,

@@ -343,7 +343,7 @@ fn replay_with_another_silence_timeout_samples_the_agent_at_another_time() {
 fn replay_stops_at_the_first_reading_above_a_lower_redline() {
     let mut play = Play::up(talker());
     play.seconds(1).measured(200).priced(200_000, 200).sleep();
-    // Both readings belong to one answer, so both are made by the old session.
+    // Both readings belong to one answer of the old session.
     play.seconds(1).measured(700).measured(710);
     play.seconds(1).priced(700_000, 700).sleep();
     let mut other = play.policy.clone();

@@ -130,7 +130,7 @@ fn iteration_fails_if_the_guard_process_is_lost() {
 }
 
 #[test]
-fn a_turn_that_ended_well_before_the_guard_was_lost_is_a_success() {
+fn turn_that_succeeded_before_the_guard_was_lost_counts_as_success() {
     let mut play = Play::up(stream());
     play.resulted(true)
         .hush()

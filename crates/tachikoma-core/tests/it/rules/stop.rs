@@ -166,7 +166,7 @@ fn a_loop_that_stops_refuses_to_pause_or_reboot() {
 }
 
 #[test]
-fn a_turn_that_ended_well_before_the_interrupt_is_a_success() {
+fn turn_that_succeeded_before_the_interrupt_counts_as_success() {
     let mut play = Play::up(stream());
     play.resulted(true).hush().stop(Urgency::Graceful).killed(2);
     insta::assert_snapshot!(play.log(), @"
@@ -176,7 +176,7 @@ fn a_turn_that_ended_well_before_the_interrupt_is_a_success() {
 }
 
 #[test]
-fn accepted_claim_is_done_also_during_a_stop() {
+fn accepted_claim_completes_the_loop_even_during_a_stop() {
     let mut play = Play::up(stream());
     play.tool("t").tool_ended("t").resulted(true).hush();
     play.stop(Urgency::Graceful).claimed();
