@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn score_lists_its_parts() {
+    fn score_description_lists_its_parts() {
         let evidence = Evidence {
             files: 2,
             lines: 50,

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_boxes_of_every_list_style_count() {
+    fn check_boxes_of_every_list_style_are_recognized() {
         let read = Objectives::read(
             "# Plan\n- [x] parse\n* [X] print\n+ [ ] colours\n  1. [ ] nested\n2) [x] numbered\n> - [ ] quoted\n\
              - [2024-01-02] a date\n- [link](x)\n- [x](y) link\n- [ ]glued\n[ ] no item\n-[ ] no space\n- [-] dropped\n\

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_models_is_limited() {
+    fn number_of_remembered_model_windows_is_limited() {
         let mut windows = Windows::default();
         for number in 0..1000 {
             windows.learn(&format!("m{number}"), 7);

@@ -134,7 +134,7 @@ fn policy(change: impl FnOnce(&mut ServerPolicy)) -> ServerPolicy {
 }
 
 #[test]
-fn a_crash_is_followed_by_the_delay_and_a_start() {
+fn crash_of_the_server_is_followed_by_a_delay_and_a_restart() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up().passes(5 * SECOND).dies(Exit::Code(1));
     assert_eq!(play.delay(), Some(SECOND));

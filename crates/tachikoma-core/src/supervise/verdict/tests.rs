@@ -37,7 +37,7 @@ fn unexpected(exit: Exit) -> [&'static str; 3] {
 }
 
 #[test]
-fn unexpected_exit_is_judged_by_its_cause() {
+fn verdict_on_an_unexpected_exit_depends_on_exit_code_and_policy() {
     let crash = ["restart", "restart", "off"];
     for code in [1, 2, 9, 15, 126, 127, 129, 137, 139, 255, -1] {
         assert_eq!(unexpected(Exit::Code(code)), crash, "code {code}");

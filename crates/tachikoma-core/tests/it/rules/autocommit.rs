@@ -58,7 +58,7 @@ fn successful_iteration_is_committed_before_the_loop_continues() {
 }
 
 #[test]
-fn an_iteration_that_changed_nothing_records_only_that() {
+fn iteration_without_changes_records_no_autocommit_result() {
     let mut play = up();
     play.exited(0).kept(0, 0);
     insta::assert_snapshot!(play.log(), @"

@@ -237,7 +237,7 @@ fn explain_shows_a_crash_of_the_runner_within_the_iteration() {
 }
 
 #[test]
-fn explain_of_a_journal_without_reasons_says_so() {
+fn explain_of_a_journal_without_reasons_says_that_they_were_not_recorded() {
     let mut play = filling();
     for record in &mut play.journal {
         record.reasons.clear();
@@ -391,7 +391,7 @@ fn replay_counts_records_that_the_recorded_rules_do_not_reproduce() {
 }
 
 #[test]
-fn replay_of_a_journal_without_inputs_says_so() {
+fn replay_of_a_journal_without_inputs_counts_its_records() {
     let mut play = filling();
     for record in &mut play.journal {
         record.input = None;

@@ -358,7 +358,7 @@ fn reboot_hook_can_stop_the_loop() {
 }
 
 #[test]
-fn a_stop_is_obeyed_at_once_in_every_stage_of_a_reboot() {
+fn stop_ends_the_loop_at_once_in_every_stage_of_a_reboot() {
     let mut play = up_to_the_opening(session());
     play.hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");

@@ -30,14 +30,14 @@ fn a_signal_ends_the_loop_with_a_stopped_event_and_its_reason() {
 }
 
 #[test]
-fn a_signal_before_the_start_is_not_lost() {
+fn signal_before_the_start_stops_the_loop() {
     let mut play = Play::new(Policy::default());
     play.shutdown(2, Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 signal 2: Stopped(stopped by SIGINT (Ctrl-C)) ! finish");
 }
 
 #[test]
-fn a_stop_is_obeyed_at_once_in_a_delay_a_backoff_and_a_pause() {
+fn stop_ends_the_loop_at_once_in_a_delay_a_backoff_and_a_pause() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");

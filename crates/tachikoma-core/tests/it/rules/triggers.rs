@@ -63,7 +63,7 @@ fn calls(play: &mut Play, count: u32, failing: u32) {
 }
 
 #[test]
-fn a_session_that_is_old_enough_is_rebooted_after_its_iteration() {
+fn session_that_reached_its_maximum_age_is_rebooted_after_its_iteration() {
     let mut play = Play::up(rules(RebootRules {
         after_duration: Some(Duration::from_secs(7200)),
         ..RebootRules::default()
@@ -262,7 +262,7 @@ fn a_session_is_replaced_at_the_redline_in_tokens() {
 }
 
 #[test]
-fn a_session_that_begins_near_the_redline_in_tokens_is_not_rebooted_in_circles() {
+fn session_that_begins_near_the_redline_in_tokens_is_not_rebooted_again_and_again() {
     let mut play = Play::up(rules(RebootRules::default()));
     play.hush();
     measured_in_a_million(&mut play, &[180_000, 260_000, 849_999, 850_000]);
