@@ -1,5 +1,5 @@
-//! How fast recorded lines of Claude Code are read, in turns with a JSON library that reads all of each line.
-//! `cargo xtask bench decode` runs it; it prints one line of JSON for each round.
+//! Benchmark: reads recorded lines of Claude Code with our decoder and, for comparison, with a full JSON parser.
+//! `cargo xtask bench decode` runs it. It prints one line of JSON for each round.
 #![expect(clippy::print_stdout, reason = "whoever started it reads it")]
 
 use std::hint::black_box;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tachikoma_agents::claude::Decoder;
 
-/// Rounds, each with all lines for both.
+/// Number of rounds. In each round both parsers read all lines.
 const ROUNDS: usize = 15;
 
-/// How often each reads all lines in a round: long enough for the clock, short enough to share disturbances.
+/// How often each parser reads all lines in a round: long enough to be measured, short enough that disturbances hit both parsers.
 const REPEATS: u32 = 20;
 
 fn main() {
@@ -71,7 +71,10 @@ fn read_all(lines: &[&[u8]]) {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a few megabytes are exact")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "sizes of a few megabytes are exact in an f64"
+)]
 fn speed(lines: &[&[u8]], took: Duration) -> f64 {
     let bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
     bytes as f64 * f64::from(REPEATS) / 1e6 / took.as_secs_f64()

@@ -27,7 +27,7 @@ pub enum AgentEvent {
         id: String,
         /// Whether the tool call failed.
         failed: bool,
-        /// The end of its output, bounded.
+        /// The end of the tool's output, with limited size.
         tail: String,
     },
     /// The turn's final result.
@@ -43,12 +43,12 @@ pub enum AgentEvent {
     WindowKnown {
         /// Name of the model.
         model: String,
-        /// Tokens that fit into it.
+        /// Tokens that fit into the model's context window.
         window: u64,
     },
     /// The agent replaced its conversation by a summary. An estimated reading follows.
     Compacted {
-        /// Whether the agent did so on its own.
+        /// Whether the agent started the compaction by itself.
         automatic: bool,
         /// Tokens in the context before the compaction.
         tokens_before: u64,
@@ -59,9 +59,9 @@ pub enum AgentEvent {
     PlanChanged(PlanChange),
     /// A request to the model failed and is retried.
     Retrying(Retry),
-    /// How much of the usage limit is used.
+    /// The agent reported the state of a usage limit.
     Allowance(Allowance),
-    /// The agent or a sub-agent finished a call of the model. The field is the number of tokens of the call.
+    /// The agent or a sub-agent finished a call to the model. The field is the number of tokens of the call.
     CallEnded(u64),
     /// The agent answered our request for the cost of its conversation in dollars; `None` if it does not know it.
     Cost(Option<f64>),
@@ -69,7 +69,7 @@ pub enum AgentEvent {
     TakenUp {
         /// Cost of the conversation so far, in dollars.
         usd: f64,
-        /// Tokens of the conversation so far, with cached ones.
+        /// Tokens of the conversation so far, including cached ones.
         tokens: u64,
     },
     /// The bridge to the OpenCode server waits for that server. The field is the reason.
@@ -124,9 +124,9 @@ pub enum AgentEvent {
 pub struct Reading {
     /// Tokens in the context.
     pub tokens: u64,
-    /// Tokens that fit into it, if known.
+    /// Tokens that fit into the context window; `None` if unknown.
     pub window: Option<u64>,
-    /// The model, if it is reported.
+    /// Name of the model; `None` if it is not reported.
     pub model: Option<String>,
     /// Whether the agent estimated the number.
     pub estimated: bool,
@@ -135,7 +135,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Returns the reading with a window, which is assumed if it is unknown.
+    /// Returns the fill of the context. If the window is unknown, [`UNKNOWN_WINDOW_TOKENS`] is assumed.
     #[must_use]
     pub fn context(&self) -> Context {
         Context {
@@ -162,34 +162,34 @@ pub struct SessionInfo {
 /// How a turn ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TurnResult {
-    /// Whether it succeeded: the same as `outcome` being [`TurnOutcome::Ok`].
+    /// Whether the turn succeeded: the same as `outcome` being [`TurnOutcome::Ok`].
     pub success: bool,
-    /// Its final text, or its error message.
+    /// Final text of the turn, or its error message.
     pub text: String,
     /// Whether the turn succeeded, or the kind of failure.
     pub outcome: TurnOutcome,
-    /// Why it failed, if it did.
+    /// Why the turn failed; `None` if it succeeded.
     pub failure: Option<FailureClass>,
-    /// When the usage limit is reset, if a timestamp was reported. Otherwise `text` may name
+    /// When the usage limit is reset; `None` if no timestamp was reported. Then `text` may contain
     /// a time of day: [`crate::claude::resets_at`] reads it.
     pub limit_resets_at: Option<Timestamp>,
     /// The agent's reason for the end of the turn.
     pub terminal_reason: Option<String>,
     /// The agent's name for the error of the model's service.
     pub api_error: Option<String>,
-    /// The HTTP status of the error.
+    /// HTTP status of the error; `None` without one.
     pub api_error_status: Option<u64>,
-    /// Requests to the model in this turn, as the agent counts them; versions count differently.
+    /// Number of requests to the model in this turn, as the agent counts them. Versions count differently.
     pub num_turns: Option<u64>,
     /// The cost of the turn in dollars. Never negative, always finite.
     pub cost_usd: f64,
-    /// The cost of the conversation so far, with earlier processes.
+    /// The cost of the conversation so far in dollars, including earlier processes.
     pub session_cost_usd: f64,
-    /// Tokens of its calls, with cached ones and those of sub-agents; 0 if it is not reported.
+    /// Tokens of the turn's model calls, including cached ones and those of sub-agents; 0 if they are not reported.
     pub tokens: u64,
     /// Tool calls that were not permitted in this turn.
     pub permission_denials: usize,
-    /// Prompts that came too late for this turn and get their own.
+    /// Number of prompts that came too late for this turn. Each of them starts another turn.
     pub queued: u64,
 }
 
@@ -211,7 +211,7 @@ impl TurnResult {
     }
 }
 
-/// Removes rounding errors of sums of dollars.
+/// Rounds dollars to remove the rounding errors of sums.
 pub(crate) fn rounded(usd: f64) -> f64 {
     let rounded = (usd * 1e9).round() / 1e9;
     if rounded.is_finite() { rounded } else { 0.0 }
@@ -231,14 +231,14 @@ pub enum TurnOutcome {
     MaxTurns,
     /// The agent's own budget was spent.
     MaxBudget,
-    /// It was interrupted, or failed for another reason.
+    /// The turn was interrupted, or failed for another reason.
     DuringExecution,
-    /// It ended before any request to the model was sent.
+    /// The turn ended before any request to the model was sent.
     NoRequest,
 }
 
 impl TurnOutcome {
-    /// Returns the word for it.
+    /// Returns the outcome as one word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -283,7 +283,7 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// Returns the word for it.
+    /// Returns the failure class as one word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -352,18 +352,18 @@ pub struct Allowance {
     pub kind: String,
     /// When the usage limit is reset; `None` if it is not reported.
     pub resets_at: Option<Timestamp>,
-    /// The used part, 0 to 1; finite.
+    /// Used part of the limit, from 0 to 1. Always finite.
     pub utilization: Option<f64>,
-    /// All reported windows.
+    /// All time windows that the service reported.
     pub windows: Vec<Window>,
 }
 
 /// A time window of a usage limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Its name, as the service names it.
+    /// Name of the window, as the service reports it.
     pub name: String,
-    /// The used part, in percent; finite, not negative.
+    /// Used part of the window in percent. Finite and not negative.
     pub percent: f64,
     /// When the window is reset; `None` if it is not reported.
     pub resets_at: Option<Timestamp>,

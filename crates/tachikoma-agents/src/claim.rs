@@ -15,18 +15,18 @@ pub enum Claim {
     Made,
 }
 
-/// Why a line that consists of the promise does not count.
+/// Why a line that consists of the promise does not count as a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// It is in a code block.
+    /// The promise is in a code block.
     Code,
-    /// It is in a quotation.
+    /// The promise is in a quotation.
     Quote,
     /// The text before or after the promise denies it, or names a condition.
     Denied,
-    /// It is quoted from the prompt.
+    /// The promise is quoted from the prompt.
     Prompt,
-    /// It has decoration around it.
+    /// The promise has decoration around it, such as bold type.
     Decorated,
 }
 
@@ -115,7 +115,7 @@ impl Blocks {
         if self.fences.take(line) {
             return Some(Doubt::Code);
         }
-        // A line directly below a quotation belongs to it.
+        // A line directly below a quotation belongs to the quotation.
         self.quoted = text.starts_with('>') || (self.quoted && !text.is_empty());
         if self.quoted {
             return Some(Doubt::Quote);
@@ -168,7 +168,7 @@ fn quotes(lines: &[&str], place: usize, asked: &[&str], asked_place: usize) -> b
                     above.map_or(String::new(), |above| neighbours(lines, above).0.to_owned())
                 };
                 let (mine, asked) = (up(lines, place), up(asked, asked_place));
-                // Both may begin here.
+                // If both texts begin at this place, there is no line above to compare.
                 mine.ends_with(&asked) && (mine.is_empty() || !asked.is_empty())
             };
             same && (!below.is_empty() || conditional || further())
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(
             claim("\n\n", "", PROMPT),
             Claim::Absent,
-            "an empty promise would be kept by every blank line"
+            "an empty promise would match every blank line"
         );
     }
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_may_say_literally_how_to_end() {
+    fn promise_is_a_claim_although_the_prompt_says_literally_how_to_end() {
         let prompt =
             "Finish with exactly these two lines:\nAll tests pass.\n<promise>COMPLETE</promise>\n";
         let said = |text: &str| claim(text, PROMISE, prompt);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_prompt_is_not_a_claim_but_a_claim_beside_it_is() {
+    fn quoted_prompt_is_not_a_claim_but_a_separate_promise_is() {
         check(PROMPT, Claim::NotMeant(Doubt::Prompt));
         check(
             "When all is done, end with\n<promise>COMPLETE</promise>",

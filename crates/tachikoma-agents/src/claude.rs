@@ -1,6 +1,6 @@
 //! Claude Code: how it is launched, what is written to its stdin, and how its output (`--output-format stream-json`) is read.
 //!
-//! One [`Decoder`] reads one process, line by line. It never fails and keeps little: each line becomes
+//! One [`Decoder`] reads the output of one process, line by line. It never fails and needs little memory: each line becomes
 //! [`crate::AgentEvent`]s. Differences between versions are documented at the code that handles them;
 //! recorded output of each version is in `tests/corpus/claude/`.
 
@@ -26,6 +26,6 @@ pub(crate) use problem::{of_result, of_words};
 pub use talk::line;
 pub use window::{compaction_point, refusal_point, window_of};
 
-/// Bytes of one line that are read. Lines above a megabyte are usual (a file that is written, a file as it was before
-/// an edit); a longer line counts as not understood.
+/// Maximum size of a line in bytes. Lines above a megabyte are usual (a written file, or the content of a file before
+/// an edit). A longer line counts as not understood.
 pub const LINE_BYTES_MAX: usize = 8 << 20;

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 
 use crate::{Input, LaunchPlan, Turn};
 
-/// Any program.
+/// An agent that is any program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandAgent {
     /// The program and its arguments; not empty.
     pub program: Vec<OsString>,
-    /// How it gets the prompt.
+    /// How the program gets the prompt.
     pub prompt: PromptVia,
-    /// Variables in addition to those of the runner.
+    /// Environment variables in addition to those of the runner.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -20,7 +20,7 @@ pub struct CommandAgent {
 pub enum PromptVia {
     /// The prompt is written to standard input.
     Stdin,
-    /// As the last argument; standard input is empty.
+    /// The prompt is the last argument. Standard input is empty.
     Argument,
 }
 

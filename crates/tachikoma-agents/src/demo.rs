@@ -22,7 +22,7 @@ pub enum DemoLine {
         /// The text.
         text: String,
     },
-    /// The fill of its context.
+    /// The fill of the agent's context.
     Context {
         /// Tokens in the context.
         tokens: u64,

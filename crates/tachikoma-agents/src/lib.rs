@@ -45,15 +45,15 @@ pub enum Agent {
 pub struct Turn<'a> {
     /// The whole prompt with the hand-off; empty for a conversation that waits for its first prompt.
     pub prompt: &'a str,
-    /// The conversation to resume, by the agent's own id.
+    /// The agent's id of the conversation to resume; `None` starts a new conversation.
     pub resume: Option<&'a str>,
-    /// The iteration that it begins; `None` if it begins none.
+    /// The iteration that the turn begins; `None` if it begins none.
     pub iteration: Option<u32>,
     /// The budget of the process in dollars, for an agent that can enforce it itself.
     pub budget_usd: Option<f64>,
 }
 
-/// The longest accepted id of a conversation in bytes. Those of Claude Code and OpenCode have less than 40.
+/// Maximum size of a conversation id in bytes. Ids of Claude Code and OpenCode have less than 40.
 const CONVERSATION_ID_BYTES_MAX: usize = 128;
 
 /// Returns whether the id of a conversation can be an argument of the agent: letters, digits, `-`, `_`, `.` and `:`, not
@@ -81,7 +81,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Returns the offset of a time zone from UTC in seconds, to the east; without a name, that of the machine.
+/// Returns the offset of a named time zone from UTC in seconds, positive in the east. Without a name, the zone of the machine is used.
 pub type ZoneOffset = fn(Option<&str>) -> Option<i32>;
 
 /// How to start an agent for a turn.
@@ -102,9 +102,9 @@ pub struct LaunchPlan {
 /// The standard input of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// This text, then end of file.
+    /// The agent reads this text, then end of file.
     Whole(String),
-    /// These lines first, and more during the conversation.
+    /// The agent reads these lines first, and more during the conversation.
     Lines(Vec<String>),
 }
 
@@ -209,12 +209,12 @@ impl Agent {
             Self::Claude(agent) => agent
                 .window_tokens
                 .or_else(|| claude::window_of(agent.model.as_deref()?)),
-            // The server reports it.
+            // The OpenCode server reports the window if it is not configured.
             Self::OpenCode(agent) => agent.window_tokens,
         }
     }
 
-    /// Returns how many bytes of one line of output are read. Lines of a plain program are only shown; an
+    /// Returns the maximum size of one line of output in bytes. Lines of a plain program are only shown. An
     /// event is one line, and some events have several megabytes.
     #[must_use]
     pub fn line_max_bytes(&self) -> usize {
@@ -245,7 +245,7 @@ pub enum Message<'a> {
     Prompt {
         /// Text of the whole prompt.
         text: &'a str,
-        /// The iteration that it begins, for recognition after a crash; `None` if it begins none.
+        /// The iteration that the prompt begins. After a crash it identifies the prompt. `None` if the prompt begins no iteration.
         iteration: Option<u32>,
     },
     /// A message during a turn.
@@ -267,7 +267,7 @@ pub(crate) const WHAT_COST: &str = "what-cost";
 /// Reads the standard output of one launch, line by line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decoder {
-    /// Every line is text for the reader.
+    /// Every line is text for the user.
     Plain,
     /// Lines of the scripted agent.
     Demo,
@@ -278,7 +278,7 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// Reads one line. A line that is not understood is text for the reader, or kept as not understood.
+    /// Reads one line. A line that is not understood becomes text for the user, or [`AgentEvent::NotUnderstood`].
     #[must_use]
     pub fn decode(&mut self, line: &str) -> Vec<AgentEvent> {
         match self {
@@ -300,7 +300,7 @@ impl Decoder {
         seen
     }
 
-    /// Returns what is known so far.
+    /// Returns what the decoder has learned so far.
     #[must_use]
     pub fn standing(&self) -> report::Standing {
         match self {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Larger buffers are freed after the line that needed them.
+/// Maximum size of the buffer that is kept between lines. A larger buffer is freed after the line that needed it.
 const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
 /// Replacement for invalid UTF-8 and for NUL, at which terminals and C programs stop.
@@ -13,19 +13,19 @@ const REPLACEMENT: &str = "\u{FFFD}";
 pub struct Line<'a> {
     /// The text, with invalid UTF-8 and NUL bytes replaced.
     pub text: Cow<'a, str>,
-    /// How many bytes of the line were left out because it was longer than the cap.
+    /// Number of bytes that were left out because the line was longer than the maximum.
     pub omitted_bytes: u64,
 }
 
-/// Splits a stream of bytes into lines and keeps at most the head of one line in memory.
+/// Splits a stream of bytes into lines. It keeps at most the start of one line in memory.
 #[derive(Debug)]
 pub struct LineSplitter {
     line_bytes_max: usize,
     head: Vec<u8>,
     omitted_bytes: u64,
-    /// Whether the last byte left out was a carriage return: it belongs to the ending if a newline follows.
+    /// Whether the last omitted byte was a carriage return. If a newline follows, it is part of the line ending.
     omitted_ends_in_cr: bool,
-    /// Whether the current line has begun; an empty head alone does not say.
+    /// Whether the current line has begun. An empty buffer alone does not show that.
     begun: bool,
 }
 
@@ -42,7 +42,7 @@ impl LineSplitter {
         }
     }
 
-    /// Takes the next bytes and hands every line they complete to `each`.
+    /// Takes the next bytes and calls `each` for every completed line.
     pub fn push(&mut self, bytes: &[u8], each: &mut dyn FnMut(Line<'_>)) {
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -60,7 +60,7 @@ impl LineSplitter {
         }
     }
 
-    /// Hands over the unfinished line at the end of the stream, if there is one.
+    /// Calls `each` for the unfinished line at the end of the stream, if there is one.
     pub fn finish(&mut self, each: &mut dyn FnMut(Line<'_>)) {
         if self.begun {
             let omitted = self.omitted_bytes;
@@ -112,13 +112,13 @@ fn whole(bytes: &[u8]) -> Line<'_> {
     }
 }
 
-/// A head that was cut inside a character loses the bytes of that character too.
+/// Returns a truncated line. If it was truncated inside a character, the bytes of that character are removed too.
 fn cut(head: &[u8], omitted_bytes: u64) -> Line<'_> {
     if omitted_bytes == 0 {
         return whole(head);
     }
     let broken = match head.utf8_chunks().last() {
-        // Three bytes at most: a complete character would not be invalid at the end.
+        // At most three bytes are removed, because a complete character is not invalid.
         Some(chunk) if head.ends_with(chunk.invalid()) && chunk.invalid().len() < 4 => {
             chunk.invalid().len()
         }
@@ -142,7 +142,7 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    /// Long enough for every sample; the limit has its own tests.
+    /// Maximum line size that is large enough for every sample. Other tests check the limit.
     const ROOMY: usize = 1024;
 
     fn split(cap: usize, pieces: &[&[u8]]) -> Vec<(String, u64)> {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(
             texts(ROOMY, b"b\r"),
             plain(&["b\r"]),
-            "no newline, no line ending"
+            "without a newline, a carriage return is not a line ending"
         );
     }
 
@@ -222,16 +222,16 @@ mod tests {
         assert_eq!(
             texts(4, b"123456"),
             vec![("1234".to_owned(), 2)],
-            "at the end too"
+            "a long line without a newline is truncated too"
         );
     }
 
     #[test]
-    fn cut_inside_a_character_leaves_the_whole_character_out() {
+    fn line_truncated_inside_a_character_omits_the_whole_character() {
         assert_eq!(
             texts(5, "abc€d\n".as_bytes()),
             vec![("abc".to_owned(), 4)],
-            "three bytes of the sign and the letter after it"
+            "three bytes of the euro sign and the letter after it are omitted"
         );
     }
 
@@ -244,7 +244,7 @@ mod tests {
         }
         assert!(
             splitter.head.capacity() <= 2 * 1024 * 1024,
-            "a line never takes more than its cap"
+            "a line never needs more memory than its maximum"
         );
         let mut seen = Vec::new();
         splitter.push(b"\n", &mut |line| {

@@ -22,6 +22,6 @@ pub use launch::{OpenCodeAgent, ServerAt, Way, server_variables};
 pub use own::{Order, Own, line};
 pub use permission::{DENIED, is_permitted_command, rules};
 
-/// Bytes of one line that are read. The output of a tool has 50 kB at most, but its input has no limit: it can be
+/// Maximum size of a line in bytes. The output of a tool has 50 kB at most, but its input has no limit: it can be
 /// a whole file. A longer line counts as not understood.
 pub const LINE_BYTES_MAX: usize = 8 << 20;

@@ -5,7 +5,7 @@ use tachikoma_core::Timestamp;
 
 use crate::{AgentEvent, Decoder, Reading, SessionInfo, TurnResult};
 
-/// Limit of files that are named; writes to others are counted.
+/// Maximum number of files that are listed. Writes to other files are only counted.
 const FILES_NAMED_MAX: usize = 100;
 
 /// Maximum number of bytes of the final text that are shown.
@@ -16,13 +16,13 @@ const TEXT_BYTES_MAX: usize = 2000;
 pub struct Exit(pub i32);
 
 impl Exit {
-    /// Names an end without a result. `said` is whether there was output that was understood.
+    /// Names the end of a process without a result. `said` is whether any output was understood.
     fn detail(self, said: bool) -> &'static str {
         match self.0 {
             129 | -1 => "sighup",
             143 | -15 => "sigterm",
             137 | i32::MIN..0 => "killed",
-            // The agent ends like this after an interrupt while it is idle.
+            // The agent exits with 0 after an interrupt while it is idle.
             0 => "interrupted",
             _ if !said => "startup_failure",
             _ => "died",
@@ -35,19 +35,19 @@ impl Exit {
 pub struct Standing {
     /// Lines that were not understood.
     pub unknown_lines: u64,
-    /// How many messages were measured.
+    /// Number of messages that were measured.
     pub readings: u64,
     /// The latest reading of the context; `None` before the first.
     pub reading: Option<Reading>,
     /// The agent's conversation.
     pub session: SessionInfo,
-    /// The window of the model that answers.
+    /// The context window of the model that answers; `None` if it is unknown.
     pub window: Option<u64>,
     /// Cost of this process in dollars.
     pub cost_usd: f64,
 }
 
-/// Summarizes events.
+/// Summarizes the events of one process.
 #[derive(Clone, Debug)]
 pub struct Summing {
     decoder: Decoder,
@@ -60,13 +60,13 @@ pub struct Summing {
 /// Counts of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Lines that are not empty.
+    /// Number of lines that are not empty.
     pub lines: u64,
-    /// Lines that were longer than the limit.
+    /// Number of lines that were longer than the limit.
     pub cut_lines: u64,
     /// Number of turns that ended with a result.
     pub turns: u64,
-    /// Tool calls of the main thread.
+    /// Number of tool calls of the main thread.
     pub tool_calls: u64,
     /// Number of tool calls that failed.
     pub tool_failures: u64,
@@ -76,9 +76,9 @@ pub struct Counts {
     pub retries: u64,
     /// Number of compactions of the context.
     pub compactions: u64,
-    /// Background tasks at the end.
+    /// Number of background tasks that were running at the end.
     pub background_tasks: usize,
-    /// Times that a file was written.
+    /// How often a file was written.
     pub file_writes: u64,
 }
 
@@ -87,17 +87,17 @@ pub struct Counts {
 pub struct Report {
     /// How the last turn ended, in one word; `no_result` if there was no result.
     pub outcome: &'static str,
-    /// Details, if there are any.
+    /// More about the outcome, such as the error; `None` without details.
     pub detail: Option<String>,
-    /// Why it failed, by what can be done about it.
+    /// The class of the failure, by what can be done about it; `None` without a failure.
     pub failure: Option<&'static str>,
     /// Whether a turn began and no result ended it.
     pub unfinished: bool,
     /// Tokens in the context at the last reading; 0 if there was none.
     pub context_tokens: u64,
-    /// Whether that is an estimate of the agent.
+    /// Whether `context_tokens` is an estimate of the agent.
     pub context_estimated: bool,
-    /// How many messages were measured.
+    /// Number of messages that were measured.
     pub readings: u64,
     /// Tokens that fit into the context, if known.
     pub window: Option<u64>,
@@ -111,7 +111,7 @@ pub struct Report {
     pub permission_mode: Option<String>,
     /// The cost of this process in dollars.
     pub cost_usd: f64,
-    /// The cost of the conversation, with earlier processes.
+    /// The cost of the conversation in dollars, including earlier processes.
     pub session_cost_usd: f64,
     /// When the usage limit is reset, if a timestamp was reported.
     pub limit_resets_at: Option<Timestamp>,
@@ -127,7 +127,7 @@ pub struct Report {
 }
 
 impl Summing {
-    /// Summarizes what a decoder reads.
+    /// Starts a summary of the events that `decoder` reads.
     #[must_use]
     pub fn of(decoder: Decoder) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Summing {
         }
     }
 
-    /// Takes one line; `cut` is whether its end was cut off.
+    /// Takes one line. `cut` is whether the line was truncated.
     pub fn line(&mut self, line: &[u8], cut: bool) {
         self.counts.cut_lines += u64::from(cut);
         self.counts.lines += u64::from(!line.trim_ascii().is_empty());
@@ -183,7 +183,7 @@ impl Summing {
         self.counts.lines > 0 && self.decoder.standing().unknown_lines == self.counts.lines
     }
 
-    /// Returns the summary. Without the exit the reason for a missing result is unknown.
+    /// Returns the summary. Without `exit`, the reason for a missing result is unknown.
     #[must_use]
     pub fn report(self, exit: Option<Exit>) -> Report {
         let standing = self.decoder.standing();

@@ -2,9 +2,9 @@
 
 use crate::FailureClass;
 
-/// The tested versions of an agent, and its advice.
+/// The tested versions of an agent, and advice for its user.
 pub(crate) struct TestedAgent {
-    /// The newest tested version. Recordings and checks with the real agent come from its series.
+    /// The newest tested version. The recordings and the tests with the real agent use this version or earlier ones of its series.
     newest: (u32, u32, u32),
     /// Advice if the agent is not logged in.
     log_in: &'static str,
@@ -25,7 +25,7 @@ pub(crate) const OPENCODE: TestedAgent = TestedAgent {
 };
 
 impl TestedAgent {
-    /// Returns whether a version was tested, or is an earlier one of the same series. Other text is not a version.
+    /// Returns whether a version was tested, or is earlier in the same series. False if the text is not a version.
     pub(crate) fn is_tested(&self, version: &str) -> bool {
         let (major, minor, newest) = self.newest;
         let mut numbers = version.trim().splitn(3, '.').map(str::parse::<u32>);

@@ -1,7 +1,7 @@
 //! Accounting of a loop: time, money, tokens and a subscription's windows, counted as the agent reports them.
 //!
-//! [`LoopStats`] always has the totals, including the turn under way, so that a crash loses nothing that was reported. When a turn
-//! ends, its own total counts if it is more than the reports during the turn.
+//! [`LoopStats`] always has the totals, including the running turn, so that a crash loses no reported usage. When a turn
+//! ends, its own total is used if it is higher than the sum of the reports during the turn.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::time::millis;
 use crate::{LoopStats, Phase, Timestamp};
 
-/// Windows of a subscription that are remembered; services have two or three.
+/// Maximum number of subscription windows that are remembered. Services have two or three.
 const WINDOWS_MAX: usize = 8;
 
 /// Spending of a loop, in addition to the totals in [`LoopStats`].
@@ -26,7 +26,7 @@ pub struct Accounting {
     /// Counted tokens of the conversation; `None` if its beginning was not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_tokens: Option<u64>,
-    /// What the turn under way has used so far.
+    /// What the running turn has used so far.
     pub turn: TurnSpending,
     /// The windows of the subscription, where the agent reports them.
     pub quota: Vec<QuotaWindow>,
@@ -89,12 +89,12 @@ impl Accounting {
         self.quota.iter().find(|known| known.window == name)
     }
 
-    /// Returns whether another window can be remembered.
+    /// Returns whether a report about this window can be stored: it is known already, or there is room for another window.
     pub(crate) fn knows_window(&self, name: &str) -> bool {
         self.window(name).is_some() || self.quota.len() < WINDOWS_MAX
     }
 
-    /// Counts the time up to a record.
+    /// Adds the running time up to a record.
     pub(crate) fn count(&mut self, phase: &Phase, time: Timestamp) {
         self.ran_ms = millis(self.ran_at(phase, time));
         self.counted_to = Some(time);
@@ -144,8 +144,8 @@ impl Accounting {
         self.count_tokens(stats, told.tokens.saturating_sub(known));
     }
 
-    /// The agent reported the cost of its conversation. A report before the first call of a turn is the start value of the turn:
-    /// an agent that was killed may have forgotten a part.
+    /// The agent reported the cost of its conversation. A report before the first model call of a turn is the start value of the turn,
+    /// because an agent that was killed may report less than before.
     pub(crate) fn cost_reported(&mut self, stats: &mut LoopStats, conversation_microusd: u64) {
         let early = self.turn.tokens == 0;
         let known = self.conversation_microusd.min(conversation_microusd);
@@ -158,8 +158,8 @@ impl Accounting {
         self.conversation_microusd = conversation_microusd;
     }
 
-    /// A turn ended with its own totals. Earlier reports still count, because the totals may leave out what an agent that
-    /// was killed had begun, or what agents below it used.
+    /// A turn ended with its own totals. Earlier reports still count, because the totals may leave out the usage of a killed
+    /// process or of sub-agents.
     pub(crate) fn turn_resulted(&mut self, stats: &mut LoopStats, cost_microusd: u64, tokens: u64) {
         let TurnSpending {
             before_microusd,
@@ -183,19 +183,19 @@ impl Accounting {
     }
 }
 
-/// Returns dollars as millionths of them.
+/// Converts dollars to millionths of a dollar.
 #[must_use]
 pub fn microusd(usd: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "clamped to what fits"
+        reason = "the value is clamped to the range of the type"
     )]
     let microusd = (usd * 1e6).round().clamp(0.0, 1e15) as u64;
     microusd
 }
 
-/// Returns whether time in a phase is time in which the loop runs.
+/// Returns whether time in this phase counts as running time of the loop.
 fn runs(phase: &Phase) -> bool {
     match phase {
         Phase::Waiting { wait } => wait.reason.is_work(),
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(
             told(&mut accounting, &mut stats, &[700]),
             0,
-            "the beginning"
+            "the first report is the start value"
         );
         accounting.call_ended(&mut stats, 10);
         assert_eq!(told(&mut accounting, &mut stats, &[900, 900]), 200);
@@ -238,13 +238,13 @@ mod tests {
         assert_eq!(
             late,
             203 + 97,
-            "told first behind a call: from what was known"
+            "a first report after a model call counts from the last known cost"
         );
         accounting.turn_resulted(&mut stats, 50, 4);
         assert_eq!(
             (stats.cost_microusd, stats.tokens),
             (300, 22),
-            "what is spent stays spent"
+            "a lower total of the turn does not reduce what was counted"
         );
         assert_eq!(accounting.conversation_microusd, 1000);
     }
@@ -255,7 +255,7 @@ mod tests {
         accounting.turn_began();
         accounting.call_ended(&mut stats, 10);
         assert_eq!(told(&mut accounting, &mut stats, &[500]), 500);
-        // Killed, and taken up again.
+        // The agent was killed, and its conversation is resumed.
         accounting.turn_began();
         assert_eq!(told(&mut accounting, &mut stats, &[100]), 500);
         accounting.call_ended(&mut stats, 10);
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(
             (stats.cost_microusd, stats.tokens),
             (700, 20),
-            "work_tree_note"
+            "cost before and after the kill is added up"
         );
     }
 
@@ -276,7 +276,7 @@ mod tests {
         accounting.session_began();
         accounting.turn_began();
         accounting.turn_resulted(&mut stats, 100, 10);
-        // A cut attempt: its calls were reported only if there is a budget.
+        // The attempt was cut. Its calls were reported only because there is a budget.
         accounting.turn_began();
         accounting.call_ended(&mut stats, 4);
         accounting.turn_began();
@@ -286,10 +286,13 @@ mod tests {
         assert_eq!(sums(&stats), (200, 20));
         accounting.turn_began();
         accounting.conversation_resumed(&mut stats, used(200, 20));
-        assert_eq!(sums(&stats), (200, 20), "nothing is counted twice");
+        assert_eq!(sums(&stats), (200, 20), "usage is not counted twice");
         let (mut old, mut stats) = (Accounting::default(), LoopStats::default());
         old.conversation_resumed(&mut stats, used(0, 20));
-        assert_eq!(stats.tokens, 0, "its beginning was counted elsewhere");
+        assert_eq!(
+            stats.tokens, 0,
+            "tokens of a conversation whose start was not counted are not added"
+        );
     }
 
     #[test]
@@ -314,6 +317,10 @@ mod tests {
         assert_eq!(accounting.quota.len(), WINDOWS_MAX);
         accounting.runner_started(at(6_000));
         let left = accounting.fullest(at(6_000));
-        assert_eq!(left, Some(3.0), "only the one whose end is known");
+        assert_eq!(
+            left,
+            Some(3.0),
+            "only the window with a known reset is left"
+        );
     }
 }

@@ -16,15 +16,15 @@ pub struct Autocommit {
     /// The status in the commit message; `None` = only survey the work tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitStatus>,
-    /// When it is given up; `None` = never.
+    /// Deadline of the commit; `None` = no deadline.
     pub until: Option<Timestamp>,
     /// How the agent's process is being ended. The work tree is surveyed after that; `None` = the process has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closing: Option<Escalation>,
-    /// When the end of the agent's process was asked for: what changed before it is not the agent's. `None` if there was none.
+    /// When the agent's process was asked to exit. Only later changes are the agent's. `None` if no process had to be ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Whether it was canceled, so that it ends soon.
+    /// Whether the commit was canceled, so that it ends soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub called_off: bool,
     /// The wait that is due after the commit.
@@ -113,7 +113,7 @@ pub struct CommitOrder {
 pub struct AutocommitResult {
     /// Files that changed since the last survey.
     pub changed: u32,
-    /// Names of the first of them, relative to the working directory.
+    /// Names of the first changed files, relative to the working directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
     /// Number of added and removed lines; 0 if it is unknown.
@@ -164,10 +164,10 @@ impl Committed {
     }
 }
 
-/// Returns the short hash of a commit.
+/// Returns the first digits of a commit hash.
 #[must_use]
 pub fn short_commit(id: &str) -> &str {
-    /// Git shows this many digits in a small repository.
+    /// Number of digits that git shows in a small repository.
     const SHORT: usize = 7;
     id.get(..SHORT).unwrap_or(id)
 }
@@ -212,7 +212,7 @@ pub struct TrackedWork {
 /// The work tree before an iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The first iteration that began with it.
+    /// The first iteration that began with this content of the work tree.
     pub iteration: u32,
     /// Hash of the snapshot commit, which is on no branch.
     pub commit: String,
@@ -223,7 +223,7 @@ pub struct Snapshot {
 pub struct PastCommit {
     /// When the commit was made.
     pub time: Timestamp,
-    /// The iteration last started at that time.
+    /// The iteration that was started last when the commit was made.
     pub iteration: u32,
     /// The commit and its number of files.
     pub commit: Committed,

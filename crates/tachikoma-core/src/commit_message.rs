@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::{Context, LoopId, SessionNo};
 
-/// Maximum size in bytes. The message is one argument of a command line.
+/// Maximum size of a commit message in bytes. The message is one argument of a command line.
 const BYTES_MAX: usize = 8 << 10;
 
 /// A message with its placeholders, as `[git] commit_message` has it.
@@ -39,7 +39,7 @@ const PLACEHOLDERS: [(&str, Placeholder); 5] = [
 pub struct CommitFacts<'a> {
     /// Number of the iteration, for `{iteration}`.
     pub iteration: u32,
-    /// What the commit is for, for `{status}`: how the iteration ended, or what comes next.
+    /// Value of `{status}`: how the iteration ended, or why the commit is made.
     pub status: &'a str,
     /// How full the context is, for `{context}`; `None` if it is not known.
     pub context: Option<Context>,
@@ -173,7 +173,10 @@ mod tests {
         assert_eq!(filled("{context}", None), "unknown");
         for (name, _) in PLACEHOLDERS {
             let named = format!("{{{name}}}");
-            assert!(CommitMessage::ALLOWED.contains(&named), "{named} is told");
+            assert!(
+                CommitMessage::ALLOWED.contains(&named),
+                "{named} is documented"
+            );
         }
     }
 

@@ -48,14 +48,14 @@ impl fmt::Display for Claim {
     }
 }
 
-/// Why a claim of completion is not believed.
+/// Why a claim of completion is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The claims that are refused.
     pub claims: Vec<Claim>,
     /// All doubts about the claims.
     pub reasons: Vec<String>,
-    /// Number of claims in a row without another doubt, this one included.
+    /// Number of claims in a row that passed all checks, this one included.
     pub confirmed: u32,
 }
 
@@ -193,7 +193,7 @@ pub enum ObjectivesSeen {
     },
 }
 
-/// How an attempt ended, for the judgement of its claims.
+/// How an attempt ended, which decides whether its claims are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptEnd {
@@ -246,16 +246,16 @@ pub struct Completion {
     /// Whether the next prompt has to report failed gates or the refused claim.
     #[serde(rename = "to_be_told")]
     pub feedback_due: bool,
-    /// The iteration that the report is about.
+    /// Number of the iteration that the report in the next prompt is about.
     #[serde(rename = "told_of")]
     pub feedback_iteration: u32,
-    /// Why the checks were given up; `None` if they finished.
+    /// Why the checks were canceled; `None` if they finished.
     pub given_up: Option<String>,
     /// The iteration after which gates last ran.
     pub gates_at: u32,
     /// Results of the gates when they last ran.
     pub gates: Vec<GateResult>,
-    /// Whether the gates before the first iteration have run or were given up.
+    /// Whether the gates before the first iteration have run or were canceled.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub baseline: bool,
     /// The objectives when they were last read; `None` before that.
@@ -291,7 +291,7 @@ impl Completion {
             AttemptEnd::Cut => Owed::Judgement,
         };
         if end == AttemptEnd::Succeeded {
-            // The prompt of this attempt reported it.
+            // The prompt of this successful attempt contained the feedback.
             self.feedback_due = false;
             self.refused.clear();
         }
@@ -337,7 +337,7 @@ impl From<IterationOutcome> for AttemptEnd {
     }
 }
 
-/// Returns the last `max_bytes` of an output, which show the result.
+/// Returns the last `max_bytes` of an output, because the end usually shows the result.
 pub(crate) fn end_of(text: &str, max_bytes: usize) -> &str {
     let text = text.trim_end();
     let start = text.ceil_char_boundary(text.len().saturating_sub(max_bytes));

@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use crate::State;
 use crate::completion::end_of;
 
-/// Maximum size of the text in bytes.
+/// Maximum size of the whole text in bytes.
 const ALL_BYTES_MAX: usize = 16 << 10;
 
-/// Maximum size of headings and reasons, without the output of gates.
+/// Maximum size in bytes of headings and reasons, without the output of gates.
 const REASONS_BYTES_MAX: usize = 4 << 10;
 
 const END: &str = "\n---\n\n";
 
-/// Returns why the latest claim was refused and which gates failed; empty if the agent knows it already.
+/// Returns why the latest claim was refused and which gates failed; empty if an earlier prompt has already reported it.
 #[must_use]
 pub fn completion_feedback(state: &State) -> String {
     let known = &state.completion;
@@ -68,7 +68,7 @@ pub fn completion_feedback(state: &State) -> String {
     printable(&text)
 }
 
-/// Replaces control characters in the output of gates: an argument cannot have NUL, and escape sequences say nothing to an agent.
+/// Replaces control characters in the output of gates: an argument cannot contain NUL, and escape sequences do not help an agent.
 fn printable(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\t' => c,
@@ -107,7 +107,7 @@ mod tests {
             gate("tests", Some("exit 1"), "1 passed\n2 failed: a, b\n"),
             gate("lint", None, "clean"),
         ];
-        assert_eq!(completion_feedback(&state), "", "it was told");
+        assert_eq!(completion_feedback(&state), "", "no feedback is due");
         state.completion.feedback_due = true;
         insta::assert_snapshot!(completion_feedback(&state), @"
         # Why the work is not accepted as complete

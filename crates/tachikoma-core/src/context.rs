@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Context {
     /// Tokens in the context at the latest reading.
     pub tokens: u64,
-    /// Tokens that fit into it.
+    /// Tokens that fit into the context window.
     pub window: u64,
     /// Whether this is an estimate, because the agent reported nothing.
     pub estimated: bool,
@@ -20,10 +20,9 @@ impl Context {
         if self.window == 0 {
             return 100.0;
         }
-        // Token counts lie far below 2^52, where f64 is exact.
         #[expect(
             clippy::cast_precision_loss,
-            reason = "token counts lie far below 2^52"
+            reason = "token counts are far below 2^52"
         )]
         let percent = self.tokens as f64 * 100.0 / self.window as f64;
         percent
@@ -35,20 +34,20 @@ impl Context {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "clamped to what fits"
+            reason = "the value is clamped to the range of the type"
         )]
         let percent = self.percent().clamp(0.0, 255.0) as u8;
         percent
     }
 
-    /// Returns how many tokens it takes to reach a fill.
+    /// Returns the number of tokens at a fill of `percent`.
     #[must_use]
     pub fn tokens_at(&self, percent: f64) -> u64 {
         #[expect(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "token counts lie far below 2^52, and the share is clamped"
+            reason = "token counts are far below 2^52, and the share is clamped"
         )]
         let tokens = (self.window as f64 * percent.clamp(0.0, 100.0) / 100.0).ceil() as u64;
         tokens

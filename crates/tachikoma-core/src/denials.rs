@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::is_zero;
 
-/// Different denied calls that are remembered. Others are only counted.
+/// Maximum number of different denied calls that are remembered. Others are only counted.
 pub const DENIALS_MAX: usize = 32;
 
 /// Programs that Claude Code runs with `permission = "safe"`. They need no entry in `allow`.
@@ -24,7 +24,7 @@ const WRAPPERS: [&str; 17] = [
     "stdbuf", "setsid", "parallel", "ssh", "docker", "npx", "watch",
 ];
 
-/// What the configuration permits the agent already.
+/// What the configuration already permits the agent to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permitted {
     /// Commands that `agents.NAME.allow` permits.
@@ -55,7 +55,7 @@ pub struct Denial {
     pub remedy: Option<String>,
 }
 
-/// Returns the configuration lines that permit these calls as well as what is `permitted` already.
+/// Returns the configuration lines that permit these calls in addition to what is `permitted` already.
 #[must_use]
 pub fn remedies(agent: &str, denials: &[Denial], permitted: &Permitted) -> Vec<String> {
     if !["claude", "opencode"].contains(&agent) {
@@ -64,7 +64,7 @@ pub fn remedies(agent: &str, denials: &[Denial], permitted: &Permitted) -> Vec<S
     let mut commands = permitted.commands.clone();
     let (mut directories, mut tools) = (Vec::new(), Vec::new());
     let mut only_bypass = false;
-    // The calls of sub-agents are not known.
+    // The command or path of a sub-agent's call is unknown, so it has no configuration line.
     for denial in denials.iter().filter(|denial| !denial.summary.is_empty()) {
         match denial.name.as_str() {
             "Bash" | "bash" => match prefixes(agent, &denial.summary) {

@@ -22,15 +22,15 @@ pub struct Step {
 pub enum Effect {
     /// Start the agent on an iteration, and send [`AgentInput`](crate::AgentInput) about it.
     Launch {
-        /// The number that its events must carry.
+        /// The number of the launch. Events of the launch must carry it.
         generation: Generation,
         /// Number of the iteration to work on.
         iteration: u32,
-        /// The attempt at it, from 1.
+        /// The attempt at the iteration, from 1.
         attempt: u32,
-        /// The session it belongs to.
+        /// The session that the iteration belongs to.
         session: SessionNo,
-        /// The conversation to go on in, by the agent's own name for it; none = a fresh one.
+        /// The agent's id of the conversation to resume; `None` = start a new one.
         resume: Option<String>,
     },
     /// Send the next prompt to the running agent.
@@ -39,16 +39,16 @@ pub enum Effect {
         generation: Generation,
         /// Number of the iteration to work on.
         iteration: u32,
-        /// The attempt at it, from 1.
+        /// The attempt at the iteration, from 1.
         attempt: u32,
-        /// The session it belongs to.
+        /// The session that the iteration belongs to.
         session: SessionNo,
     },
     /// Ask the agent during its turn to finish, because its context fills up.
     Advise {
         /// Number of the launch that gets the message.
         generation: Generation,
-        /// The fill, in percent, rounded down.
+        /// The fill of the context, in percent, rounded down.
         percent: u8,
     },
     /// Attribute all changes since the last survey to the loop.
@@ -129,11 +129,11 @@ pub enum Effect {
     },
     /// Open a new session, or an old conversation, without a prompt. The first event is [`AgentInput::Opened`](crate::AgentInput::Opened).
     OpenSession {
-        /// The number that its events must carry.
+        /// The number of the launch. Events of the launch must carry it.
         generation: Generation,
         /// Number of the session.
         session: SessionNo,
-        /// The conversation to go on in, by the agent's own name for it; none = a fresh one.
+        /// The agent's id of the conversation to resume; `None` = start a new one.
         resume: Option<String>,
     },
     /// Answer a command of the operator.
@@ -181,7 +181,7 @@ impl Effect {
 pub enum Answer {
     /// The command is accepted.
     Accepted {
-        /// What the loop does now, for the operator.
+        /// Message for the operator: what the loop does now.
         note: String,
     },
     /// The command is not possible in this state. Nothing was changed.

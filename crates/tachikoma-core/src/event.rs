@@ -23,7 +23,7 @@ pub enum LoopEvent {
         segment: u32,
         /// The state before this record.
         state: Box<State>,
-        /// Whether records before it are lost, because someone destroyed the file they were in.
+        /// Whether records before this segment are lost, because their file was destroyed.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         after_loss: bool,
         /// The epoch of the records from here on.
@@ -44,7 +44,7 @@ pub enum LoopEvent {
     },
     /// A runner resumed the loop with other settings than the run before.
     ConfigChanged {
-        /// What changed, by key. Empty where the earlier runner did not record its settings, or only defaults differ.
+        /// The changed settings, by key. Empty if the earlier runner did not record its settings, or if only defaults differ.
         changes: Vec<Change>,
     },
     /// The loop pauses when the current iteration or reboot is over.
@@ -68,7 +68,7 @@ pub enum LoopEvent {
     },
     /// The loop waits.
     WaitStarted {
-        /// What for, and until when.
+        /// Reason and end of the wait.
         wait: Wait,
     },
     /// A session began.
@@ -82,7 +82,7 @@ pub enum LoopEvent {
     SessionEnded {
         /// Number of the session.
         session: SessionNo,
-        /// How many iterations it had.
+        /// Number of iterations of the session.
         iterations: u32,
         /// Why the session ended.
         reason: String,
@@ -91,9 +91,9 @@ pub enum LoopEvent {
     IterationStarted {
         /// The iteration, from 1 over the whole life of the loop.
         iteration: u32,
-        /// The attempt at it, from 1.
+        /// The attempt at the iteration, from 1.
         attempt: u32,
-        /// The session it belongs to.
+        /// The session that the iteration belongs to.
         session: SessionNo,
         /// The number of the launch.
         generation: Generation,
@@ -160,18 +160,18 @@ pub enum LoopEvent {
     TurnResulted(TurnEnd),
     /// A call of the model ended; recorded if the loop has a budget.
     CallEnded {
-        /// The tokens that it used, those from the cache included.
+        /// Tokens of the call, including cached ones.
         tokens: u64,
     },
-    /// The agent reported the cost of its conversation so far; asked for if the loop has a budget.
+    /// The agent reported the cost of its conversation so far. The loop asks for it if it has a budget.
     #[serde(rename = "cost_told")]
     CostReported {
-        /// In millionths of a dollar.
+        /// Cost of the conversation in millionths of a dollar.
         conversation_microusd: u64,
     },
     /// The agent worked without a prompt, for example at a time that it had scheduled itself. Its changes and its cost count for the loop.
     WorkedOutside {
-        /// The first tool that it called, with its input shortened; empty at the end of the turn.
+        /// The first tool that the agent called, with its input shortened; empty at the end of the turn.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         tool: String,
         /// What the turn cost, in millionths of a dollar; 0 until its end.
@@ -199,7 +199,7 @@ pub enum LoopEvent {
         /// Whether the next prompt contains the note.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         tell: bool,
-        /// Whether the operator wrote it. False for notes of the agent, and for all notes of journals before this field.
+        /// Whether the operator wrote the note. False for notes of the agent, and for all notes in journals without this field.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         operator: bool,
     },
@@ -244,7 +244,7 @@ pub enum LoopEvent {
         iteration: u32,
         /// Why the iteration failed.
         failure: Failure,
-        /// How long its last attempt took.
+        /// Duration of the last attempt at the iteration, in milliseconds.
         duration_ms: u64,
         /// Failures in a row, this one included.
         streak: u32,
@@ -301,14 +301,14 @@ pub enum LoopEvent {
     AutocommitCanceled {
         /// When the loop stops waiting for the commit.
         until: Timestamp,
-        /// What follows it, besides the next iteration.
+        /// The wait that is due after the commit; `None` without one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         then: Option<Wait>,
     },
     /// The autocommit ended. Not recorded if nothing changed.
     #[serde(rename = "work_kept")]
     AutocommitFinished {
-        /// At which point of the loop.
+        /// At which point of the loop the commit was made.
         purpose: AutocommitPurpose,
         /// Number of the iteration that was started last.
         iteration: u32,
@@ -318,9 +318,9 @@ pub enum LoopEvent {
     /// The result of the autocommit is unknown. The next survey includes its changes.
     #[serde(rename = "keep_given_up")]
     AutocommitGivenUp {
-        /// At which point of the loop.
+        /// At which point of the loop the commit was made.
         purpose: AutocommitPurpose,
-        /// Why the autocommit was given up.
+        /// Why the loop no longer waits for the autocommit.
         reason: String,
     },
     /// `tachikoma done` claims that the whole work is complete. The claim is judged when the iteration is over.
@@ -341,7 +341,7 @@ pub enum LoopEvent {
     },
     /// Gates have run.
     GatesRan {
-        /// The iteration after which they ran.
+        /// The iteration after which the gates ran; 0 before the first one.
         iteration: u32,
         /// Results of the gates, in order.
         results: Vec<GateResult>,
@@ -350,9 +350,9 @@ pub enum LoopEvent {
     TestsRan(TestsReport),
     /// The progress of a finished iteration was measured.
     ProgressMeasured(Measured),
-    /// A check was given up; its result is unknown.
+    /// The loop no longer waits for a check. The result of the check is unknown.
     CheckGivenUp {
-        /// Why the check was given up.
+        /// Why the check was canceled.
         reason: String,
     },
     /// A claim of completion was refused.
@@ -377,11 +377,11 @@ pub enum LoopEvent {
     RebootStarted {
         /// Why the session is replaced.
         reason: RebootReason,
-        /// The iteration it happened at.
+        /// Number of the iteration that was started last.
         iteration: u32,
         /// The session that is replaced.
         from: SessionNo,
-        /// What follows it, besides the next iteration.
+        /// The wait that is due after the reboot; `None` without one.
         then: Option<Wait>,
     },
     /// The old session was asked for its hand-off.
@@ -420,7 +420,7 @@ pub enum LoopEvent {
     RebootCompleted {
         /// Why the session was replaced.
         reason: RebootReason,
-        /// The iteration it happened at.
+        /// Number of the iteration that was started last.
         iteration: u32,
         /// The session that was replaced.
         from: SessionNo,
@@ -433,7 +433,7 @@ pub enum LoopEvent {
     RebootFailed {
         /// Why a reboot was wanted.
         reason: RebootReason,
-        /// The iteration it happened at.
+        /// Number of the iteration that was started last.
         iteration: u32,
         /// Why the reboot failed.
         error: String,
@@ -443,7 +443,7 @@ pub enum LoopEvent {
     },
     /// The first reading of the new session shows whether the reboot helped.
     RebootVerified {
-        /// The fill of its context, in percent, rounded down.
+        /// The fill of the new session's context, in percent, rounded down.
         percent: u8,
         /// Why the reboot did not help; `None` if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -488,7 +488,7 @@ pub enum LoopEvent {
     Stopped {
         /// Why the loop was stopped.
         outcome: Outcome,
-        /// `outcome` in words.
+        /// The outcome as text for the user.
         reason: String,
         /// Totals of the loop.
         stats: LoopStats,

@@ -15,7 +15,7 @@ const FOR_TESTS_MAX: u32 = 30;
 const FOR_OBJECTIVE: u32 = 10;
 const FOR_OBJECTIVES_MAX: u32 = 20;
 
-/// Evidence of progress that the runner measured. None of it is reported by the agent.
+/// Evidence of progress. The runner measures it. Nothing of it is reported by the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Number of changed files.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn score_lists_its_parts() {
+    fn score_description_lists_its_parts() {
         let evidence = Evidence {
             files: 2,
             lines: 50,

@@ -1,4 +1,4 @@
-//! How a process ended, and what it left behind.
+//! Exit codes and signals of processes, and processes that an agent left running.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Exit {
     Code(i32),
     /// This signal ended the process.
     Signal(i32),
-    /// How it ended is unknown.
+    /// The exit code or signal of the process is unknown.
     Unknown,
 }
 
@@ -34,15 +34,15 @@ impl fmt::Display for Exit {
     }
 }
 
-/// A process that an agent left behind when it ended, and that was ended for it.
+/// A process that the agent left running when it ended, and that Tachikoma ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftover {
-    /// Its process id, which may have been given to another process since.
+    /// Process id. It may belong to another process by now.
     pub pid: i32,
-    /// Its name as the kernel has it.
+    /// Name of the process, as the kernel reports it.
     pub name: String,
-    /// The beginning of its command line; empty if it could not be read.
+    /// The beginning of the process's command line; empty if it could not be read.
     pub command: String,
-    /// Whether it outlived even SIGKILL (a process stuck in the kernel).
+    /// Whether the process survived SIGKILL, because it is stuck in the kernel.
     pub unkillable: bool,
 }

@@ -72,11 +72,11 @@ pub struct Account {
     pub session: u32,
     /// What happened and was decided, in order.
     pub entries: Vec<Entry>,
-    /// Number of entries beyond those.
+    /// Number of entries that were left out, because there were too many.
     pub left_out: u64,
 }
 
-/// A loop, explained as far as was asked for.
+/// Explanation of an iteration, and of the end of the loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
     /// The wanted iteration, or the last one; `None` if it does not exist.
@@ -89,7 +89,7 @@ pub struct Explained {
     pub lost: u64,
 }
 
-/// Counters over an attempt, for events that are not listed one by one.
+/// Counters of an attempt, for events that are not listed one by one.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     tools: BTreeMap<String, u32>,
@@ -102,7 +102,7 @@ struct Counted {
     tokens: u64,
     /// Whether the latest reading was at the redline; `None` before the first one.
     at_redline: Option<bool>,
-    /// The latest reading, unless it was listed.
+    /// The latest reading, unless it is already listed.
     pending_reading: Option<Entry>,
 }
 
@@ -139,7 +139,7 @@ impl Explain {
 
     /// Adds the next record.
     ///
-    /// The record does not follow the one before it.
+    /// Fails if the record does not follow the one before it.
     pub fn take(&mut self, record: &Record) -> Result<(), Gap> {
         self.lost += Gap::check(self.seen, record)?;
         self.seen = Some(record.seq);
@@ -195,7 +195,7 @@ impl Explain {
         }
     }
 
-    /// Adds the recorded reasons of the decisions that led to a record. Those of the end are part of the last line.
+    /// Adds the recorded reasons of the decisions that led to a record. Reasons for the end of the loop go into its last line.
     fn add_reasons(&mut self, record: &Record) {
         if matches!(
             record.event,
@@ -443,7 +443,7 @@ fn measured(state: &State, now: Timestamp) -> Inputs {
     inputs
 }
 
-/// Returns the outcome if the record ends the loop, or begins its last commit or its end hooks.
+/// Returns the outcome if the record ends the loop, or starts its last commit or its end hooks.
 fn ends_with(event: &LoopEvent) -> Option<&Outcome> {
     match event {
         LoopEvent::AutocommitStarted(Autocommit { outcome, .. })

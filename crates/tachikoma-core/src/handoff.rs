@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use crate::{FailedCall, ObjectivesSeen, State, short_commit};
 
-/// Files named in a hand-off; the rest is counted.
+/// Maximum number of files that a hand-off names. Others are counted.
 const FILES_NAMED_MAX: usize = 20;
 
-/// Commits named in a hand-off, the latest ones.
+/// Maximum number of commits that a hand-off names: the latest ones.
 const COMMITS_NAMED_MAX: usize = 20;
 
 /// Number of texts of a session that replace a missing hand-off, and the maximum size of each.
@@ -303,14 +303,14 @@ mod tests {
         state.session.iterations = 1;
         assert!(
             handoff_due(&state),
-            "an iteration that failed has oriented nobody"
+            "a failed iteration still needs the hand-off"
         );
         state.session.oriented = true;
         assert!(!handoff_due(&state));
     }
 
     #[test]
-    fn hand_off_of_now_includes_the_current_session() {
+    fn checkpoint_now_includes_the_current_session() {
         let mut state = second_session();
         state.iteration = 4;
         state.attempt = 3;

@@ -129,14 +129,14 @@ pub struct HooksStart {
     pub outcome: Option<Outcome>,
 }
 
-/// Hooks have run, or are no longer waited for.
+/// Hooks have run, or the loop no longer waits for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HooksEnd {
     /// The point whose hooks ran.
     pub point: HookPoint,
-    /// How each went, in order.
+    /// Result of each hook, in order.
     pub results: Vec<HookResult>,
-    /// Why they were given up; `None` if they finished.
+    /// Why the loop no longer waits for the hooks; `None` if they finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<String>,
 }
@@ -182,7 +182,7 @@ impl PendingHooks {
         self.outcome = outcome;
     }
 
-    /// Records that the hooks of a point have run or were given up.
+    /// Records that the hooks of a point have run or were canceled.
     pub(crate) fn heard(&mut self, point: HookPoint) {
         match point {
             HookPoint::IterationStart => self.ready = true,

@@ -68,7 +68,7 @@ macro_rules! counter {
         pub struct $name(pub $repr);
 
         impl $name {
-            /// Returns the one after this.
+            /// Returns the number after this one.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0.saturating_add(1))
@@ -116,7 +116,7 @@ mod tests {
         );
         assert!(
             "loop_../../etc".parse::<LoopId>().is_err(),
-            "an id names a directory"
+            "an id is used as a directory name"
         );
     }
 }

@@ -18,7 +18,7 @@ pub enum Incident {
         point: HookPoint,
         /// Why the notification was not delivered.
         error: String,
-        /// How often it was tried; 0 = it was dropped before.
+        /// Number of attempts; 0 = the notification was dropped before the first attempt.
         attempts: u32,
     },
     /// A backup was uploaded.
@@ -34,7 +34,7 @@ pub enum Incident {
         name: String,
         /// Why the upload or the cleanup failed.
         error: String,
-        /// How often it was tried.
+        /// Number of attempts to upload or clean up.
         attempts: u32,
     },
     /// A caller without permission asked for something that only the operator may do.
@@ -43,7 +43,7 @@ pub enum Incident {
         request: String,
         /// Process id of the caller; `None` if it is unknown.
         pid: Option<i32>,
-        /// Whether it belongs to the agent; otherwise it is another user's.
+        /// Whether the caller belongs to the agent. Otherwise it belongs to another user.
         agent: bool,
         /// Whether the caller had exited, so that it could not be identified.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]

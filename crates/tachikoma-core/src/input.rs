@@ -15,14 +15,14 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// A runner takes up the loop: for the first time, after its end, or after the death of an earlier runner.
+    /// A runner starts or resumes the loop: for the first time, after its end, or after the death of an earlier runner.
     Start {
         /// The agent, the prompt and the settings of the run.
         launch: Launch,
         /// The process that runs the loop.
         runner: Runner,
     },
-    /// Time has passed. A spurious one does nothing.
+    /// A deadline has passed. A wake before the deadline does nothing.
     Wake,
     /// The operator sends a command.
     Command {
@@ -43,8 +43,8 @@ pub enum Input {
         /// Number of the signal.
         signal: i32,
     },
-    /// A part of the runner itself failed, so the runner cannot supervise the agent reliably: the loop ends as
-    /// it is, and the attempt under way is written off.
+    /// A part of the runner itself failed, so the runner cannot supervise the agent reliably. The loop ends at once,
+    /// and the running attempt has no result.
     Broken {
         /// The part that failed, and its error.
         reason: String,
@@ -89,14 +89,14 @@ pub enum Input {
     ConditionsAnswered {
         /// Number of the order. An answer that is no longer awaited is dropped.
         number: u64,
-        /// What objectives and scripts say.
+        /// Objectives, and the answers of the stop scripts.
         answers: Answers,
     },
     /// The answer to [`Effect::RunGates`](crate::Effect::RunGates).
     GatesRan {
-        /// The number that the order carried.
+        /// Number of the order. An answer that is no longer awaited is dropped.
         number: u64,
-        /// How each went, in order.
+        /// Result of each gate, in order.
         results: Vec<GateResult>,
         /// Summary of the tests that ran in the gates; `None` if their output was not understood.
         tests: Option<TestsReport>,
@@ -114,10 +114,10 @@ pub enum Input {
         ticket: Ticket,
         /// Text of the note.
         text: String,
-        /// Whether the work tree was rolled back with it. Then the next prompt contains the note, and earlier
+        /// Whether the work tree was rolled back together with this note. Then the next prompt contains the note, and earlier
         /// claims are refused.
         tell: bool,
-        /// Whether the operator wrote it.
+        /// Whether the operator wrote the note.
         operator: bool,
     },
     /// A request of the operator that is not a [`LoopCommand`]: an answer, a message, new settings.
@@ -145,7 +145,7 @@ pub enum Input {
     },
     /// A warning for the user. The loop continues.
     Warning {
-        /// What, to which object, and what to do.
+        /// Object, problem and remedy, in one sentence.
         warning: String,
     },
     /// The disk was full, and has room again.
@@ -180,11 +180,11 @@ pub enum LoopCommand {
     SkipIteration,
 }
 
-/// How fast an iteration is ended. A later, more urgent request overrides.
+/// How fast an iteration is ended. A later request overrides an earlier one if it is more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Urgency {
-    /// At the next tool boundary, at most `graceful_timeout`; at once where the agent has no boundaries.
+    /// At the next end of a tool call, after at most `graceful_timeout`. At once if the agent does not report tool calls.
     Graceful,
     /// End the iteration at once, with signals.
     Now,
@@ -201,7 +201,7 @@ pub struct TurnEnd {
     /// Error message of the agent; `None` after a success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What that means for the loop.
+    /// What the failure means for the loop; `None` if a retry is enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
     /// Final text of the turn.
@@ -222,7 +222,7 @@ pub struct TurnEnd {
     /// What the turn cost, in millionths of a dollar.
     #[serde(skip_serializing_if = "is_zero")]
     pub cost_microusd: u64,
-    /// The tokens that it used; 0 where the agent does not tell.
+    /// Tokens of the turn; 0 if the agent does not report them.
     #[serde(skip_serializing_if = "is_zero")]
     pub tokens: u64,
     /// Why the conversation cannot continue; `None` if it can.
@@ -262,7 +262,7 @@ pub enum AgentInput {
         /// A part of the hand-off.
         text: String,
     },
-    /// A fresh session is open: its process is up and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
+    /// A new session is open: its process runs and answers. The answer to [`Effect::OpenSession`](crate::Effect::OpenSession).
     Opened,
     /// The agent reported its id of the conversation.
     SessionNamed {
@@ -306,12 +306,12 @@ pub enum AgentInput {
     },
     /// A call of the model ended, of the agent or of one of its sub-agents.
     CallEnded {
-        /// The tokens that it used.
+        /// Tokens of the call.
         tokens: u64,
     },
     /// The agent reported the cost of its conversation. The answer to [`Effect::AskCost`](crate::Effect::AskCost).
     Cost {
-        /// In millionths of a dollar, earlier processes included.
+        /// Cost of the conversation in millionths of a dollar, including earlier processes.
         conversation_microusd: u64,
     },
     /// The agent resumed a conversation that has used this much so far.
@@ -333,10 +333,10 @@ pub enum AgentInput {
         /// Processes that the agent left running, and that were ended.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         leftovers: Vec<Leftover>,
-        /// Its last line on standard error.
+        /// Last line of the agent's standard error; `None` if it was empty.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_words: Option<String>,
-        /// What that means for the loop.
+        /// What the last line means for the loop; `None` if a retry is enough.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },

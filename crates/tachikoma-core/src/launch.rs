@@ -20,12 +20,12 @@ pub struct Launch {
     pub overrides: BTreeMap<String, Override>,
     /// The hash of the effective settings, to notice that they changed.
     pub config_hash: String,
-    /// The effective settings that are not defaults, by dotted key, as TOML with secrets masked; none in journals that
-    /// were written before this was recorded.
+    /// The effective settings that are not defaults, by dotted key, as TOML with secrets masked. `None` in journals of
+    /// versions that did not record them.
     #[serde(default)]
     pub settings: Option<BTreeMap<String, String>>,
-    /// The commit that the work tree stood on when the loop was first started; none without a repository, and in journals
-    /// that were written before this was recorded.
+    /// The commit that was checked out when the loop was first started. `None` without a repository, and in journals
+    /// of versions that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_commit: Option<String>,
 }
@@ -51,8 +51,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// Returns the settings that changed in files or variables since an earlier launch while a flag overrides them. They apply to the next
-    /// run.
+    /// Returns the keys that changed in files or variables since an earlier launch, but that a flag overrides. Those changes apply to
+    /// the next run.
     pub(crate) fn keep_under(&mut self, before: &Self) -> Vec<String> {
         let mut hidden = Vec::new();
         for (key, now) in &mut self.overrides {
@@ -95,7 +95,7 @@ pub struct Change {
 pub struct Override {
     /// The flag's value, as TOML.
     pub value: String,
-    /// Value in files and variables at that time, as TOML. If it is edited later, the edit wins.
+    /// Value of the key in files and variables at that time, as TOML. If it is edited later, the edit overrides the flag.
     pub under: String,
 }
 
@@ -105,7 +105,7 @@ pub struct Override {
 pub enum PromptSource {
     /// A file, read again at every iteration.
     File {
-        /// Its path, relative to the working directory.
+        /// Path of the prompt file, relative to the working directory.
         path: String,
     },
     /// The text was given on the command line.

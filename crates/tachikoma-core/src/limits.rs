@@ -14,9 +14,9 @@ pub struct Limits {
     pub test_failures: u32,
     /// Value of `max_no_progress_iterations`.
     pub no_progress: u32,
-    /// How many patterns `stop_on_patterns` has.
+    /// Number of patterns in `stop_on_patterns`.
     pub patterns: u32,
-    /// `max_cost_usd`, in millionths of a dollar.
+    /// Value of `max_cost_usd`, in millionths of a dollar.
     pub cost_microusd: u64,
     /// Value of `max_tokens`.
     pub tokens: u64,

@@ -11,7 +11,7 @@ pub struct Fences {
 }
 
 impl Fences {
-    /// Reads the next line. Returns whether it belongs to a code block; its fences do.
+    /// Reads the next line. Returns whether it belongs to a code block. The fences belong to their block.
     pub fn take(&mut self, line: &str) -> bool {
         let text = line.trim_start();
         let mark = text.chars().next().unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Writes numbers, shares and durations for people.
+//! Formats numbers, percentages and durations for people.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A span of time, to the second; shorter ones to the millisecond.
+/// Formats a duration in seconds. Short durations have milliseconds.
 pub(crate) struct Span(pub Duration);
 
 impl fmt::Display for Span {
@@ -26,7 +26,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// A large number, in groups of three digits.
+/// Formats a large number in groups of three digits.
 pub(crate) struct Grouped(pub u64);
 
 impl fmt::Display for Grouped {
@@ -42,7 +42,7 @@ impl fmt::Display for Grouped {
     }
 }
 
-/// A number with the ending of its place: 1st, 2nd, 3rd.
+/// Formats an ordinal number: 1st, 2nd, 3rd.
 pub(crate) struct Nth(pub u32);
 
 impl fmt::Display for Nth {
@@ -58,7 +58,7 @@ impl fmt::Display for Nth {
     }
 }
 
-/// A percentage with at most one decimal.
+/// Formats a percentage with at most one decimal.
 pub(crate) struct Percent(pub f64);
 
 impl fmt::Display for Percent {

@@ -87,7 +87,7 @@ impl Objectives {
     }
 }
 
-/// How a comment begins and ends.
+/// Start of a Markdown comment.
 const COMMENT: &str = "<!--";
 const COMMENT_END: &str = "-->";
 
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_boxes_of_every_list_style_count() {
+    fn check_boxes_of_every_list_style_are_recognized() {
         let read = Objectives::read(
             "# Plan\n- [x] parse\n* [X] print\n+ [ ] colours\n  1. [ ] nested\n2) [x] numbered\n> - [ ] quoted\n\
              - [2024-01-02] a date\n- [link](x)\n- [x](y) link\n- [ ]glued\n[ ] no item\n-[ ] no space\n- [-] dropped\n\
@@ -219,7 +219,7 @@ mod tests {
             ("<!--\n- [ ] a\n- [ ] b\n--> \n- [x] c", 1),
             ("  <!-- old\r\n- [ ] a\r\n-->\r\n- [x] b", 1),
             ("```\n<!--\n```\n- [x] a\n-->", 1),
-            // None of these may hide a box.
+            // A comment that starts within a line or is never closed must not hide a box.
             ("- [x] a <!-- note\n- [ ] b\n-->", 2),
             ("- [x] write `<!--`\n- [ ] b\n`-->`", 2),
             ("<!-- never ended\n- [x] a\n- [ ] b", 2),

@@ -13,8 +13,8 @@ pub const MESSAGES_MAX: usize = 20;
 /// Number of iterations for which a "no" postpones a reboot. A context that is full ends that earlier.
 pub const PUT_OFF_ITERATIONS: u32 = 5;
 
-/// How long a rollback of the work tree may take. The worker that does it has shorter timeouts for each part, so one that has not
-/// answered by then hangs.
+/// Timeout of a rollback of the work tree. The worker that does it has shorter timeouts for each part, so that a worker without
+/// an answer by then hangs.
 pub(crate) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1500);
 
 /// What a question is about.
@@ -171,7 +171,7 @@ pub enum OperatorEvent {
     RolledBack {
         /// The work tree is restored to its content before this iteration.
         iteration: u32,
-        /// Why it failed; `None` if it succeeded.
+        /// Why the rollback failed; `None` if it succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
@@ -191,7 +191,7 @@ pub enum OperatorEvent {
     /// The agent got messages during its turn.
     #[serde(rename = "passed_on")]
     MessagesDelivered {
-        /// Number of the last of them.
+        /// Number of the last delivered message.
         through: u32,
     },
     /// The configuration was reloaded. The changes apply from now on.
@@ -259,10 +259,10 @@ pub struct OperatorMessage {
     pub number: u32,
     /// Text of the message.
     pub text: String,
-    /// Whether the prompt of the attempt under way contains it.
+    /// Whether the prompt of the current attempt contains the message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_prompt: bool,
-    /// Whether the agent got it during the attempt under way.
+    /// Whether the agent got the message during the current attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "passed_on")]
     pub delivered: bool,
@@ -273,24 +273,24 @@ pub struct OperatorMessage {
 pub struct Operator {
     /// The number of the latest question; 0 before the first.
     pub asked: u32,
-    /// The question that is open.
+    /// The open question; `None` without one.
     #[serde(default)]
     pub question: Option<Question>,
-    /// The rollback in progress.
+    /// The rollback in progress; `None` without one.
     #[serde(default)]
     pub rolling_back: Option<RollingBack>,
-    /// The question that was not answered in time, while the loop is paused because of it.
+    /// Number of the question that was not answered in time, while the loop is paused because of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u32>,
-    /// The iteration that was rolled back last.
+    /// The iteration that was rolled back last; `None` before the first rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<u32>,
-    /// Whether the next iteration may begin.
+    /// Whether the operator agreed to the next iteration.
     pub agreed: bool,
-    /// Whether a question was asked since the last iteration. If so, resuming from a pause is a yes.
+    /// Whether a question was asked since the last iteration. If so, resuming from a pause counts as consent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put: bool,
-    /// Whether the last iteration was not asked about yet.
+    /// Whether the operator was not asked about the last iteration yet.
     pub behind: bool,
     /// Attended mode as set by a command; `None` = as configured.
     #[serde(default)]

@@ -19,12 +19,12 @@ pub enum Outcome {
     },
     /// A stop condition, script or hook ended the loop.
     Condition {
-        /// Which one, and what it saw.
+        /// The condition, script or hook, and the value or text that ended the loop.
         reason: String,
     },
     /// A budget is used up.
     Budget {
-        /// Which one, and by how much.
+        /// The budget, its limit and the used amount.
         reason: String,
     },
     /// The operator's stop command ended the loop.
@@ -97,29 +97,29 @@ impl fmt::Display for Outcome {
 pub enum Stop {
     /// The operator sent a stop command.
     Operator,
-    /// A signal to the runner.
+    /// The runner got a signal.
     Signal {
         /// Number of the signal.
         signal: i32,
     },
-    /// A budget that is used up.
+    /// A budget is used up.
     Budget {
-        /// Which one, and by how much.
+        /// The budget, its limit and the used amount.
         reason: String,
     },
-    /// A hook, by its exit code.
+    /// A hook stopped the loop by its exit code.
     Hook {
-        /// Which one, and what it said.
+        /// Name of the hook, and its output.
         reason: String,
     },
-    /// A stop script, by its exit code.
+    /// A stop script stopped the loop by its exit code.
     Script {
-        /// Which one, and what it said.
+        /// Name of the stop script, and its output.
         reason: String,
     },
     /// The loop cannot continue.
     Unable {
-        /// Why, and what to do next.
+        /// Why the loop cannot continue, and what to do next.
         reason: String,
     },
 }
@@ -140,7 +140,7 @@ impl From<Stop> for Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IterationOutcome {
-    /// The agent ended its turn well.
+    /// The agent's turn succeeded.
     Succeeded,
     /// The agent failed. A backoff follows.
     Failed,
@@ -171,9 +171,9 @@ pub struct IterationReport {
     pub iteration: u32,
     /// How the iteration ended.
     pub outcome: IterationOutcome,
-    /// How long its last attempt took.
+    /// Duration of the last attempt at the iteration, in milliseconds.
     pub duration_ms: u64,
-    /// How the agent's process ended, if it did.
+    /// How the agent's process ended; `None` if it still runs.
     pub exit: Option<Exit>,
     /// Whether the agent claimed that the whole work is complete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -196,21 +196,21 @@ pub enum Failure {
     NoResult {
         /// Exit code or signal of the process.
         exit: Exit,
-        /// Its last line on standard error.
+        /// Last line of the agent's standard error; `None` if it was empty.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_words: Option<String>,
-        /// What is wrong, as far as they tell.
+        /// What the last line means for the loop; `None` if a retry is enough.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
     /// The agent reported that its turn failed.
     Reported {
-        /// How its process ended after that, if it did.
+        /// How the agent's process ended after the report; `None` if it still runs.
         exit: Option<Exit>,
-        /// What it says went wrong.
+        /// Error message of the agent; `None` without one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// What is wrong, as far as it tells.
+        /// What the failure means for the loop; `None` if a retry is enough.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<Problem>,
     },
@@ -223,7 +223,7 @@ pub enum Failure {
     TimedOut {
         /// The timeout that ran out.
         timeout: Timeout,
-        /// What the agent was last seen doing.
+        /// The last activity of the agent, in words; `None` if there was none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_seen: Option<String>,
     },
@@ -231,7 +231,7 @@ pub enum Failure {
     GuardLost,
     /// The agent survived SIGKILL.
     Unkillable {
-        /// Its process id, if it was ever up.
+        /// Process id of the agent; `None` if it was never launched.
         pid: Option<u32>,
     },
 }
@@ -299,7 +299,7 @@ pub enum Problem {
 }
 
 impl Failure {
-    /// Returns what is wrong, as far as the agent tells; `None` for all other failures.
+    /// Returns what the failure means for the loop; `None` if a retry is enough.
     #[must_use]
     pub fn problem(&self) -> Option<&Problem> {
         match self {
@@ -308,7 +308,7 @@ impl Failure {
         }
     }
 
-    /// Returns what the agent says about the failure; `None` if it says nothing.
+    /// Returns the error message of the agent; `None` without one.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
         match self {
@@ -325,7 +325,7 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timeout {
-    /// The launch was not answered.
+    /// The guard did not confirm the launch of the agent in time.
     Launch,
     /// `session_timeout`: the iteration took too long.
     Session,
@@ -379,9 +379,9 @@ pub struct LimitedAttempt {
     /// When the limit ends; `None` if the service did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Limits in a row, this one included.
+    /// Number of attempts in a row that a limit ended, this one included.
     pub streak: u32,
-    /// Whether the service could not be reached, instead of refusing.
+    /// Whether the service could not be reached. Otherwise it refused the request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outage: bool,
     /// Whether the agent's process is up and waits for the next prompt.

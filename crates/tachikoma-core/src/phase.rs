@@ -102,7 +102,7 @@ pub struct Hooking {
     pub over: Option<Box<Phase>>,
 }
 
-/// An iteration under way.
+/// The current attempt at an iteration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// The launch that events must belong to.
@@ -139,7 +139,7 @@ pub struct Work {
     pub result: Option<TurnResult>,
     /// The requested early end of the iteration; `None` without a request.
     pub ending: Option<Ending>,
-    /// The last signal that was sent to end it; `None` before the first.
+    /// The last signal that was sent to end the agent; `None` before the first.
     #[serde(rename = "ladder")]
     pub escalation: Option<Escalation>,
 }
@@ -157,7 +157,7 @@ pub struct TurnResult {
     /// Error message of the agent; `None` after a success.
     #[serde(default)]
     pub reason: Option<String>,
-    /// What that means for the loop.
+    /// What the failure means for the loop; `None` if a retry is enough.
     #[serde(default)]
     pub problem: Option<Problem>,
     /// Whether the result came after the agent was interrupted.
@@ -186,7 +186,7 @@ pub struct Ending {
     pub boundary_until: Timestamp,
 }
 
-/// Why an iteration is ended early. A worse cause overrides.
+/// Why an iteration is ended early. A more severe cause replaces an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Cause {
@@ -194,7 +194,7 @@ pub enum Cause {
     HandOver,
     /// The operator skips the iteration.
     Skip,
-    /// An immediate pause, or a stop.
+    /// An immediate pause or a stop interrupts the iteration.
     Interrupt,
     /// A timeout ran out.
     Timeout {
@@ -229,9 +229,9 @@ impl Work {
         }
     }
 
-    /// Records a sign of activity of the agent. An investigation of its silence is no longer needed.
+    /// Records a sign of activity of the agent. A running check of its silence ends.
     pub(crate) fn heard(&mut self, time: Timestamp) {
-        // Its answer to our interrupt is not a sign of activity.
+        // Output after our interrupt is not a sign of activity.
         if self.escalation.is_some() {
             return;
         }
@@ -241,7 +241,7 @@ impl Work {
         self.busy = None;
     }
 
-    /// Records a sample that found the processes busy.
+    /// Records that a sample found the agent's processes busy.
     pub(crate) fn seen(&mut self, activity: Activity, time: Timestamp) {
         self.silence_check_until = None;
         self.busy = Some(Busy { time, activity });
@@ -256,7 +256,7 @@ impl Work {
         }
     }
 
-    /// Returns whether an interrupt would cut something: a tool call, or an answer of the model.
+    /// Returns whether an interrupt would end a running tool call or answer of the model.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.answering || !self.tools.is_empty()
@@ -264,7 +264,7 @@ impl Work {
 }
 
 impl Cause {
-    /// Returns the rank of the cause; of two, the higher decides what becomes of the iteration.
+    /// Returns the rank of the cause. Of two causes, the one with the higher rank decides the outcome of the iteration.
     pub(crate) fn severity(self) -> u8 {
         match self {
             Self::HandOver => 0,
@@ -275,7 +275,7 @@ impl Cause {
     }
 }
 
-/// A reboot under way.
+/// A reboot in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reboot {
     /// Why the session is replaced.
@@ -294,7 +294,7 @@ pub struct Reboot {
     pub stage: RebootStage,
 }
 
-/// Stage of a reboot. At most one process of the agent lives in any of them.
+/// Stage of a reboot. In each stage at most one process of the agent is running.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RebootStage {
@@ -305,7 +305,7 @@ pub enum RebootStage {
     HandOff {
         /// Deadline of the hand-off.
         until: Timestamp,
-        /// What the old session has said so far.
+        /// Texts of the old session's hand-off so far.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         said: Vec<String>,
     },
@@ -323,12 +323,12 @@ pub enum RebootStage {
         #[serde(rename = "keep")]
         autocommit: Autocommit,
     },
-    /// A process is being ended: that of the old session, or one of a new session that failed to open.
+    /// A process is being ended: that of the old session, or that of a new session that failed to open.
     Closing {
-        /// The last signal that was sent to end it; `None` before the first.
+        /// The last signal that was sent to end the process.
         #[serde(rename = "ladder")]
         escalation: Escalation,
-        /// Why the reboot has failed, if it has.
+        /// Why the reboot has failed; `None` if it has not.
         failed: Option<String>,
     },
     /// The new session is being opened, or the old one again for its hand-off.

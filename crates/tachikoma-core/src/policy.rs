@@ -1,4 +1,4 @@
-//! The rules of a loop, and functions that decide by them. Each returns a verdict with its reason, for the user.
+//! The rules of a loop, and functions that decide by these rules. Each decision has a reason for the user.
 
 pub mod backoff;
 pub mod budget;
@@ -38,13 +38,13 @@ pub struct Policy {
     pub stop_patterns: u32,
     /// What the configuration permits the agent, to suggest more after a denied call.
     pub permitted: Permitted,
-    /// What the loop may spend.
+    /// Limits of cost, tokens, time and quota.
     pub budgets: Budgets,
     /// When a claim of completion is accepted.
     pub completion: CompletionRules,
-    /// What the agent can do.
+    /// Capabilities of the agent.
     pub agent: AgentTraits,
-    /// How long things may take.
+    /// Timeouts of the agent and of its turns.
     pub timeouts: Timeouts,
     /// How long an agent gets to end after each signal.
     pub stop_timeouts: StopTimeouts,
@@ -52,7 +52,7 @@ pub struct Policy {
     pub backoff: Backoff,
     /// The wait after a usage limit whose reset time is unknown.
     pub limit_backoff: Backoff,
-    /// The margin after a stated reset of a usage limit; it grows with each refusal in a row.
+    /// The margin after the announced reset of a usage limit. It grows with each refusal in a row.
     pub reset_margin: Backoff,
     /// The wait for a service that cannot be reached. Short, because agents retry for minutes by themselves.
     pub outage_backoff: Backoff,
@@ -70,7 +70,7 @@ pub struct Policy {
     pub fresh_each_iteration: bool,
     /// Attended mode: the operator is asked before and after each iteration.
     pub attended: bool,
-    /// How long an answer is waited for; zero = no limit.
+    /// Timeout of a question to the operator; zero = no limit.
     pub question_timeout: Duration,
 }
 
@@ -122,7 +122,7 @@ impl Policy {
         Limits {
             iterations: self.max_iterations,
             failures: self.max_consecutive_failures,
-            // Where nothing can fail nothing is counted.
+            // Without gates, no test failures are counted.
             test_failures: match self.completion.gates.is_empty() {
                 true => 0,
                 false => self.max_test_failure_streak,
@@ -154,32 +154,32 @@ pub struct AgentTraits {
     pub event_stream: bool,
     /// The agent's process serves many turns: a turn ends with its result, not with its process.
     pub persistent: bool,
-    /// It accepts messages during a turn.
+    /// The agent accepts messages during a turn.
     pub steerable: bool,
     /// The agent reports the cost of its conversation on request.
     pub tells_cost: bool,
-    /// It refuses prompts if fewer tokens than this are left in its window; `None` = it never refuses.
+    /// The agent refuses prompts if fewer tokens than this are left in its window; `None` = it never refuses.
     pub refuses_before: Option<u64>,
 }
 
-/// How long things may take; zero = no limit.
+/// Timeouts of an agent; zero = no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For the launch of the agent's process.
+    /// Timeout of the launch of the agent's process.
     pub launch: Duration,
-    /// For a whole iteration (`session_timeout`).
+    /// Timeout of a whole iteration (`session_timeout`).
     pub session: Duration,
-    /// From the launch to the first output (`first_output_timeout`).
+    /// Timeout from the launch to the first output (`first_output_timeout`).
     pub first_output: Duration,
     /// Time without output while no tool call runs (`silence_timeout`).
     pub silence: Duration,
-    /// For one tool call (`tool_timeout`).
+    /// Timeout of one tool call (`tool_timeout`).
     pub tool: Duration,
-    /// From the final result of a turn to the end of the process (`result_grace`).
+    /// Timeout from the final result of a turn to the end of the process (`result_grace`).
     pub result_grace: Duration,
     /// How long a running tool call may continue when the iteration has to end (`graceful_timeout`).
     pub graceful: Duration,
-    /// For opening a new session.
+    /// Timeout of the start of a new session.
     pub renew: Duration,
 }
 
@@ -201,11 +201,11 @@ impl Default for Timeouts {
 /// How long an agent gets to end after each signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopTimeouts {
-    /// After the interrupt: agents save their session on it.
+    /// Time after the interrupt, in which agents save their session.
     pub interrupt: Duration,
-    /// From SIGTERM to SIGKILL.
+    /// Time from SIGTERM to SIGKILL.
     pub terminate: Duration,
-    /// After SIGKILL. Not a grace: a process that is not gone by then is stuck in the kernel, or its guard is stopped again and again.
+    /// Time after SIGKILL. A process that has not ended by then is stuck in the kernel, or its guard is stopped again and again.
     pub reap: Duration,
 }
 
@@ -257,13 +257,13 @@ pub struct RebootRules {
     pub enabled: bool,
     /// Whether a full context leads to a reboot.
     pub on_redline: bool,
-    /// The fill from which the context is too full, in percent; 100 = off, and the one in tokens with it.
+    /// The fill from which the context is too full, in percent. 100 turns both redlines off, this one and `redline_tokens`.
     pub redline_percent: f64,
-    /// The fill from which the context is too full, in tokens; 0 = off. Of the two redlines the one that is reached first counts.
+    /// The fill from which the context is too full, in tokens; 0 = off. The lower of the two redlines applies.
     pub redline_tokens: u64,
     /// The fill at which the agent is asked to finish, in percent.
     pub warning_percent: f64,
-    /// The fill from which no prompt is given, in percent.
+    /// The fill from which no prompt is sent, in percent.
     pub hard_limit_percent: f64,
     /// Number of tool calls that leads to a reboot while the context is unknown; 0 = off.
     pub tool_call_threshold: u32,
@@ -291,7 +291,7 @@ pub struct RebootRules {
     pub ask_hand_off: bool,
     /// How long the old session may take for its hand-off.
     pub hand_off_timeout: Duration,
-    /// How long the operator is asked before a reboot; zero = no limit, `None` = the operator is not asked.
+    /// Timeout of the operator's confirmation of a reboot; zero = no limit, `None` = the operator is not asked.
     pub confirm: Option<Duration>,
     /// Timeout of all hooks before a reboot together; `None` without hooks.
     pub hooks_before: Option<Duration>,

@@ -41,7 +41,7 @@ pub struct Score {
 pub struct FixedTest {
     /// Name of the test.
     pub name: String,
-    /// Runs of the tests since the one that it passed in first.
+    /// Number of test runs since the run in which the test first passed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub runs: u32,
 }
@@ -54,7 +54,7 @@ pub struct Progress {
     pub evidence: Evidence,
     /// Whether the iteration is over and its progress was not measured yet.
     pub due: bool,
-    /// Whether the work tree was surveyed after it.
+    /// Whether the work tree was surveyed after the iteration.
     #[serde(rename = "looked")]
     pub surveyed: bool,
     /// Whether changes may have been missed, so that the iteration is not counted as one without progress.
@@ -81,7 +81,7 @@ impl Progress {
     #[must_use]
     pub fn measure(&self, iteration: u32, tests_passed: Option<bool>) -> Option<Measured> {
         let score = self.evidence.score();
-        // Evidence counts, even if more was missed.
+        // Evidence of progress is enough, even if other changes were missed.
         let known = score > 0 || (self.surveyed && !self.unsure);
         (self.due && known).then_some(Measured {
             iteration,
@@ -100,7 +100,7 @@ impl Progress {
         }
     }
 
-    /// An attempt is over. The changes of an attempt that was cut count for the next one.
+    /// An attempt has ended. If it was cut, its changes count for the next attempt.
     pub(crate) fn attempt_ended(&mut self, seen_through: bool) {
         self.due = seen_through;
     }
@@ -176,21 +176,25 @@ mod tests {
     #[test]
     fn no_progress_needs_a_finished_and_surveyed_iteration() {
         let mut known = Progress::default();
-        assert_eq!(known.measure(1, None), None, "it is not over");
+        assert_eq!(known.measure(1, None), None, "the iteration has not ended");
         known.attempt_ended(true);
-        assert_eq!(known.measure(1, None), None, "nobody looked");
+        assert_eq!(
+            known.measure(1, None),
+            None,
+            "the work tree was not surveyed"
+        );
         known.surveyed = true;
         assert_eq!(known.measure(1, None).unwrap().score, 0);
         known.missed();
-        assert_eq!(known.measure(1, None), None, "something was missed");
+        assert_eq!(known.measure(1, None), None, "changes were missed");
         known.evidence.files = 1;
         assert_eq!(
             known.measure(1, None).unwrap().score,
             1,
-            "and something was seen"
+            "some changes were seen"
         );
         known.attempt_ended(false);
-        assert_eq!(known.measure(1, None), None, "it was cut");
+        assert_eq!(known.measure(1, None), None, "the attempt was cut");
     }
 
     #[test]
@@ -208,7 +212,11 @@ mod tests {
         let measured = known.measure(4, None).unwrap();
         assert_eq!((measured.evidence.files, measured.evidence.lines), (2, 7));
         known.measured(&measured);
-        assert_eq!(known.measure(4, None), None, "once is enough");
+        assert_eq!(
+            known.measure(4, None),
+            None,
+            "an iteration is measured once"
+        );
         known.attempt_started(1);
         known.attempt_ended(true);
         known.surveyed = true;
@@ -219,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_scores_are_kept() {
+    fn only_the_latest_scores_are_kept() {
         let mut known = Progress::default();
         for iteration in 1..=50 {
             let score = u32::from(iteration == 30);

@@ -3,10 +3,10 @@
 
 use crate::State;
 
-/// Maximum size of the error of a failed commit. The end of a hook's output says what is wrong.
+/// Maximum size in bytes of the error of a failed commit. The end of a git hook's output usually names the error.
 const REFUSED_BYTES_MAX: usize = 2000;
 
-/// Decides the prompt preamble, the text before the prompt: empty unless there is something to report.
+/// Returns the text before the prompt; empty if there is nothing to report.
 #[must_use]
 pub fn prompt_preamble(state: &State) -> String {
     let mut text = String::new();
@@ -18,7 +18,7 @@ pub fn prompt_preamble(state: &State) -> String {
     for words in from_operator {
         text.push_str(&format!("The operator says:\n\n{}\n\n", words.text));
     }
-    // After a rollback the files are not as the attempt left them, and the note below says so.
+    // After a rollback the files are not as the attempt left them, and the note about the rollback is reported instead.
     if state.after_cut && state.kept.work_tree_note.is_none() {
         text.push_str(&format!(
             "An earlier attempt at this iteration was cut short; this is attempt {}. Its changes are still in the files and may be \

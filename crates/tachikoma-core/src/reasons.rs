@@ -11,7 +11,7 @@ use crate::{
     RebootReason, Session, State, Timestamp, Wait, WaitReason,
 };
 
-/// Says how full a context is.
+/// Describes how full a context is.
 pub(crate) fn fill(context: &Context) -> String {
     let estimated = if context.estimated { ", estimated" } else { "" };
     format!(
@@ -22,7 +22,7 @@ pub(crate) fn fill(context: &Context) -> String {
     )
 }
 
-/// Says what a reading means.
+/// Describes a reading of the context with its limits.
 pub(crate) fn reading(policy: &Policy, session: &Session, context: &Context) -> String {
     let fill = fill(context);
     if !policy.reboot.manages_context() {
@@ -58,7 +58,7 @@ fn off(rules: &RebootRules) -> &'static str {
     }
 }
 
-/// Says why a reboot is wanted, with what was measured.
+/// Describes why a reboot is wanted, with the measured values.
 pub(crate) fn reboot(policy: &Policy, state: &State, reason: &RebootReason) -> String {
     let rules = &policy.reboot;
     match reason {
@@ -86,7 +86,7 @@ pub(crate) fn reboot(policy: &Policy, state: &State, reason: &RebootReason) -> S
     }
 }
 
-/// Says what the rate limits of reboots stand at.
+/// Describes the rate limits of reboots with their current values.
 pub(crate) fn rate(rules: &RebootRules, book: &RebootBook, now: Timestamp) -> String {
     let mut parts = Vec::new();
     if let Some(success) = book.last_success {
@@ -114,7 +114,7 @@ pub(crate) fn rate(rules: &RebootRules, book: &RebootBook, now: Timestamp) -> St
     parts.join("; ")
 }
 
-/// Says that a reboot is due, and whether the rate limits allow it.
+/// Describes a due reboot, and whether the rate limits allow it.
 pub(crate) fn reboot_wanted(
     policy: &Policy,
     state: &State,
@@ -133,7 +133,7 @@ pub(crate) fn reboot_wanted(
     }
 }
 
-/// Says why the session goes on without a reboot.
+/// Describes why the session continues without a reboot.
 pub(crate) fn session_goes_on(policy: &Policy, state: &State, now: Timestamp) -> String {
     let (rules, session) = (&policy.reboot, &state.session);
     if !rules.enabled || rules.max_reboots == Some(0) {
@@ -165,7 +165,7 @@ pub(crate) fn session_goes_on(policy: &Policy, state: &State, now: Timestamp) ->
     format!("the session continues: {}", parts.join("; "))
 }
 
-/// Says why a turn is ended before its time, as far as its cause says.
+/// Describes why a turn is ended early, from its cause alone.
 pub(crate) fn turn_ended(cause: Cause) -> String {
     match cause {
         Cause::HandOver => "the turn is ended for a reboot".to_owned(),
@@ -175,7 +175,7 @@ pub(crate) fn turn_ended(cause: Cause) -> String {
     }
 }
 
-/// Says the same with what was measured.
+/// Describes why a turn is ended early, with the measured values.
 pub(crate) fn ending(policy: &Policy, state: &State, ending: Ending, now: Timestamp) -> String {
     let mut words = turn_ended(ending.cause);
     match (ending.cause, &state.session.context, state.work()) {
@@ -202,13 +202,13 @@ pub(crate) fn ending(policy: &Policy, state: &State, ending: Ending, now: Timest
     words
 }
 
-/// Says why the agent is asked to finish.
+/// Describes why the agent is asked to finish.
 pub(crate) fn wrap_up(policy: &Policy, context: &Context) -> String {
     let (fill, warning) = (fill(context), policy.reboot.warning_percent);
     format!("the agent is asked to finish: {fill}, context.warning_percent = {warning}")
 }
 
-/// Says why the loop waits.
+/// Describes why the loop waits.
 pub(crate) fn wait(policy: &Policy, state: &State, wait: Wait, now: Timestamp) -> String {
     let span = Span(wait.until.since(now));
     let nth = Nth(state.limit_streak);
@@ -233,7 +233,7 @@ pub(crate) fn wait(policy: &Policy, state: &State, wait: Wait, now: Timestamp) -
     }
 }
 
-/// Says what the model's service did to an attempt.
+/// Describes how a limit or an outage of the model's service ended an attempt.
 pub(crate) fn limited(attempt: &LimitedAttempt) -> String {
     let what = match attempt.outage {
         true => "cannot be reached",
@@ -245,7 +245,7 @@ pub(crate) fn limited(attempt: &LimitedAttempt) -> String {
     )
 }
 
-/// Returns the setting that a stop condition has.
+/// Returns the full configuration key of a stop condition.
 pub(crate) fn condition_key(name: &str) -> String {
     match name {
         "max_iterations" => name.to_owned(),
@@ -253,7 +253,7 @@ pub(crate) fn condition_key(name: &str) -> String {
     }
 }
 
-/// Says how near each stop condition is.
+/// Describes the value and the limit of each stop condition.
 pub(crate) fn conditions(conditions: &[Condition]) -> String {
     if conditions.is_empty() {
         return "none is set".to_owned();
@@ -266,7 +266,7 @@ pub(crate) fn conditions(conditions: &[Condition]) -> String {
     words.join("; ")
 }
 
-/// Says how near each stop condition is, and who claims completion.
+/// Describes the value and the limit of each stop condition, and the claims of completion.
 pub(crate) fn stop_conditions(policy: &Policy, state: &State, now: Timestamp) -> String {
     let met = conditions(&stop::conditions(policy, state, now));
     let known = &state.completion;
@@ -277,7 +277,7 @@ pub(crate) fn stop_conditions(policy: &Policy, state: &State, now: Timestamp) ->
     }
 }
 
-/// Says why gates run.
+/// Describes why gates run.
 pub(crate) fn gates_due(state: &State, claimed: bool) -> String {
     match claimed {
         true => claims(&state.completion.claims),
@@ -286,7 +286,7 @@ pub(crate) fn gates_due(state: &State, claimed: bool) -> String {
     }
 }
 
-/// Says why a claim of completion is accepted.
+/// Describes why a claim of completion is accepted.
 pub(crate) fn completion(policy: &Policy, state: &State) -> String {
     let (rules, known) = (&policy.completion, &state.completion);
     let mut parts = vec![claims(&known.claims)];
@@ -306,7 +306,7 @@ pub(crate) fn completion(policy: &Policy, state: &State) -> String {
     parts.join("; ")
 }
 
-/// Says who claims that the work is complete.
+/// Describes who claims that the work is complete.
 pub(crate) fn claims(claims: &[Claim]) -> String {
     if claims.is_empty() {
         return "no claim of completion".to_owned();
@@ -315,7 +315,7 @@ pub(crate) fn claims(claims: &[Claim]) -> String {
     format!("completion is claimed by {}", claims.join(", "))
 }
 
-/// Says how gates went.
+/// Describes the results of gates.
 pub(crate) fn gates(results: &[GateResult]) -> String {
     let words = results.iter().map(|result| {
         let (name, took) = (

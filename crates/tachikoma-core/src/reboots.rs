@@ -10,7 +10,7 @@ use crate::{HookResult, SessionNo, Timestamp, is_zero};
 /// Maximum number of finished reboots that are kept.
 const HISTORY_MAX: usize = 100;
 
-/// Reboots of the last hour that are counted; `max_reboots_per_hour` may not be larger.
+/// Maximum number of reboots in the last hour that are remembered. `max_reboots_per_hour` may not be larger.
 pub const PER_HOUR_MAX: u32 = 1000;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -42,12 +42,12 @@ pub struct RebootBook {
     pub hooks: Vec<HookResult>,
 }
 
-/// An attempt that is over.
+/// A reboot that has ended, successfully or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootEntry {
     /// When the reboot ended.
     pub time: Timestamp,
-    /// The iteration it happened at.
+    /// Number of the iteration that was started last.
     pub iteration: u32,
     /// Why a reboot was wanted.
     pub reason: RebootReason,
@@ -65,7 +65,7 @@ pub struct RebootEntry {
     pub hooks: Vec<HookResult>,
 }
 
-/// How an attempt went.
+/// How a reboot ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RebootResult {
@@ -144,7 +144,7 @@ impl RebootBook {
         self.history.push(entry);
     }
 
-    /// Returns how many succeeded in the hour before `now`.
+    /// Returns the number of successful reboots in the hour before `now`.
     #[must_use]
     pub fn last_hour(&self, now: Timestamp) -> usize {
         let within = |success: &&Timestamp| now.since(**success) < HOUR;
@@ -167,7 +167,7 @@ impl RebootBook {
 pub enum RebootReason {
     /// The context reached the redline.
     Redline {
-        /// The measured fill, rounded down.
+        /// The measured fill of the context in percent, rounded down.
         percent: u8,
         /// The measured fill in tokens, if the redline in tokens was reached first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -205,7 +205,7 @@ pub enum RebootReason {
         /// Error of the conversation.
         error: String,
     },
-    /// The operator asked for it.
+    /// The operator asked for a reboot.
     Manual,
 }
 

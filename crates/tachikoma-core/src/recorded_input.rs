@@ -1,6 +1,6 @@
 //! The input of a step as the journal stores it, so that a recorded loop can be replayed.
 //!
-//! Most events repeat everything that their input said, and then the first record of the step only says so. Other inputs are stored
+//! Most events contain everything that was in their input. Then the first record of the step only says so. Other inputs are stored
 //! in full. Text of the agent that the step did not put into an event is left out, because agent output does not belong into the
 //! journal.
 
@@ -62,7 +62,7 @@ impl RecordedInput {
         Self::Given(Box::new(input))
     }
 
-    /// Returns the input of the step that led to these events. The events of a step that a crash cut short may be incomplete.
+    /// Returns the input of the step that led to these events. The events may be incomplete if the runner crashed during the step.
     pub(crate) fn restore(&self, before: ExpectedNumbers, events: &[&LoopEvent]) -> Option<Input> {
         match self {
             Self::InEvents => in_events(before, events),

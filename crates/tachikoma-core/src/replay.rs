@@ -128,7 +128,7 @@ impl Gap {
     }
 }
 
-/// A loop that is given the recorded inputs.
+/// A loop that gets the recorded inputs in a replay.
 struct Model {
     rules: Rules,
     state: State,
@@ -148,7 +148,7 @@ impl Model {
         next_deadline(&self.rules.policy, &self.state)
     }
 
-    /// Handles an input. For a step that a crash cut short, only the first `written` records count, and no effect.
+    /// Handles an input. If the runner died during the step, only the first `written` records count, and no effect.
     fn step(&mut self, now: Timestamp, input: Input, written: Option<usize>) -> Step {
         let Some(written) = written else {
             return step(&self.rules.policy, &mut self.state, now, input);
@@ -205,7 +205,7 @@ pub struct Replay<'a> {
     goes_on: bool,
     /// The records of the current step so far.
     step: Vec<Record>,
-    /// The first record of a step that has fewer records than the rules lead to: the runner died in it, unless it went on.
+    /// The first record of a step that has fewer records than the rules lead to. The runner must have died during this step.
     cut: Option<Seq>,
     seen: Option<Seq>,
     lost: u64,
@@ -243,7 +243,7 @@ impl<'a> Replay<'a> {
 
     /// Takes in the next record of the journal.
     ///
-    /// The record does not follow the one before it.
+    /// Fails if the record does not follow the one before it.
     pub fn take(&mut self, record: Record) -> Result<(), Gap> {
         let lost = Gap::check(self.seen, &record)?;
         let first = self.seen.is_none();
@@ -341,7 +341,7 @@ impl<'a> Replay<'a> {
         }
         match input {
             Some(input) => self.replay_step(&records, input),
-            // A crash cut the step short before the event that has the input.
+            // The runner died before it recorded the event that contains the input.
             None => {
                 self.cut = Some(first.seq);
                 self.follow_records();
@@ -354,7 +354,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Only the death of a runner cuts a step short. Records that other programs add before the next start say nothing about it.
+    /// Checks that a step with missing records was interrupted by the death of its runner: the next input must be a start.
     fn judge_cut(&mut self, next: Option<&Input>) {
         match next {
             Some(Input::Start { .. } | Input::Decline { .. }) => self.cut = None,
@@ -418,7 +418,7 @@ impl<'a> Replay<'a> {
 
     /// Wakes the replay at a deadline of its own that comes before the input and before every deadline of the recorded loop.
     fn wake_earlier(&mut self, seq: Seq, now: Timestamp, iteration: u32, input: &Input) {
-        // No runner ran the loop, or the machine was suspended.
+        // Before a start no runner ran, and during a suspension nothing could wake.
         if matches!(input, Input::Start { .. } | Input::Suspended { .. }) {
             return;
         }
@@ -432,7 +432,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A stop pattern that the rules of the replay do not have matches nothing.
+    /// Removes a matched stop pattern from the input if the rules of the replay do not have that pattern.
     fn known_patterns(&self, mut input: Input) -> Input {
         if let Input::Agent { event, .. } = &mut input {
             let pattern = match event {
@@ -488,7 +488,7 @@ impl<'a> Replay<'a> {
         self.goes_on = outcome(&decided).is_some() && self.outcome.is_none() && !ended;
     }
 
-    /// Returns which condition makes the difference, at the first decision that is not the same.
+    /// Returns the reason of the first decision that differs.
     fn reason(&self, recorded: &[Decision], replayed: &[Decision]) -> String {
         let same = recorded.iter().zip(replayed);
         let same = same.take_while(|(one, other)| one.kind == other.kind);
@@ -537,7 +537,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Returns the effects that change something. Answers to requests and questions for the cost do not.
+/// Returns the effects that change something. Replies and requests for the cost do not.
 fn orders(effects: &[Effect]) -> Vec<&Effect> {
     let decides =
         |effect: &&Effect| !matches!(effect, Effect::Reply { .. } | Effect::AskCost { .. });

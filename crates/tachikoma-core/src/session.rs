@@ -10,7 +10,7 @@ const FAILED_CALLS_MAX: usize = 20;
 /// Maximum number of changed files that are kept by name.
 const FILES_MAX: usize = 200;
 
-/// Number of iterations that the judgement of the quality looks at.
+/// Number of iterations that are used to judge the quality of a session.
 const SAMPLES_MAX: usize = 12;
 
 /// Maximum number of different calls of one iteration that are counted. Beyond that, repeats are not counted.
@@ -26,7 +26,7 @@ pub const NOTE_BYTES_MAX: usize = 4 << 10;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
-    /// Its number; 0 before the first.
+    /// Number of the session; 0 before the first.
     pub number: SessionNo,
     /// The agent's id of the conversation; `None` until it is known.
     pub agent_id: Option<String>,
@@ -34,19 +34,19 @@ pub struct Session {
     pub started: Option<Timestamp>,
     /// Number of iterations that the session has finished.
     pub iterations: u32,
-    /// Whether one of its iterations succeeded, so that the session needs no hand-off.
+    /// Whether one iteration of the session succeeded, so that it needs no hand-off.
     pub oriented: bool,
-    /// The latest reading of its context; unknown until the first.
+    /// The latest reading of the context; `None` before the first.
     pub context: Option<Context>,
-    /// The first reading of its context, in tokens: what its prompt, its hand-off and the agent's own text take.
+    /// The first reading of the context, in tokens: the size of the prompt, the hand-off and the agent's own instructions.
     pub first_tokens: Option<u64>,
     /// Redline in tokens; `None` if the session is not rebooted for its context.
     pub redline_tokens: Option<u64>,
     /// The reading that the latest iteration began with.
     pub context_before: Option<Context>,
-    /// Whether it wrote its hand-off.
+    /// Whether the session wrote its hand-off.
     pub hand_off: HandOff,
-    /// Whether it was warned that its context fills up.
+    /// Whether the agent was asked to finish, because its context fills up.
     pub advised: bool,
     /// Iterations in a row that failed at once.
     pub fast_failures: u32,
@@ -60,9 +60,9 @@ pub struct Session {
     pub pattern: Option<String>,
     /// Counts of the current iteration.
     pub tally: Tally,
-    /// The quality of its iterations, oldest first.
+    /// The quality of the session's iterations, oldest first.
     pub samples: Vec<Sample>,
-    /// Calls that failed, with how often.
+    /// Failed tool calls, with how often each failed.
     pub failed_calls: Vec<FailedCall>,
     /// Files that the session changed.
     pub files: Vec<String>,
@@ -126,11 +126,11 @@ pub struct FailedCall {
 pub struct Checkpoint {
     /// Text of the last hand-off; `None` before the first.
     pub words: Option<String>,
-    /// The session that wrote them.
+    /// The session that wrote the hand-off.
     pub words_of: SessionNo,
     /// Why the session was replaced.
     pub reason: String,
-    /// Calls that failed, with how often.
+    /// Failed tool calls, with how often each failed.
     pub failed_calls: Vec<FailedCall>,
     /// Files that this and earlier sessions changed.
     pub files: Vec<String>,
@@ -147,7 +147,7 @@ pub struct Note {
     pub iteration: u32,
     /// Text of the note.
     pub text: String,
-    /// Whether the operator wrote it.
+    /// Whether the operator wrote the note.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub operator: bool,
 }
@@ -204,7 +204,7 @@ impl Session {
         });
     }
 
-    /// Removes a denied call from the counts: a new session would be denied it too.
+    /// Removes a denied call from the counts, because it does not show the quality of the session.
     pub(crate) fn call_denied(&mut self, call: &str) {
         self.tally.denied = self.tally.denied.saturating_add(1);
         self.tally.calls = self.tally.calls.saturating_sub(1);
@@ -252,7 +252,7 @@ impl Session {
 impl Checkpoint {
     /// Adds the data of a session that ended to that of earlier sessions.
     pub(crate) fn take(&mut self, session: &Session, reason: &str) {
-        // The last hand-off stays until there is a newer one.
+        // The text of the last hand-off stays until there is a newer one.
         reason.clone_into(&mut self.reason);
         self.failed_calls.clone_from(&session.failed_calls);
         self.files_unnamed = self.files_unnamed.saturating_add(session.files_unnamed);

@@ -35,7 +35,7 @@ pub struct State {
     pub runner: Option<Runner>,
     /// The current phase.
     pub phase: Phase,
-    /// The iteration last started; 0 before the first.
+    /// Number of the iteration that was started last; 0 before the first.
     pub iteration: u32,
     /// Number of the attempt at the iteration, from 1.
     pub attempt: u32,
@@ -180,7 +180,7 @@ impl State {
         reason.filter(|_| self.outcome().is_none())
     }
 
-    /// Returns how the loop is about to end: a stop is requested, or the last commit or the hooks at the end are waited for.
+    /// Returns how the loop is about to end, because a stop is requested, or the last commit or the end hooks are running.
     #[must_use]
     pub fn pending_end(&self) -> Option<Outcome> {
         let stop = self.stop.clone().map(Outcome::from);
@@ -202,7 +202,7 @@ impl State {
 
     /// Checks that a runner may start the loop. Only a loop that is done cannot be started again.
     ///
-    /// The loop is done. The user has to start a new loop.
+    /// Fails if the work of the loop is done. The user has to start a new loop.
     pub fn startable(&self) -> Result<(), InvalidState> {
         match self.outcome() {
             Some(Outcome::Done) => Err(InvalidState {
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// Returns the iteration under way.
+    /// Returns the current attempt at an iteration; `None` if no agent is working.
     #[must_use]
     pub fn work(&self) -> Option<&Work> {
         match &self.phase {
@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    /// Returns the check in progress.
+    /// Returns the check in progress; `None` without one.
     #[must_use]
     pub fn check(&self) -> Option<&Check> {
         match &self.phase {
@@ -231,7 +231,7 @@ impl State {
         }
     }
 
-    /// Returns the hooks that the loop waits for.
+    /// Returns the hooks that the loop waits for; `None` without one.
     #[must_use]
     pub fn hooking(&self) -> Option<&Hooking> {
         match &self.phase {
@@ -240,7 +240,7 @@ impl State {
         }
     }
 
-    /// Returns the autocommit in progress.
+    /// Returns the autocommit in progress; `None` without one.
     #[must_use]
     pub fn autocommit(&self) -> Option<&Autocommit> {
         match &self.phase {
@@ -253,7 +253,7 @@ impl State {
         }
     }
 
-    /// Returns the reboot that is under way.
+    /// Returns the reboot in progress; `None` without one.
     pub fn rebooting(&self) -> Option<&Reboot> {
         match &self.phase {
             Phase::Rebooting { reboot } => Some(reboot),
@@ -267,7 +267,7 @@ impl State {
     pub fn needs_survey(&self) -> bool {
         let in_between = match &self.phase {
             Phase::Autocommitting { .. } | Phase::Rebooting { .. } => true,
-            // A runner found this phase in the journal, and its start hooks still run.
+            // The runner resumes this phase after its start hooks, which still run.
             Phase::Hooking { hooking } => hooking.over.as_deref().is_some_and(|over| {
                 matches!(over, Phase::Autocommitting { .. } | Phase::Rebooting { .. })
             }),
@@ -294,7 +294,7 @@ impl State {
 
     /// Returns the question that an answer belongs to, or why the answer is not accepted.
     ///
-    /// No question is open, another one is, or the answer is not one of the choices.
+    /// Fails if no question is open, if another one is, or if the answer is not one of the choices.
     pub fn answerable(
         &self,
         id: Option<u32>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::IterationOutcome;
 
-/// Counts over the whole life of a loop. Every finished iteration has exactly one outcome, so `iterations` is
+/// Totals of a loop over all its runs. Every finished iteration has exactly one outcome, so `iterations` is
 /// the sum of the five outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoopStats {
@@ -18,16 +18,16 @@ pub struct LoopStats {
     pub handed_over: u32,
     /// Iterations that the operator skipped.
     pub skipped: u32,
-    /// Iterations that a stop or an immediate pause cut.
+    /// Iterations that a stop or an immediate pause interrupted.
     pub interrupted: u32,
     /// Number of completed reboots.
     pub reboots: u32,
-    /// Time spent in iterations of any outcome.
+    /// Time spent in iterations of any outcome, in milliseconds.
     pub execution_ms: u64,
-    /// What the agent's turns cost, as far as it says, in millionths of a dollar.
+    /// Cost of the agent's turns in millionths of a dollar, as far as the agent reports it.
     #[serde(default)]
     pub cost_microusd: u64,
-    /// Tokens that the model read or wrote for the agent's turns, those from its cache included, as far as it says.
+    /// Tokens that the model read or wrote in the agent's turns, including cached ones, as far as the agent reports them.
     #[serde(default)]
     pub tokens: u64,
     /// Whether the agent works on a subscription. Then the cost is not billed: it is the price that the service would charge.
@@ -53,7 +53,7 @@ impl LoopStats {
         *counter += 1;
     }
 
-    /// Returns whether every finished iteration is accounted for by exactly one outcome.
+    /// Returns whether the counts of the five outcomes add up to the number of iterations.
     #[must_use]
     pub fn close(&self) -> bool {
         self.iterations

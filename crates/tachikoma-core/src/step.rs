@@ -53,7 +53,7 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
         Input::Decline { signal } => turn.end_at_once(Outcome::Signal { signal }),
         Input::Broken { reason } => turn.end_at_once(Outcome::Error { reason }),
         Input::Suspended { duration } => turn.suspended(duration),
-        // Events of an earlier launch are dropped here.
+        // Events of an earlier launch are dropped.
         Input::Agent { generation, event } => {
             let agent = turn.state.agent;
             if agent.is_some_and(|agent| agent.generation == generation) {
@@ -99,18 +99,18 @@ pub fn step(policy: &Policy, state: &mut State, now: Timestamp, input: Input) ->
     made
 }
 
-/// One call of [`step`].
+/// State of one call of [`step`].
 struct Stepper<'a> {
     policy: &'a Policy,
     state: &'a mut State,
     now: Timestamp,
-    /// Reasons of decisions that the next record states.
+    /// Reasons that are stored in the next record.
     reasons: Vec<String>,
     step: Step,
 }
 
 impl Stepper<'_> {
-    /// Records an event, which changes the state. Nothing else does.
+    /// Records an event and applies it to the state. Nothing else changes the state.
     fn record(&mut self, event: LoopEvent) {
         let record = Record {
             seq: self.state.seq.next(),

@@ -1,4 +1,4 @@
-//! The signals that end an agent, each harder than the last.
+//! The signals that end an agent, each stronger than the last.
 
 use std::fmt;
 
@@ -30,6 +30,6 @@ pub struct Escalation {
     /// The signal that was sent last.
     #[serde(rename = "rung")]
     pub signal: StopSignal,
-    /// When the next one is sent.
+    /// When the next signal is sent.
     pub until: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! `tachikoma status` as data.
+//! The data that `tachikoma status` shows.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +26,11 @@ pub struct Status {
     pub session: SessionSummary,
     /// Number of iterations that the session has finished.
     pub session_iterations: u32,
-    /// The fill of its context, once it is known.
+    /// The fill of the session's context; `None` until it is known.
     pub context: Option<ContextSummary>,
     /// What the loop waits for; `None` if it does not wait.
     pub waiting: Option<WaitSummary>,
-    /// Whether a pause is requested that has not begun: the iteration, reboot or check under way ends first.
+    /// Whether a pause is requested that has not begun, because the current iteration, reboot or check has to end first.
     #[serde(default)]
     pub pause_requested: bool,
     /// How the loop is about to end, after its agent, commit or hooks; `None` if it continues.
@@ -42,7 +42,7 @@ pub struct Status {
     /// The open question of a loop without a runner; the next run asks it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question_left: Option<Question>,
-    /// The question that was not answered in time, while the loop is paused because of it.
+    /// Number of the question that was not answered in time, while the loop is paused because of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u32>,
     /// Whether attended mode is on; `None` if it is not known.
@@ -100,15 +100,15 @@ pub struct SessionSummary {
 /// A context reading, as `status` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextSummary {
-    /// The fill, in percent, to one decimal.
+    /// The fill of the context in percent, to one decimal.
     pub percent: f64,
     /// Tokens in the context.
     pub tokens: u64,
-    /// Tokens that fit into it.
+    /// Tokens that fit into the context window.
     pub window: u64,
-    /// Whether this is a guess.
+    /// Whether the numbers are an estimate.
     pub estimated: bool,
-    /// Tokens that came in since the iteration began, or the one before it ended.
+    /// Change of the tokens in the context during the current or the last iteration.
     #[serde(default)]
     pub trend_tokens: i64,
     /// Redline in tokens; `None` if sessions are not rebooted.
@@ -132,7 +132,7 @@ pub struct RebootSummary {
     pub reason: String,
     /// The rate limits do not allow the reboot before this time; `None` = at the next tool boundary.
     pub not_before: Option<Timestamp>,
-    /// The last iteration for which the operator has put it off.
+    /// The last iteration for which the operator postponed the reboot; `None` if it is not postponed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub put_off: Option<u32>,
 }
@@ -140,11 +140,11 @@ pub struct RebootSummary {
 /// A reboot that failed or was canceled, as `status` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedReboot {
-    /// The iteration it happened at.
+    /// Number of the iteration that was started last before the reboot.
     pub iteration: u32,
     /// When the reboot failed.
     pub time: Timestamp,
-    /// Whether a hook canceled the reboot; otherwise it failed.
+    /// Whether a hook canceled the reboot. Otherwise the reboot failed.
     pub called_off: bool,
     /// Error of the hook or of the reboot.
     pub error: String,
@@ -183,7 +183,7 @@ pub struct GitSummary {
     /// Files that the loop changed and does not commit, because the user had changed them before.
     #[serde(default)]
     pub withheld: u32,
-    /// Files that the latest attempt changed, once that is known.
+    /// Number of files that the latest attempt changed; `None` if it is unknown.
     pub files_changed: Option<u32>,
     /// Hash of the latest snapshot of the work tree; `None` before the first.
     pub snapshot: Option<String>,
@@ -191,12 +191,12 @@ pub struct GitSummary {
     pub keeping: Option<AutocommitPurpose>,
 }
 
-/// What is known of whether the work is complete, as `status` prints it.
+/// Claims and checks of completion, as `status` prints them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompletionSummary {
-    /// Whether it is claimed, and not judged yet.
+    /// Whether completion is claimed and the claim is not judged yet.
     pub claimed: bool,
-    /// Number of claims in a row without a doubt.
+    /// Number of claims in a row that passed all checks.
     pub confirmed: u32,
     /// Why the latest claim was refused; empty after the next successful iteration.
     pub refused: Vec<String>,
@@ -252,7 +252,7 @@ pub struct CommitSummary {
     pub id: String,
     /// Number of files in the commit.
     pub files: u32,
-    /// The iteration last started when it was made.
+    /// The iteration that was started last when the commit was made.
     pub iteration: u32,
 }
 
@@ -272,7 +272,7 @@ impl Status {
         Self::at(state, live, state.time)
     }
 
-    /// Returns the status at a later time: time passes in a running loop even without records.
+    /// Returns the status at a later time, because running time increases even without new records.
     #[must_use]
     pub fn at(state: &State, live: bool, now: Timestamp) -> Self {
         let ended = state.outcome();
@@ -333,7 +333,7 @@ fn outcome(outcome: &Outcome) -> OutcomeSummary {
     }
 }
 
-/// Attended mode as set by a command, or as configured.
+/// Returns attended mode as set by a command, or as configured; `None` if it is unknown.
 fn attended(state: &State) -> Option<bool> {
     let configured = |settings: &BTreeMap<String, String>| {
         let mode = settings.get("attended_mode");
@@ -369,7 +369,7 @@ fn conditions(state: &State, now: Timestamp) -> Vec<ConditionSummary> {
         percent: condition.percent,
         met: condition.met,
         words: condition.words,
-        // An ended loop has no forecast.
+        // A loop that has ended has no forecast.
         gone_at: condition.gone_at.filter(|_| !ended),
     };
     conditions.into_iter().map(summary).collect()

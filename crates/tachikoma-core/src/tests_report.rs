@@ -15,13 +15,13 @@ pub const NAMED_MAX: usize = 20;
 pub struct TestsReport {
     /// The iteration after which the tests ran; 0 before the first iteration.
     pub iteration: u32,
-    /// Tests that passed, also those that did so only when tried again.
+    /// Number of tests that passed, including those that passed only after a retry.
     pub passed: u32,
-    /// Tests that failed or could not be run.
+    /// Number of tests that failed or could not be run.
     pub failed: u32,
-    /// Tests that were not run.
+    /// Number of tests that were not run.
     pub skipped: u32,
-    /// Tests that passed and did not before.
+    /// Number of tests that passed and did not pass before.
     #[serde(skip_serializing_if = "is_zero")]
     pub newly_passing: u32,
     /// Names of failing tests, at most [`NAMED_MAX`].
@@ -51,19 +51,19 @@ impl TestsReport {
     }
 }
 
-/// How many tests ended in which way, with those that their runner did not name.
+/// Number of tests by outcome, including unnamed tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestCounts {
     /// Number of tests that passed.
     pub passed: u32,
-    /// Tests that failed or could not be run.
+    /// Number of tests that failed or could not be run.
     pub failed: u32,
-    /// Tests that were not run.
+    /// Number of tests that were not run.
     pub skipped: u32,
 }
 
 impl TestsReport {
-    /// Adds a run to the history of the tests, and returns its summary. `changed` says whether the tested code changed since the last run.
+    /// Adds a run to the test history, and returns its summary. `changed` is whether the tested code changed since the last run.
     #[must_use]
     pub fn of(
         iteration: u32,
@@ -172,23 +172,31 @@ mod tests {
             &[("a", Passed), ("b", Failed), ("c", Errored), ("d", Skipped)],
         );
         assert_eq!((first.passed, first.failed, first.skipped), (1, 2, 1));
-        assert_eq!(first.newly_passing, 0, "it is where one starts from");
+        assert_eq!(first.newly_passing, 0, "the first run is the baseline");
         assert_eq!((first.failing.len(), first.newly_failing.len()), (2, 0));
         let second = run(
             &mut books,
             &[("a", Failed), ("b", Passed), ("c", Errored), ("e", Passed)],
         );
-        assert_eq!(second.newly_passing, 2, "b is mended, and e is new");
+        assert_eq!(second.newly_passing, 2, "b is fixed, and e is new");
         assert_eq!(second.newly_failing, ["a"]);
         assert_eq!(second.fixed, ["b"]);
         let third = run(&mut books, &[("a", Passed), ("b", Passed), ("e", Passed)]);
-        assert_eq!(third.fixed, ["a"], "b was new once");
+        assert_eq!(
+            third.fixed,
+            ["a"],
+            "only a is newly fixed, b was fixed in the run before"
+        );
         let fourth = run(&mut books, &[("c", Passed)]);
-        assert_eq!(fourth.fixed, ["c"], "whenever it last ran");
+        assert_eq!(
+            fourth.fixed,
+            ["c"],
+            "c is fixed, although it did not run in the previous run"
+        );
         let fifth = run(&mut books, &[("e", Failed), ("f", Passed)]);
         assert_eq!(fifth.newly_failing, ["e"]);
         let sixth = run(&mut books, &[("f", Passed)]);
-        assert_eq!(sixth.newly_failing, [""; 0], "it did not run");
+        assert_eq!(sixth.newly_failing, [""; 0], "e did not run");
         let mut text = String::new();
         second.write_failing(&mut text);
         assert_eq!(

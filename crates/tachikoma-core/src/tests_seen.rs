@@ -27,26 +27,26 @@ pub const NAME_BYTES_KEPT: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rest {
-    /// They ended as in the previous run.
+    /// The tests that are not listed had the same result as in the previous run.
     AsBefore,
-    /// They were not part of the run.
+    /// The tests that are not listed were not part of the run.
     NotRun,
 }
 
-/// One run of the tests, as its difference to what was known.
+/// One run of the tests, stored as its difference from the test history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestRun {
-    /// Whether the tested code changed since the run before. A test that passes without a change was not fixed.
+    /// Whether the tested code changed since the previous run. A test that passes without a change was not fixed.
     pub changed: bool,
     /// Outcome of tests that are not listed here.
     pub rest: Rest,
     /// Verdicts of tests that differ from the previous run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ended: BTreeMap<TestId, Verdict>,
-    /// Tests that were not part of the run although the rest was.
+    /// Tests that did not run, although the other known tests did.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub not_run: BTreeSet<TestId>,
-    /// Tests that failed or are flaky and have no known names yet.
+    /// Names of failed or flaky tests, if the history does not have them yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<TestId, String>,
 }
@@ -55,17 +55,15 @@ pub struct TestRun {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TestsSeen {
-    /// How many runs there were.
+    /// Number of runs in the history.
     runs: u32,
     tests: BTreeMap<TestId, Outcomes>,
     names: BTreeMap<TestId, String>,
 }
 
 impl TestsSeen {
-    /// Compares a run with the history. Of two results with one name the worse one counts. `changed` says whether the tested code changed
-    /// since the last run.
-    ///
-    /// Of two results with one name the graver counts. `changed` is whether what is tested changed since the run before.
+    /// Compares a run with the history. If two results have the same name, the worse one counts. `changed` is whether the tested code
+    /// changed since the last run.
     pub fn compare<'a>(
         &self,
         changed: bool,
@@ -85,7 +83,7 @@ impl TestsSeen {
             }
         }
         let repeats = |id: &TestId, verdict: Verdict| {
-            // What was not part of the run before is not "as before".
+            // A test that was not part of the previous run cannot have the same result as before.
             self.tests
                 .get(id)
                 .is_some_and(|known| known.last_run == self.runs && same(known.last(), verdict))
@@ -174,25 +172,25 @@ impl TestsSeen {
         }
     }
 
-    /// What is known of one test.
+    /// Returns the history of one test; `None` if it is unknown.
     fn outcomes(&self, id: TestId) -> Option<&Outcomes> {
         self.tests.get(&id)
     }
 
-    /// Its name, if it is one of those that are kept.
+    /// Returns the name of a test; `None` if the name is not stored.
     fn name(&self, id: TestId) -> Option<&str> {
         self.names.get(&id).map(String::as_str)
     }
 
-    /// All tests with their status, in the order of their ids.
+    /// Returns all tests with their status, ordered by id.
     fn standings(&self) -> impl Iterator<Item = (TestId, Standing)> {
         self.tests
             .iter()
             .map(|(id, outcomes)| (*id, outcomes.standing()))
     }
 
-    /// The tests with this status that were part of the latest run and have a name here, in alphabetical order. Tests that always passed
-    /// have none.
+    /// Returns the tests with this status that were part of the latest run and have a stored name, in alphabetical order. Tests that always
+    /// passed have no stored name.
     pub(crate) fn names_of_run(&self, standing: Standing) -> Vec<(TestId, &str)> {
         let of_run = |id: &TestId| {
             self.tests
@@ -208,14 +206,14 @@ impl TestsSeen {
         names
     }
 
-    /// Tests that failed when they last ran.
+    /// Returns the tests that failed when they last ran.
     pub(crate) fn failing(&self) -> BTreeSet<TestId> {
         let failing = self.tests.iter().filter(|(_, known)| known.failed_last());
         failing.map(|(id, _)| *id).collect()
     }
 
-    /// Tests that pass in `run` and failed when they last ran, or are new: progress. The first run is the baseline
-    /// and has none. When the table is full, new results are not known.
+    /// Returns the number of tests that pass in `run` and failed when they last ran, or are new. The first run is the baseline
+    /// and has none. When the history is full, new tests do not count.
     pub(crate) fn newly_passing(&self, run: &TestRun) -> usize {
         let new_counts = self.runs > 0 && self.tests.len() < TESTS_KEPT_MAX;
         let progress = |(id, verdict): &(&TestId, &Verdict)| match verdict {
@@ -240,7 +238,7 @@ const fn same(left: Verdict, right: Verdict) -> bool {
 mod tests {
     use super::*;
 
-    /// What was run, with all outcomes of each test, the plain way.
+    /// Simple reference model: all outcomes of each test, and the number of runs.
     #[derive(Default)]
     struct Model(BTreeMap<String, Outcomes>, u32);
 
@@ -272,7 +270,7 @@ mod tests {
         run
     }
 
-    /// Numbers that anyone can draw again (`xorshift`).
+    /// Returns reproducible random numbers (`xorshift`).
     fn draw(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -306,7 +304,7 @@ mod tests {
                 let changed = draw(&mut state).is_multiple_of(2);
                 let run =
                     seen.compare(changed, results.iter().map(|(name, v)| (name.as_str(), *v)));
-                // It is written down and read back.
+                // The run is written as JSON and read again.
                 let text = serde_json::to_string(&run).unwrap();
                 let run: TestRun = serde_json::from_str(&text).unwrap();
                 short |= run.ended.len() + run.not_run.len() < results.len();
@@ -324,7 +322,7 @@ mod tests {
             }
             assert!(
                 short,
-                "a difference is shorter than what it is the difference of"
+                "the difference is shorter than the full list of results"
             );
         }
     }
@@ -343,7 +341,7 @@ mod tests {
             r#"{"changed":true,"rest":"as_before"}"#
         );
         seen.apply(&second);
-        // One alone: the others were not run.
+        // Only one test is part of this run. The others did not run.
         let third = seen.compare(true, [("test 7", Verdict::Failed)]);
         assert_eq!((third.rest, third.ended.len()), (Rest::NotRun, 1));
         seen.apply(&third);
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_kept_for_failed_tests() {
+    fn history_stores_the_names_of_failed_tests() {
         let mut seen = TestsSeen::default();
         take(
             &mut seen,
@@ -436,7 +434,7 @@ mod tests {
             let bytes = serde_json::to_string(&seen).unwrap().len();
             assert!(bytes < 1_000_000, "{bytes} bytes in each snapshot");
         }
-        // Full books cannot tell what is new from what was forgotten.
+        // A full history cannot distinguish a new test from a forgotten one.
         let run = seen.compare(true, [("new", Verdict::Passed)]);
         assert_eq!(seen.newly_passing(&run), 0);
     }

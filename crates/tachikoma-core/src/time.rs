@@ -14,7 +14,7 @@ pub struct Timestamp(i64);
 const LAST_MILLIS: i64 = 253_402_207_200_000;
 
 impl Timestamp {
-    /// Makes a moment from milliseconds since the Unix epoch, clamped to what RFC 3339 can write.
+    /// Makes a timestamp from milliseconds since the Unix epoch, clamped to what RFC 3339 can represent.
     #[must_use]
     pub fn from_millis(millis: i64) -> Self {
         Self(millis.clamp(0, LAST_MILLIS))
@@ -26,14 +26,14 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the moment `duration` later, clamped to the last one.
+    /// Returns the time that is later by `duration`, clamped to the last possible time.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         Self::from_millis(self.0.saturating_add(millis))
     }
 
-    /// Returns the time that passed since `earlier`; zero when `earlier` is later.
+    /// Returns the time that passed since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_saturates_at_both_ends() {
+    fn time_arithmetic_saturates_at_both_ends() {
         assert_eq!(
             Timestamp::from_millis(5).after(Duration::MAX),
             Timestamp::from_millis(LAST_MILLIS)

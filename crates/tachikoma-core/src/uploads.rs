@@ -7,9 +7,9 @@ use crate::{Incident, Timestamp};
 /// State of the uploads of backups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uploads {
-    /// The last upload that succeeded.
+    /// The last successful upload; `None` before the first.
     pub last: Option<UploadedBackup>,
-    /// The failures since then; `None` without one.
+    /// The failures since the last successful upload; `None` without one.
     pub failed: Option<UploadFailures>,
 }
 
@@ -24,7 +24,7 @@ pub struct UploadedBackup {
     pub time: Timestamp,
 }
 
-/// Failures in a row.
+/// Failed uploads in a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadFailures {
     /// Number of failed uploads since the last success.

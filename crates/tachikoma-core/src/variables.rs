@@ -1,7 +1,7 @@
-//! Names of environment variables that more than one crate has to know: no child process inherits them.
+//! Names of environment variables that several crates use. Child processes do not inherit them.
 
-/// Has the passphrase of encrypted state.
+/// This variable contains the passphrase of encrypted state.
 pub const PASSPHRASE_VARIABLE: &str = "TACHIKOMA_STATE_PASSPHRASE";
 
-/// Switches the checks of trust off if it is `1`.
+/// The value `1` of this variable switches the trust checks off.
 pub const TRUST_VARIABLE: &str = "TACHIKOMA_TRUST";

@@ -16,7 +16,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Returns whether it is a wait for the model's service.
+    /// Returns whether this is a wait for the model's service.
     #[must_use]
     pub fn is_for_service(&self) -> bool {
         matches!(self.reason, WaitReason::UsageLimit | WaitReason::Outage)
@@ -27,17 +27,17 @@ impl Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// The delay between iterations (`iteration_delay`).
+    /// The loop waits for the delay between iterations (`iteration_delay`).
     Delay,
-    /// The backoff after failed iterations.
+    /// The loop waits for the backoff after failed iterations.
     Backoff,
-    /// The end of a usage limit of the model's service.
+    /// The loop waits for the reset of a usage limit of the model's service.
     UsageLimit,
-    /// The model's service, which cannot be reached.
+    /// The loop waits for the model's service, which cannot be reached.
     Outage,
-    /// The time at which the rate limits allow a reboot. The context is too full for another prompt.
+    /// The loop waits until the rate limits allow a reboot, because the context is too full for another prompt.
     RebootWindow,
-    /// An answer of the operator, or a rollback that the operator asked for.
+    /// The loop waits for an answer of the operator, or for a rollback that the operator asked for.
     Operator,
 }
 

@@ -2,7 +2,7 @@
 //! bits of one number, and arithmetic finds the brackets inside of strings. No branch depends on single bytes, which
 //! makes it fast on lists of many short strings.
 
-/// Bytes in a block: as many as a number has bits.
+/// Number of bytes in a block: the number of bits of a `u64`.
 pub const BLOCK: usize = 64;
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
@@ -17,7 +17,7 @@ struct Between {
     escaped: bool,
 }
 
-/// Returns the distance to the end of the bracket that closes `depth` open ones. `bytes` begin outside of a string.
+/// Returns the position after the bracket that closes `depth` open ones; `None` if they stay open. `bytes` begin outside of a string.
 pub fn close(bytes: &[u8], mut depth: usize) -> Option<usize> {
     let mut between = Between::default();
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
@@ -36,7 +36,7 @@ fn in_block(block: &[u8; BLOCK], between: &mut Between, depth: &mut usize) -> Op
     for (number, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
         quotes |= bits(zeros(word ^ (LOW_BITS * b'"' as u64))) << (8 * number);
-        // All four brackets differ only in these bits. So do four letters, which occur in strings only.
+        // All four brackets differ only in these bits. Four letters differ from them in these bits too, but occur in strings only.
         let alike = ((word | (LOW_BITS * 0x20)) ^ (LOW_BITS * b'{' as u64)) & !(LOW_BITS * 0x06);
         brackets |= bits(zeros(alike)) << (8 * number);
         escapes |= zeros(word ^ (LOW_BITS * b'\\' as u64));
@@ -126,11 +126,11 @@ mod tests {
                 assert_eq!(close(text.as_bytes(), 1), Some(end), "{text}");
             }
         }
-        assert_eq!(close(b"[[[]]", 1), None, "open to the end");
+        assert_eq!(close(b"[[[]]", 1), None, "one bracket stays open");
     }
 
     #[test]
-    fn an_escape_reaches_into_the_next_block() {
+    fn escape_at_the_end_of_a_block_applies_to_the_next_block() {
         for before in 0..3 * BLOCK {
             let text = format!(
                 r#""{}\"{}]",] more"#,

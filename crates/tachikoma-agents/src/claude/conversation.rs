@@ -34,16 +34,16 @@ pub struct Conversation {
     streamed: Streamed,
     /// Context window in tokens that is assumed if the agent does not report one.
     pub assumed_window: Option<u64>,
-    /// Message ids of the sub-agents' model calls that were counted last.
+    /// Message ids of the latest model calls of sub-agents, so that each call counts once.
     pub below: VecDeque<String>,
-    /// How many messages were measured; repeated reports of one message count once.
+    /// Number of measured messages. Repeated reports of one message count once.
     pub readings: u64,
 }
 
 /// State of the current turn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
-    /// Set if the usage limit rejected a request; the inner value is the time of its reset.
+    /// Set if the usage limit rejected a request. The inner value is the time of the reset; `None` if it is unknown.
     pub rejected: Option<Option<tachikoma_core::Timestamp>>,
     /// The agent's name of the last error of a request.
     pub error: String,
@@ -74,7 +74,7 @@ impl Conversation {
         (self.latest != Latest::default()).then(|| self.latest_reading())
     }
 
-    /// Returns the context window of the model that answers, or will.
+    /// Returns the context window of the model that answers now or next; `None` if it is unknown.
     pub fn window(&self) -> Option<u64> {
         let wanted = self.session.model.as_deref();
         let assumed = self.assumed_window;
@@ -94,7 +94,7 @@ impl Conversation {
         }
     }
 
-    /// A finished block of a message of the main thread has the usage of the message at its start.
+    /// Reads the usage of a message of the main thread. A finished block reports the usage at the start of its message.
     pub fn message_measured(
         &mut self,
         id: Raw<'_>,
@@ -110,7 +110,7 @@ impl Conversation {
         counted.update(usage);
         let model = model.line(NAME_BYTES_MAX).unwrap_or_default();
         let id = String::from_utf8_lossy(id);
-        // The first block of a call represents it: without streaming nothing else reports its end.
+        // The first block of a call counts for the whole call, because without streaming nothing else reports the end of the call.
         let again = !id.is_empty() && self.latest.id == id;
         self.measured(&id, &model, counted.tokens(), false, seen);
         if !again && counted.tokens() > 0 {
@@ -126,7 +126,7 @@ impl Conversation {
         answering: bool,
         seen: &mut Vec<AgentEvent>,
     ) {
-        // A request is never empty: a service that does not count reports 0.
+        // A request is never empty. A service that does not count tokens reports 0.
         if tokens == 0 {
             return;
         }
@@ -146,7 +146,7 @@ impl Conversation {
         seen.push(AgentEvent::Measured(self.latest_reading()));
     }
 
-    /// The agent estimates the fill of the context after a summary replaced it. The next message has the exact number.
+    /// Takes the agent's estimate of the context after a compaction. The next message has the exact number.
     pub fn estimated(&mut self, tokens: u64, seen: &mut Vec<AgentEvent>) {
         self.latest.id.clear();
         self.latest.tokens = tokens;
@@ -174,7 +174,7 @@ impl Conversation {
             }
             b"message_delta" => {
                 self.streamed.usage.update(usage);
-                // An answer without a tool call is the last one of its turn: the turn ends with the result.
+                // An answer without a tool call is the last one of its turn, so the turn is about to end.
                 (
                     member(delta, b"stop_reason").bare() != Some(b"tool_use"),
                     true,
@@ -252,7 +252,7 @@ impl Conversation {
         Some(())
     }
 
-    /// A turn begins, perhaps in another conversation.
+    /// Handles the start of a turn, perhaps in another conversation.
     pub fn init(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         let names: [&[u8]; 4] = [
             b"session_id",

@@ -2,7 +2,7 @@
 
 use crate::agent_event::rounded;
 
-/// The cost of a process. Totals of the agent include earlier processes of the conversation and earlier turns.
+/// The cost of a process. The totals that the agent reports include earlier processes of the conversation and earlier turns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     /// The total of the conversation at the last result; `None` before the first result.
@@ -11,7 +11,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Takes a new total, and the cost since the last result if it is known. Returns the cost of the turn.
+    /// Takes a new total of the conversation, and the cost since the last result if it is known. Returns the cost of the turn.
     pub fn add(&mut self, total: Option<f64>, told: Option<f64>) -> f64 {
         let since = match (total, self.total) {
             // A lower total belongs to another conversation.

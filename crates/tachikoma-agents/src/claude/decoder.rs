@@ -9,7 +9,7 @@ use crate::report::Standing;
 /// Maximum number of bytes that are kept of a line that is not understood.
 const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
 
-/// Most lines with streaming begin like this and are not needed: the text comes again when its block
+/// Most lines in streaming mode begin like this and are ignored: the whole text follows when its block
 /// is finished.
 const DELTA: &[u8] = br#"{"type":"stream_event","event":{"type":"content_block_delta""#;
 
@@ -35,10 +35,10 @@ impl Decoder {
         decoder
     }
 
-    /// Reads one line and adds its events to `seen`. A line that is not understood is counted and kept, bounded.
+    /// Reads one line and adds its events to `seen`. A line that is not understood is counted, and its start is reported.
     pub fn decode(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) {
         let line = line.trim_ascii();
-        // A truncated line does not end with a bracket, except by chance.
+        // A truncated line usually does not end with a brace.
         if line.ends_with(b"}") {
             if line.starts_with(DELTA) {
                 return;
@@ -64,7 +64,7 @@ impl Decoder {
         self.read_as(&head, line, seen)
     }
 
-    /// Newer versions write the type of a result late. If the line is something else, it is read again.
+    /// Reads a line without a type at its start. Newer versions write the type of a result at the end. Other lines are read again.
     fn read_without_head(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
         if result::result(&mut self.conversation, line, seen)? {
             return Some(());
@@ -87,13 +87,13 @@ impl Decoder {
                 seen.push(AgentEvent::Ping);
                 Some(())
             }
-            // Not needed: states of prompts, canceled requests, the seconds that a tool has run.
+            // These lines are not needed: states of prompts, canceled requests, the running time of a tool.
             b"command_lifecycle" | b"control_cancel_request" | b"tool_progress" => Some(()),
             _ => None,
         }
     }
 
-    /// Returns what is known so far.
+    /// Returns what the decoder has learned so far.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing {

@@ -70,7 +70,7 @@ const OWN_COMMANDS: [&str; 3] = [
     "Bash(tachikoma status:*)",
 ];
 
-/// Tools that start a turn later, outside of an iteration: its changes would count as the user's.
+/// Tools that start a turn later, outside of an iteration. Changes of such a turn would be taken for changes of the user.
 const SCHEDULING_TOOLS: [&str; 2] = ["CronCreate", "ScheduleWakeup"];
 
 /// Variables that make the agent think that it is the child of another session.
@@ -142,7 +142,7 @@ impl ClaudeAgent {
         args.extend(self.args.iter().cloned());
         args.push("--disallowedTools".into());
         args.extend(SCHEDULING_TOOLS.map(Into::into));
-        // Last, because the list of tools includes everything after it.
+        // This option comes last, because its list of tools includes all arguments after it.
         match self.permission {
             Permission::Bypass => args.push("--dangerously-skip-permissions".into()),
             Permission::Safe => {
@@ -213,7 +213,7 @@ mod tests {
             .map(|(k, v)| format!("{}={}", k.to_string_lossy(), v.to_string_lossy()))
             .collect();
         let Input::Lines(lines) = plan.input else {
-            panic!("it reads lines")
+            panic!("the agent reads lines from stdin")
         };
         format!(
             "{}\n{} {}\n{}",
@@ -224,9 +224,9 @@ mod tests {
         )
     }
 
-    // complaint_20
+    // Complaint 20: the work of sub-agents has to be complete when the turn ends, so background tasks are switched off.
     #[test]
-    fn the_launch_follows_the_settings() {
+    fn launch_arguments_and_environment_follow_the_settings() {
         let turn = Turn {
             prompt: "do it",
             ..Turn::default()
@@ -275,9 +275,8 @@ mod tests {
         }
     }
 
-    // complaint_53
     #[test]
-    fn prompts_are_refused_only_if_compaction_is_off() {
+    fn complaint_53_agent_refuses_prompts_only_if_compaction_is_off() {
         assert_eq!(agent().traits().refuses_before, Some(23_000));
         let compacting = ClaudeAgent {
             context_is_managed: false,

@@ -1,12 +1,12 @@
-//! The messages of each version of the agent that a usage limit was reached, and until when. Only the text of a
+//! Reads the messages in which each version of the agent reports a usage limit and its reset. Only the text of a
 //! failed result is read, never the output of a tool or of the model.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{SignedDuration, tz::Offset};
 use tachikoma_core::Timestamp;
 
-/// A time of day that passed less than this long ago counts as passed, not as tomorrow. Limits with a time of
-/// day last five hours, and a service that resets one late repeats the old time.
+/// A time of day that passed less than this long ago is not taken for tomorrow's. Limits with a time of
+/// day last five hours, and a service that resets a limit late repeats the old time.
 const PASSED_MAX: SignedDuration = SignedDuration::from_hours(6);
 
 /// Returns whether a failed result says that a usage limit was reached.
@@ -19,13 +19,13 @@ pub fn is_limit(text: &str) -> bool {
         || text.starts_with("Spending cap reached")
 }
 
-/// Returns the time after the bar in `Claude AI usage limit reached|1794715906`.
+/// Returns the reset time in a text such as `Claude AI usage limit reached|1794715906`.
 pub fn epoch(text: &str) -> Option<Timestamp> {
     let (_, seconds) = text.split_once('|')?;
     moment(seconds.trim().parse().ok()?)
 }
 
-/// Returns a time from seconds since the epoch, if it is valid.
+/// Returns a time from seconds since the Unix epoch; `None` if it is out of range.
 pub fn moment(seconds: u64) -> Option<Timestamp> {
     let millis = i64::try_from(seconds).ok()?.checked_mul(1000)?;
     (millis > 0).then(|| Timestamp::from_millis(millis))
@@ -80,7 +80,7 @@ fn next(clock: &str, here: DateTime) -> Option<DateTime> {
         [month, day, time] => {
             let time = time_of_day(time)?;
             let (month, day) = (month_number(month)?, day.parse().ok()?);
-            // The day may have ended some hours ago: then it means this year, not the next.
+            // The date may have passed some hours ago. Then it is in this year, not in the next.
             let year = |year| {
                 Date::new(year, month, day)
                     .ok()
@@ -132,9 +132,8 @@ mod tests {
         resets_at(text, Timestamp::from_millis(NOW), zones).map(|moment| moment.to_string())
     }
 
-    // complaint_37
     #[test]
-    fn usage_limits_of_every_version_are_recognized() {
+    fn complaint_37_usage_limits_of_every_version_are_recognized() {
         for text in [
             "Claude AI usage limit reached|1794715906",
             "Spending cap reached resets 4:11am",
@@ -153,9 +152,8 @@ mod tests {
         }
     }
 
-    // complaint_40
     #[test]
-    fn reset_time_without_a_date_is_the_next_one_unless_it_has_just_passed() {
+    fn complaint_40_reset_time_without_a_date_is_the_next_one_unless_it_has_just_passed() {
         for (text, expected) in [
             (
                 "Claude AI usage limit reached|1794715906",

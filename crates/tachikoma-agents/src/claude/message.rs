@@ -18,13 +18,13 @@ const TAIL_BYTES_MAX: usize = 1024;
 /// Maximum size of a path in bytes, as in operating systems.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Limit of items of a plan.
+/// Maximum number of items of the agent's to-do list that are kept.
 const PLAN_ITEMS_MAX: usize = 100;
 
 /// Maximum number of running tool calls that are remembered. The agent runs about ten at once.
 const PENDING_MAX: usize = 256;
 
-/// Limit of calls of sub-agents that are remembered: about ten run at once, and each call has a few lines.
+/// Maximum number of sub-agents' calls that are remembered: about ten run at once, and each call has a few lines.
 const BELOW_MAX: usize = 32;
 
 /// Fields of a tool's input that describe its purpose, the best first.
@@ -109,7 +109,7 @@ pub(super) fn assistant(
     blocks(conversation, message.content, main, seen)
 }
 
-/// Counts a call of a sub-agent once, although each of its finished blocks reports it.
+/// Counts a model call of a sub-agent once, although each finished block of it reports the call.
 fn call_below(
     conversation: &mut Conversation,
     id: Raw<'_>,
@@ -129,8 +129,8 @@ fn call_below(
     seen.push(AgentEvent::CallEnded(counted.tokens()));
 }
 
-/// Reads the reset of a usage limit from the parameters of a failed request. A second rejection in a row comes without a
-/// `rate_limit_event`, so the time is only here.
+/// Reads the reset time of a usage limit from the parameters of a failed request. A second rejection in a row comes without a
+/// `rate_limit_event`, so that only these parameters have the time.
 fn note_rejection(conversation: &mut Conversation, error_params: Raw<'_>) {
     let info = member(error_params, b"rate_limit_info");
     if member(info, b"status").bare() == Some(b"rejected") {
@@ -216,7 +216,7 @@ pub(super) fn user(
             }
             _ => return scan.skip(),
         }
-        // The same result is repeated as an object, often the longest part of the line. It is skipped.
+        // The line also contains the same result as an object, often the longest part. It is skipped.
         Some(if has_message && has_parent {
             Walk::Done
         } else {

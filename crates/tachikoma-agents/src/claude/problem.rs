@@ -6,7 +6,7 @@ use super::limit::resets_at;
 use crate::tested_version::CLAUDE;
 use crate::{FailureClass, TurnResult, ZoneOffset};
 
-/// Its error for a conversation that another process uses.
+/// Part of the agent's error message for a conversation that another process uses.
 const CONVERSATION_IN_USE: &str = "already in use";
 
 /// Returns what a result means for the loop, unless a retry is enough.

@@ -7,10 +7,10 @@ use super::usage::Usage;
 use crate::agent_event::rounded;
 use crate::{AgentEvent, FailureClass, TurnOutcome, TurnResult};
 
-/// Limit of a word of the agent in bytes.
+/// Maximum size in bytes of a name or word in a result.
 const WORD_BYTES_MAX: usize = 256;
 
-/// Maximum size of the errors of a turn that failed without a text.
+/// Maximum size in bytes of the errors of a turn that failed without a text.
 const ERRORS_BYTES_MAX: usize = 4096;
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// Versions differ in what counts as an error: for some the limit of turns does not. Failed requests have the subtype
+    /// Decides the outcome of the turn. In some versions the limit of turns is not an error. Failed requests have the subtype
     /// `success` with `is_error`.
     fn outcome(&self, text: &str, turn: &Turn) -> TurnOutcome {
         let failed = self.is_error.is_true();
@@ -171,7 +171,7 @@ pub(super) fn result(
     let mut text = fields.text();
     let tokens = tokens(fields.models_since, fields.usage);
     let mut outcome = fields.outcome(&text, &conversation.turn);
-    // A hook that rejects the prompt ends the turn as a success.
+    // If a hook rejects the prompt, the agent reports success although no request was sent.
     if outcome == TurnOutcome::Ok && !conversation.turn.requested && tokens == 0 {
         outcome = TurnOutcome::NoRequest;
         text = no_request(&text);
@@ -202,7 +202,7 @@ pub(super) fn result(
     Some(true)
 }
 
-/// Reads the context windows of the models, which only a result contains without a request.
+/// Reads the context windows of the models. Without an own request, only a result contains them.
 fn models(conversation: &mut Conversation, models: Raw<'_>, seen: &mut Vec<AgentEvent>) {
     each_model(models, |model, usage| {
         let window = usage.window.count();
@@ -249,7 +249,7 @@ fn spent(models: Raw<'_>) -> Option<f64> {
     each_model(models, |_, usage| {
         sum += usage.cost.number().unwrap_or_default().max(0.0);
     });
-    // An empty list means that nothing was spent.
+    // An empty list means that there was no cost.
     Some(sum).filter(|sum: &f64| models.is_some() && sum.is_finite())
 }
 

@@ -154,7 +154,7 @@ impl<'a> Scan<'a> {
 #[inline]
 fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        // Eight bytes at a time, because most of the input are strings.
+        // Reads eight bytes at a time, because most of the input is strings.
         while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
             let word = u64::from_le_bytes(*word);
             let quotes = zero_bytes(word ^ (LOW_BITS * b'"' as u64));
@@ -164,7 +164,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
                 at += 8;
                 continue;
             }
-            // The lowest mark is right; marks above it can be wrong.
+            // Only the lowest mark is reliable. Marks above it can be wrong.
             at += (found.trailing_zeros() / 8) as usize;
             if found & found.wrapping_neg() & quotes != 0 {
                 return Some(at + 1);
@@ -189,7 +189,7 @@ const fn zero_bytes(word: u64) -> u64 {
 fn container_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = start;
-    // For a short value blocks do not pay off.
+    // Short values are read byte by byte, because blocks are slower for them.
     while at - start < BLOCK {
         match CLASSES[usize::from(*bytes.get(at)?)] {
             Class::Other => at += 1,
@@ -235,7 +235,7 @@ impl<'a> Raw<'a> {
         !self.0.is_empty() && self.0 != b"null"
     }
 
-    /// Returns whether it is `true`.
+    /// Returns whether the value is `true`.
     pub fn is_true(self) -> bool {
         self.0 == b"true"
     }
@@ -262,7 +262,7 @@ impl<'a> Raw<'a> {
         if bare.len() <= max_bytes && bare.iter().all(plain) {
             return String::from_utf8(bare.to_vec()).ok();
         }
-        // An escape has at most six bytes for one, so this is enough for the line.
+        // An escape needs at most six bytes for each byte of text, so this is enough for the line.
         let head = bare.get(..max_bytes.saturating_mul(6)).unwrap_or(bare);
         let text = unescaped(head);
         let mut line = String::with_capacity(text.len().min(max_bytes));
@@ -403,7 +403,7 @@ pub fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> Optio
     Some(found)
 }
 
-/// Returns the same for a value that may not be an object: then all of them are absent.
+/// Returns members of a value by name. If the value is not an object, all of them are absent.
 pub fn members_of<'a, const N: usize>(object: Raw<'a>, names: [&[u8]; N]) -> [Raw<'a>; N] {
     members(object.bytes(), names).unwrap_or([Raw::default(); N])
 }
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn only_valid_numbers_are_numbers() {
+    fn invalid_numbers_are_rejected() {
         assert_eq!(Raw(b"12").count(), Some(12));
         for odd in ["", "-1", "1.5", "1e3", "null", "\"1\"", "9999999999999999"] {
             assert_eq!(Raw(odd.as_bytes()).count(), None, "{odd}");

@@ -9,7 +9,7 @@ use tachikoma_core::Timestamp;
 /// Maximum size in bytes of a name or word in a message.
 const WORD_BYTES_MAX: usize = 256;
 
-/// Subtypes that are not needed.
+/// Subtypes of messages that are ignored.
 const NOTHING_NEEDED: [&[u8]; 12] = [
     b"status",
     b"thinking_tokens",
@@ -113,7 +113,7 @@ fn compacted(
         automatic: trigger.bare() == Some(b"auto"),
         tokens_before: before.count().unwrap_or_default(),
     });
-    // Older versions do not report the rest.
+    // Older versions do not report the tokens after the compaction.
     if let Some(tokens) = after.count() {
         conversation.estimated(tokens, seen);
     }
@@ -166,7 +166,7 @@ pub(super) fn control_response(
     seen: &mut Vec<AgentEvent>,
 ) -> Option<()> {
     let mut answer = Answer::default();
-    // In one pass: answers can be long.
+    // The answer is read in one pass, because it can be long.
     Scan::new(line).object(|key, scan| match key {
         b"response" => answer.take(scan),
         _ => scan.skip(),
@@ -199,13 +199,13 @@ pub(super) fn control_request(line: &[u8], seen: &mut Vec<AgentEvent>) -> Option
     seen.push(AgentEvent::ControlAsked {
         request_id: word(id),
         subtype: word(subtype),
-        // Complete, even if it is long: the answer may have to repeat parts of it.
+        // The request is kept completely, even if it is long, because our answer may have to repeat parts of it.
         request: request.json(),
     });
     Some(())
 }
 
-/// Limit of windows of a usage limit; there are two or three.
+/// Maximum number of windows of a usage limit. There are two or three.
 const WINDOWS_MAX: usize = 8;
 
 fn windows(unified: Raw<'_>) -> Vec<Window> {
@@ -223,7 +223,7 @@ fn windows(unified: Raw<'_>) -> Vec<Window> {
     windows
 }
 
-/// Rounds to a tenth of a percent.
+/// Returns a window with its used part rounded to a tenth of a percent.
 fn window(name: String, used: f64, resets_at: Option<Timestamp>) -> Window {
     let percent = (used * 1000.0).round().clamp(0.0, 1e6) / 10.0;
     Window {
@@ -258,7 +258,7 @@ fn retry(line: &[u8], seen: &mut Vec<AgentEvent>) -> Option<()> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "clamped to what fits"
+        reason = "the value is clamped to the range of the type"
     )]
     let delay_ms = delay_ms as u64;
     seen.push(AgentEvent::Retrying(Retry {

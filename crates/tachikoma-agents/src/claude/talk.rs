@@ -8,18 +8,18 @@ use crate::{ARE_YOU_THERE, Message, WHAT_COST};
 #[must_use]
 pub fn line(message: &Message<'_>) -> String {
     let value = match message {
-        // During a turn the agent reads it after the running tool.
+        // During a turn the agent reads the message after the running tool call.
         Message::Prompt { text: prompt, .. } | Message::Aside(prompt) => json!({
             "type": "user",
             "message": { "role": "user", "content": prompt },
         }),
         Message::Interrupt => request("interrupt", &json!({ "subtype": "interrupt" })),
-        // Answered without a request to the model, with the size of the window.
+        // The agent answers without a request to the model. The answer contains the size of the context window.
         Message::AreYouThere => request(
             ARE_YOU_THERE,
             &json!({ "subtype": "get_context_usage", "detail": "summary" }),
         ),
-        // Answered at once, even during a turn; older versions answer with an error.
+        // The agent answers at once, even during a turn. Older versions answer with an error.
         Message::WhatCost => request(WHAT_COST, &json!({ "subtype": "get_session_cost" })),
     };
     let mut line = value.to_string();

@@ -1,8 +1,8 @@
-//! Tokens of one message.
+//! Token counts of one message.
 
 use super::scan::{Raw, Walk};
 
-/// Tokens of one message.
+/// Token counts of one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     input: u64,
@@ -32,7 +32,7 @@ impl Usage {
         });
     }
 
-    /// Returns how many tokens of the context it uses.
+    /// Returns how many tokens of the context the message uses.
     pub fn tokens(self) -> u64 {
         self.input + self.cache_read + self.cache_creation + self.output
     }

@@ -1,12 +1,12 @@
 //! Context windows of models, and the fill at which the agent itself stops.
 
-/// The agent compacts its context this many tokens below the window, unless that is switched off.
+/// The agent compacts its context when fewer than this many tokens are left, unless compaction is switched off.
 const COMPACTION_RESERVE_TOKENS: u64 = 33_000;
 
-/// With compaction off, the agent stops this many tokens below the window.
+/// With compaction off, the agent refuses prompts when fewer than this many tokens are left.
 pub(super) const REFUSAL_RESERVE_TOKENS: u64 = 23_000;
 
-/// Limit of models: a loop uses a handful.
+/// Maximum number of context windows that are remembered, one for each model. A loop uses a handful.
 const MODELS_MAX: usize = 32;
 
 /// Suffix of a model's name if the large window was requested.
@@ -15,13 +15,13 @@ const LARGE_MARK: &str = "[1m]";
 const USUAL_TOKENS: u64 = 200_000;
 const LARGE_TOKENS: u64 = 1_000_000;
 
-/// Returns the fill at which the agent compacts its context, if it may. Not every model does.
+/// Returns the fill in tokens at which the agent compacts its context, if compaction is on. Not every model does.
 #[must_use]
 pub fn compaction_point(window: u64) -> u64 {
     window.saturating_sub(COMPACTION_RESERVE_TOKENS)
 }
 
-/// Returns the fill at which the agent stops if it may not compact.
+/// Returns the fill in tokens at which the agent refuses prompts, if compaction is off.
 #[must_use]
 pub fn refusal_point(window: u64) -> u64 {
     window.saturating_sub(REFUSAL_RESERVE_TOKENS)
@@ -66,7 +66,7 @@ impl Windows {
     /// Returns the window of the model of a message. `wanted` is the requested model: it may have the suffix of
     /// the large window, which messages leave out.
     ///
-    /// A reported window comes first, then the `assumed` one, then that of the name.
+    /// A reported window is used first, then the `assumed` one, then the window for the model's name.
     pub fn of(&self, model: &str, wanted: Option<&str>, assumed: Option<u64>) -> Option<u64> {
         let marked = wanted.filter(|wanted| wanted.strip_suffix(LARGE_MARK) == Some(model));
         let told = |name: &str| {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_known_models_have_a_window() {
+    fn window_of_a_known_model_follows_from_its_name() {
         for (model, window) in [
             ("claude-opus-5-5", Some(LARGE_TOKENS)),
             ("claude-fable-5-2", Some(LARGE_TOKENS)),
@@ -104,15 +104,21 @@ mod tests {
     }
 
     #[test]
-    fn a_reported_window_wins_over_the_name_and_the_suffix_counts() {
+    fn reported_window_overrides_the_name_and_the_suffix_selects_the_large_window() {
         let mut windows = Windows::default();
         assert_eq!(
             windows.of("claude-opus-5-5", None, None),
             Some(LARGE_TOKENS)
         );
         assert!(windows.learn("claude-opus-5-5", 300_000));
-        assert!(!windows.learn("claude-opus-5-5", 300_000), "no news");
-        assert!(!windows.learn("claude-opus-5-5", 0), "no window");
+        assert!(
+            !windows.learn("claude-opus-5-5", 300_000),
+            "the window is known already"
+        );
+        assert!(
+            !windows.learn("claude-opus-5-5", 0),
+            "a window of 0 tokens is ignored"
+        );
         assert_eq!(windows.of("claude-opus-5-5", None, None), Some(300_000));
 
         let (model, wanted) = ("claude-sonnet-4-5", Some("claude-sonnet-4-5[1m]"));
@@ -125,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_models_is_limited() {
+    fn number_of_remembered_model_windows_is_limited() {
         let mut windows = Windows::default();
         for number in 0..1000 {
             windows.learn(&format!("m{number}"), 7);
@@ -134,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_stops_below_the_window() {
+    fn compaction_and_refusal_points_are_below_the_window() {
         assert_eq!(
             (compaction_point(200_000), refusal_point(200_000)),
             (167_000, 177_000)

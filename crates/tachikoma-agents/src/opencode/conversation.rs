@@ -17,13 +17,13 @@ pub(super) const NOT_UNDERSTOOD_BYTES_MAX: usize = 4096;
 /// Limit of an id or a name in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 256;
 
-/// Bytes of a turn's final text that are kept. A longer text is in the transcript, and only its end is judged.
+/// Maximum size in bytes of a turn's final text. The whole text is in the transcript, and only its end is evaluated.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// Attempts of a server for one request.
+/// Number of attempts that an OpenCode server makes for one request.
 const ATTEMPTS: u64 = 6;
 
-/// Limit of summaries and permission requests that are remembered.
+/// Maximum number of summaries and of permission requests that are remembered.
 pub(super) const REMEMBERED_MAX: usize = 32;
 
 /// What is known of the conversation of one process.
@@ -31,13 +31,13 @@ pub(super) const REMEMBERED_MAX: usize = 32;
 pub(super) struct Conversation {
     pub session: SessionInfo,
     pub turn: Turn,
-    /// Ids of the tool calls that run.
+    /// Ids of the running tool calls.
     pub running: Vec<String>,
     windows: Vec<(String, u64)>,
     pub assumed_window: Option<u64>,
     pub latest: Option<Reading>,
     model: Option<String>,
-    /// Messages that are summaries, not answers.
+    /// Ids of messages that are summaries, not answers.
     summaries: Vec<String>,
     /// Permissions that were requested: the id of the request, the permission, and the tool call.
     pub asked: Vec<(String, String, String)>,
@@ -51,11 +51,11 @@ pub(super) struct Conversation {
 pub(super) struct Turn {
     /// Whether a turn has begun.
     pub open: bool,
-    /// The message of the last text, and its text so far.
+    /// Id of the message of the last text. The text so far follows.
     message: String,
     text: String,
     trouble: Option<Trouble>,
-    /// When the usage limit is reset.
+    /// Error message and reset time of the usage limit; `None` without a limit.
     limited: Option<(String, Timestamp)>,
     cost: f64,
     steps: u64,
@@ -131,7 +131,7 @@ impl Conversation {
     }
 
     pub fn session_created(&mut self, info: &Value, seen: &mut Vec<AgentEvent>) {
-        // A sub-agent's conversation has a parent. The bridge has named our conversation.
+        // A sub-agent's conversation has a parent. After a message of the bridge our conversation is known already.
         if info["parentID"].is_string() || self.session.permission_mode.is_some() {
             return;
         }
@@ -144,7 +144,7 @@ impl Conversation {
         self.known(session, seen);
     }
 
-    /// Returns whether a conversation is that of this agent. If none is known yet, this one becomes it.
+    /// Returns whether a conversation belongs to this agent. If none is known yet, this one becomes the agent's.
     pub fn is_ours(&mut self, session: &str, seen: &mut Vec<AgentEvent>) -> bool {
         if self.session.session_id.is_empty() {
             let session_id = line(session, NAME_BYTES_MAX);
@@ -212,7 +212,7 @@ impl Conversation {
         self.turn.text.drain(..excess);
     }
 
-    /// Each request to the model ends with its usage. Its tools have ended by then.
+    /// Handles the end of a request to the model, which reports its usage. Its tool calls have ended by then.
     pub fn step_finished(&mut self, part: &Value, seen: &mut Vec<AgentEvent>) {
         self.turn.open = true;
         self.turn.steps += 1;
@@ -222,7 +222,7 @@ impl Conversation {
         self.cost += cost.unwrap_or_default();
         let tokens = tokens(&part["tokens"]);
         self.turn.tokens += tokens;
-        // A request is never empty: a service that does not count reports 0. A summary does not measure the context.
+        // A request is never empty. A service that does not count tokens reports 0. A summary does not measure the context.
         let message = part["messageID"].as_str().unwrap_or_default();
         if tokens == 0 {
             return;
@@ -237,7 +237,7 @@ impl Conversation {
             window: self.window(),
             model: self.model.clone(),
             estimated: false,
-            // A step without a tool call is the last one: the turn ends soon.
+            // A step without a tool call is the last one of its turn.
             answering: !self.turn.calling,
         };
         self.latest = Some(reading.clone());
@@ -286,7 +286,7 @@ impl Conversation {
                 text: trouble.message.clone(),
             });
         }
-        // The interruption is not the cause: the error before it is.
+        // The error before the interruption is the cause of the failure.
         let ended = trouble.class == Some(FailureClass::Interrupted);
         if !ended || self.turn.trouble.is_none() {
             self.turn.trouble = Some(trouble);
@@ -312,7 +312,7 @@ impl Conversation {
         let trouble = turn.trouble.unwrap_or_default();
         let failure = match &turn.limited {
             Some(_) => Some(FailureClass::UsageLimit),
-            // A turn that is interrupted between two steps does not report it.
+            // A turn that is interrupted between two steps does not report the interruption.
             None if turn.calling => trouble.class.or(Some(FailureClass::Interrupted)),
             None => trouble.class,
         };

@@ -26,7 +26,7 @@ impl Decoder {
         decoder
     }
 
-    /// Returns what is known so far.
+    /// Returns what the decoder has learned so far.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing {
@@ -39,10 +39,10 @@ impl Decoder {
         }
     }
 
-    /// Reads one line and adds its events to `seen`. A line that is not understood is counted and kept, bounded.
+    /// Reads one line and adds its events to `seen`. A line that is not understood is counted, and its start is reported.
     pub fn decode(&mut self, line: &[u8], seen: &mut Vec<AgentEvent>) {
         let mut line = line.trim_ascii();
-        // The prefix of the server's stream in a recording.
+        // Recordings of the server's stream have this prefix.
         if let Some(data) = line.strip_prefix(b"data:") {
             line = data.trim_ascii_start();
         }

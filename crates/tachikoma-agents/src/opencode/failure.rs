@@ -21,10 +21,10 @@ const NETWORK_CODES: [&str; 8] = [
     "ETIMEDOUT",
 ];
 
-/// Start of the bridge's last output if its server is gone.
+/// Start of the bridge's last output if the connection to its server was lost.
 pub const SERVER_LOST: &str = "the OpenCode server was lost";
 
-/// Start of the bridge's last output if no server will come back by itself.
+/// Start of the bridge's last output if no server is expected to come back.
 pub const GAVE_UP: &str = "there is no OpenCode server";
 
 /// An error of OpenCode.
@@ -43,7 +43,7 @@ impl Trouble {
         let data = &error["data"];
         let mut name = word(&error["name"]);
         if name.is_empty() {
-            // A broken connection has only a code.
+            // The error of a broken connection has only a code.
             name = word(&error["code"]);
         }
         name.truncate(name.floor_char_boundary(MESSAGE_BYTES_MAX));
@@ -54,7 +54,7 @@ impl Trouble {
         if message.is_empty() {
             message.clone_from(&name);
         }
-        // Some contain a stack trace of the server.
+        // Some messages contain a stack trace of the server, which is removed.
         let end = message.find("\n    at ").unwrap_or(message.len());
         message.truncate(message.floor_char_boundary(end.min(MESSAGE_BYTES_MAX)));
         let status = data["statusCode"].as_u64();
@@ -85,7 +85,7 @@ fn class(name: &str, status: Option<u64>, message: &str, data: &Value) -> Failur
     }
 }
 
-/// Only the service's own answer distinguishes an exhausted quota from too many requests.
+/// Returns whether the quota is exhausted. Only the service's own answer distinguishes that from too many requests.
 fn is_quota(data: &Value) -> bool {
     let body = data["responseBody"].as_str().unwrap_or_default();
     ["insufficient_quota", "usage_limit", "quota_exceeded"]
@@ -107,7 +107,7 @@ pub(crate) fn of_result(result: &TurnResult) -> Option<Problem> {
         }
         // The rejected content stays in the conversation.
         FailureClass::Refused => Some(Problem::Poisoned),
-        // A new session takes over, and it does not count as a failure.
+        // The iteration is repeated in a new session, and does not count as a failure.
         FailureClass::Lost => Some(Problem::Cut),
         FailureClass::PromptTooLong
         | FailureClass::Interrupted
@@ -132,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn errors_are_classified() {
+    fn errors_of_opencode_are_classified_and_lose_their_stack_trace() {
         let api = |status: u64, body: &str| json!({"name": "APIError", "data": {"message": "m", "statusCode": status, "responseBody": body}});
         for (error, class) in [
             (api(401, ""), FailureClass::Authentication),

@@ -2,7 +2,7 @@
 //! random characters. An id that we give to a message must sort as if the server had made it: for the server, a
 //! message after the last answer is not answered yet.
 
-/// Hexadecimal digits of time and count.
+/// Number of hexadecimal digits for time and count.
 const DIGITS: usize = 12;
 
 /// The count within one millisecond has 12 bits; the lowest 36 bits of the time are kept, which wrap after two years.
@@ -18,12 +18,12 @@ pub fn millis_of(id: &str) -> Option<u64> {
     Some(number >> COUNT_BITS)
 }
 
-/// Returns the milliseconds from the time of an id to a time; 0 if it is earlier.
+/// Returns the milliseconds from the time of an id to `moment`; 0 if `moment` is earlier.
 #[must_use]
 pub fn millis_until(id: &str, moment: u64) -> Option<u64> {
     let wrap = 1_u64 << TIME_BITS;
     let ahead = (moment % wrap).wrapping_sub(millis_of(id)?) % wrap;
-    // More than a year ahead means that it is earlier.
+    // A difference of more than half the range means that `moment` is earlier.
     Some(if ahead > wrap / 2 { 0 } else { ahead })
 }
 
@@ -48,13 +48,16 @@ mod tests {
 
     #[test]
     fn ids_are_read_and_made_as_by_the_server() {
-        // From a recording: the message was created at 1794709761630.
+        // The id is from a recording. The message was created at 1794709761630.
         let recorded = "msg_1dd09ae5d001K32BwsgffeWY0t";
         let wrap = 1_u64 << TIME_BITS;
         assert_eq!(millis_of(recorded), Some(1_794_709_761_629 % wrap));
         let made = at("msg", 1_794_709_761_629, u128::MAX);
         assert_eq!(made.len(), recorded.len());
-        assert!(made.as_str() < recorded, "{made}: the count begins at 0");
+        assert!(
+            made.as_str() < recorded,
+            "{made}: our count begins at 0, so our id sorts first"
+        );
         assert!(at("msg", 1_794_709_761_630, 0).as_str() > recorded);
         assert_eq!(millis_until(recorded, 1_794_709_762_629), Some(1000));
         assert_eq!(millis_until(recorded, 1_794_709_761_000), Some(0));

@@ -16,9 +16,9 @@ pub struct OpenCodeAgent {
     pub env: Vec<(OsString, OsString)>,
     /// The model, as `provider/model`.
     pub model: Option<String>,
-    /// What it may do without asking.
+    /// What the agent may do without asking.
     pub permission: Permission,
-    /// Commands that it may run with [`Permission::Safe`], each with any arguments.
+    /// Commands that the agent may run with [`Permission::Safe`], each with any arguments.
     pub allow: Vec<String>,
     /// Whether Tachikoma manages the context, so that the agent must not compact it.
     pub context_is_managed: bool,
@@ -29,7 +29,7 @@ pub struct OpenCodeAgent {
 /// The connection to OpenCode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A server, through our own bridge.
+    /// The runner uses a server through our own bridge.
     Server {
         /// The program of the bridge, with its first arguments; not empty.
         bridge: Vec<OsString>,
@@ -40,7 +40,7 @@ pub enum Way {
         /// How long one bridge process lives.
         lifetime: Lifetime,
     },
-    /// `opencode run`, one process per turn, without a server.
+    /// The runner starts `opencode run` for each turn, without a server.
     Once {
         /// The program and the arguments before all others; not empty.
         program: Vec<OsString>,
@@ -169,7 +169,7 @@ impl OpenCodeAgent {
     #[must_use]
     pub fn own_variables(&self) -> Vec<(&'static str, String)> {
         match &self.way {
-            // The bridge is not an agent; its server got its variables when it was started.
+            // The bridge is not an agent. Its server got these variables when it was started.
             Way::Server { .. } => Vec::new(),
             Way::Once { .. } => {
                 let mut own = server_variables(self.context_is_managed);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_launch_follows_the_settings() {
+    fn launch_arguments_and_environment_follow_the_settings() {
         let first = Turn {
             prompt: "do it",
             iteration: Some(3),

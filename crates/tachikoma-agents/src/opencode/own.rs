@@ -12,7 +12,7 @@ pub enum Order {
     Prompt {
         /// Text of the whole prompt.
         text: String,
-        /// The iteration that it begins, if any.
+        /// The iteration that the prompt begins; `None` if it begins none.
         iteration: Option<u32>,
     },
     /// A message during a turn; between turns it is dropped.
@@ -54,7 +54,7 @@ pub enum Own {
     /// The conversation is open.
     #[serde(rename = "tachikoma.session")]
     Session {
-        /// The server's id of it.
+        /// The server's id of the conversation.
         id: String,
         /// Version of the server.
         version: Option<String>,
@@ -68,7 +68,7 @@ pub enum Own {
     Window {
         /// The model, as `provider/model`.
         model: String,
-        /// Tokens that fit into it.
+        /// Tokens that fit into the model's context window.
         window: u64,
     },
     /// The bridge answers [`Order::AreYouThere`].
@@ -80,12 +80,12 @@ pub enum Own {
         /// Cost of the conversation in dollars; `None` if it is unknown.
         usd: Option<f64>,
     },
-    /// A conversation was resumed: its usage, with turns that were cut off.
+    /// A conversation was resumed. The fields are its usage so far, including turns that were cut.
     #[serde(rename = "tachikoma.taken_up")]
     TakenUp {
         /// Cost of the conversation so far, in dollars.
         usd: f64,
-        /// As the server counts them.
+        /// Token counts of the conversation, in the server's format.
         tokens: serde_json::Value,
     },
     /// The server has accepted a prompt.
@@ -93,7 +93,7 @@ pub enum Own {
     Prompted {
         /// The id that the bridge gave to the message.
         message: String,
-        /// Whether it existed already, so that its turn continues.
+        /// Whether the message already existed on the server, so that its turn continues.
         again: bool,
     },
     /// The model is answering; sent from time to time.

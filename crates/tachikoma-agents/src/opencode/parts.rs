@@ -11,16 +11,16 @@ const ABOUT_BYTES_MAX: usize = 200;
 /// Maximum number of bytes that are kept of the end of a tool's output.
 const TAIL_BYTES_MAX: usize = 2048;
 
-/// Limit of a path in bytes.
+/// Maximum size of a path in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Limit of running tool calls that are remembered.
+/// Maximum number of running tool calls that are remembered.
 const RUNNING_MAX: usize = 256;
 
-/// Limit of files of one step; the work tree has the rest.
+/// Maximum number of files that are reported for one step. A survey of the work tree finds the others.
 const FILES_MAX: usize = 100;
 
-/// Limit of items of a plan.
+/// Maximum number of items of the agent's to-do list that are kept.
 const PLAN_ITEMS_MAX: usize = 100;
 
 /// Fields of a tool's input that describe its purpose, the best first.
@@ -35,12 +35,12 @@ const ABOUT_KEYS: [&str; 8] = [
     "prompt",
 ];
 
-/// Reads a part in its current state. Text counts when it is complete.
+/// Reads a part of a message in its current state. Text is reported when it is complete.
 pub(super) fn read_part(conversation: &mut Conversation, part: &Value, seen: &mut Vec<AgentEvent>) {
     let message = part["messageID"].as_str().unwrap_or_default();
     match part["type"].as_str() {
         Some("text") if part["time"]["end"].is_number() => {
-            // A server that compacts sends itself a message to continue.
+            // A server that compacts a conversation sends itself a message to continue.
             if conversation.is_summary(message) || part["synthetic"] == true {
                 return;
             }
@@ -62,7 +62,7 @@ pub(super) fn read_part(conversation: &mut Conversation, part: &Value, seen: &mu
             automatic: part["auto"] == true,
             tokens_before: conversation.tokens(),
         }),
-        // Reasoning, attached files, snapshots: not needed.
+        // Reasoning, attached files and snapshots are not needed.
         Some(_) | None => {}
     }
 }
@@ -73,13 +73,13 @@ fn tool(conversation: &mut Conversation, part: &Value, seen: &mut Vec<AgentEvent
     let (id, name, state) = (word(&part["callID"]), word(&part["tool"]), &part["state"]);
     let (failed, output) = match state["status"].as_str() {
         Some("running") => return tool_started(conversation, id, name, &state["input"], seen),
-        // For OpenCode, a command with a failing exit code has completed.
+        // OpenCode reports a command with a failing exit code as completed.
         Some("completed") => {
             let exit = state["metadata"]["exit"].as_i64();
             (exit.is_some_and(|code| code != 0), &state["output"])
         }
         Some("error") => (true, &state["error"]),
-        // Its arguments are still being streamed.
+        // The arguments of the call are still being streamed.
         Some(_) | None => return,
     };
     if let Some(at) = conversation.running.iter().position(|known| *known == id) {

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use crate::Permission;
 
-/// The agent's answer for a denied call. With a text the turn continues; without it the turn would end.
+/// The answer of the bridge to a denied call. With a text the turn continues. Without a text it would end.
 pub const DENIED: &str = "Denied: this loop runs with permission = \"safe\", there is no user to ask, and asking again does \
     not help. Files in the work tree can be read and changed; find a way without this call, or say what is missing.";
 
-/// Tools that read, and tools that write into the work tree. A path outside needs `external_directory`.
+/// Tools that read, and tools that write into the work tree. A path outside of it needs `external_directory`.
 const ALLOWED: [&str; 9] = [
     "read",
     "edit",
@@ -33,7 +33,7 @@ pub(super) const OWN_COMMANDS: [&str; 4] = [
     "tachikoma status*",
 ];
 
-/// Patterns of commands that redirect or expand something, so that they could do more.
+/// Patterns of commands with redirections or expansions, which could do more than the allowed command.
 const MORE: [&str; 4] = ["*>*", "*<*", "*$*", "*`*"];
 
 /// Subcommands of `tachikoma` that an agent may always call.
@@ -42,7 +42,7 @@ const OWN_WORDS: [&str; 3] = ["note", "done", "status"];
 /// Returns whether a command line is one command of Tachikoma, or one that `allow` permits, and nothing else, in any shell.
 #[must_use]
 pub fn is_permitted_command(line: &str, allow: &[String]) -> bool {
-    // Agents redirect stderr to stdout for most commands. That writes no file.
+    // Agents redirect stderr to stdout in most commands. This redirection writes no file, so it is allowed.
     let line = line.trim();
     let line = line.strip_suffix("2>&1").unwrap_or(line);
     let Some(words) = words(line) else {
@@ -108,7 +108,7 @@ pub fn rules(permission: Permission, allow: &[String]) -> Value {
         // A sub-agent has its own conversation, to which these rules do not apply.
         rules.push(rule("task", "*", "deny"));
     }
-    // There is no user to answer.
+    // No user is there to answer a question of the agent.
     rules.push(rule("question", "*", "deny"));
     Value::Array(rules)
 }
@@ -120,7 +120,7 @@ fn patterns(allow: &[String]) -> impl Iterator<Item = String> {
         .flat_map(|command| [command.clone(), format!("{command} *")])
 }
 
-/// Returns the same for `opencode run`, which reads it from a variable and answers requests itself.
+/// Returns the rules for `opencode run`, which reads them from a variable and answers permission requests itself.
 pub(super) fn variable(permission: Permission, allow: &[String]) -> Option<String> {
     if permission == Permission::Bypass {
         return None;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_is_json_with_the_widest_rule_first() {
+    fn permission_variable_is_json_with_the_widest_rule_first() {
         let text = variable(Permission::Safe, &["make".to_owned()]).expect("rules");
         assert!(text.starts_with(r#"{"*":"deny","#), "{text}");
         let value: Value = serde_json::from_str(&text).expect("JSON");
@@ -207,7 +207,10 @@ mod tests {
         assert_eq!(value["bash"]["tachikoma note *"], "allow");
         assert_eq!(value["bash"]["make *"], "allow");
         let (allowed, denied) = (text.find("tachikoma status*"), text.find("*>*"));
-        assert!(allowed < denied, "the last one that matches holds: {text}");
+        assert!(
+            allowed < denied,
+            "the last matching rule applies, so deny rules come last: {text}"
+        );
         assert_eq!(value["bash"]["*>*"], "deny");
         assert_eq!(variable(Permission::Bypass, &[]), None);
     }

@@ -14,7 +14,7 @@ fn every_recording_has_the_expected_outcome_and_context() {
         if read != real {
             let _ = writeln!(wrong, "{}: read {read:?}, was {real:?}", case.name);
         }
-        // A usage limit needs no details.
+        // The table has no details for usage limits.
         if case.outcome != "usage_limit" && report.detail != case.detail {
             let _ = writeln!(
                 wrong,
@@ -27,7 +27,7 @@ fn every_recording_has_the_expected_outcome_and_context() {
 }
 
 #[test]
-fn reports_of_all_recordings() {
+fn reports_of_all_recordings_match_the_snapshot() {
     let mut text = String::new();
     for case in claude() {
         let report = serde_json::to_string(&case.report()).expect("a report is JSON");

@@ -17,7 +17,7 @@ fn decode(lines: &str) -> Vec<AgentEvent> {
 
 fn recorded(name: &str) -> String {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/claude");
-    fs::read_to_string(corpus.join(name)).expect("it is recorded")
+    fs::read_to_string(corpus.join(name)).expect("the recording exists")
 }
 
 fn costs(lines: &str) -> Vec<Option<f64>> {
@@ -28,7 +28,7 @@ fn costs(lines: &str) -> Vec<Option<f64>> {
     decode(lines).into_iter().filter_map(cost).collect()
 }
 
-/// The request in the recording has another id than ours.
+/// The request id in the recording is replaced by ours.
 #[test]
 fn the_cost_is_read_from_the_text_of_the_answer() {
     let answer = recorded("76-control-requests.jsonl").replace("\"c5\"", "\"what-cost\"");
@@ -57,7 +57,7 @@ fn the_cost_is_read_from_the_text_of_the_answer() {
     let unknown = r#"{"type":"control_response","response":{"subtype":"error","request_id":"what-cost","error":"Unsupported control request subtype: get_session_cost"}}"#;
     assert_eq!(costs(unknown), [None]);
     let other = told("Total cost: $5").replace("what-cost", "another");
-    assert_eq!(costs(&other), [], "another question");
+    assert_eq!(costs(&other), [], "an answer to another request is ignored");
 }
 
 fn calls(seen: &[AgentEvent]) -> Vec<u64> {
@@ -70,7 +70,7 @@ fn calls(seen: &[AgentEvent]) -> Vec<u64> {
 
 /// With streaming the calls add up to the result, sub-agents included.
 #[test]
-fn the_calls_of_a_turn_add_up_to_its_result() {
+fn tokens_of_the_calls_of_a_turn_add_up_to_its_result() {
     for name in ["08-partial-messages.jsonl", "v2.0.37-08-growth.jsonl"] {
         let seen = decode(&recorded(name));
         let results: Vec<u64> = seen
@@ -82,7 +82,7 @@ fn the_calls_of_a_turn_add_up_to_its_result() {
             .collect();
         let calls: u64 = calls(&seen).iter().sum();
         assert_eq!(results.len(), 1, "{name}");
-        // Without streaming the output of an answer is not known before the result.
+        // Without streaming, the output tokens of an answer are unknown until the result.
         let short = results[0].abs_diff(calls);
         let pieces = name.contains("partial");
         assert!(
@@ -117,7 +117,7 @@ fn model_call_of_a_sub_agent_counts_once_and_is_not_a_context_reading() {
 fn every_window_of_a_subscription_is_reported() {
     let line = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","resetsAt":1794715833,"rateLimitType":"five_hour","unifiedWindows":{"five_hour":{"utilization":0.4256,"resetsAt":1794715833,"status":"allowed"},"seven_day":{"utilization":0.1,"status":"allowed"},"odd":{"status":"allowed"},"none":7}}}"#;
     let [AgentEvent::Allowance(allowance)] = &decode(line)[..] else {
-        panic!("one line says one thing")
+        panic!("the line has one event")
     };
     let moment = allowance.resets_at;
     assert!(moment.is_some());
@@ -133,7 +133,7 @@ fn every_window_of_a_subscription_is_reported() {
     assert_eq!(allowance.windows, expected);
     let old = r#"{"type":"rate_limit_event","rate_limit_info":{"status":"allowed_warning","rateLimitType":"seven_day","utilization":0.81}}"#;
     let [AgentEvent::Allowance(allowance)] = &decode(old)[..] else {
-        panic!("one line says one thing")
+        panic!("the line has one event")
     };
     assert_eq!(allowance.windows, [window("seven_day", 81.0, None)]);
 }

@@ -1,4 +1,4 @@
-//! The decoder accepts any line: recorded lines that were cut, joined, changed and extended.
+//! The decoder accepts any line. The tests truncate, join, change and extend recorded lines.
 //! `cargo xtask soak decoder` runs longer.
 
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use tachikoma_agents::{AgentEvent, Decoder as AnyDecoder};
 
 use crate::corpus::{Case, claude, opencode};
 
-/// Lines for one decoder before a fresh one is used.
+/// Number of lines after which a new decoder is used.
 const LINES_PER_DECODER: usize = 400;
 
-/// Limit of printed bytes for each byte of the line: strings are copied at most once or twice, and
+/// Maximum number of printed bytes of events for each byte of the line: strings are copied at most twice, and
 /// printing can turn one byte into ten.
 const PRINTED_PER_BYTE: usize = 24;
 
 /// Bytes that an event prints without any text from the line.
 const PRINTED_ALWAYS: usize = 4096;
 
-/// Limit of what a decoder keeps, as printed: 256 tool calls with paths of 4 KiB, ten bytes for each.
+/// Maximum size of a decoder's state when printed: 256 tool calls with paths of 4 KiB, ten printed bytes for each byte.
 const KEPT_PRINTED_MAX: usize = 12 << 20;
 
 /// Pseudorandom numbers (`SplitMix64`).
@@ -83,7 +83,7 @@ fn damage(line: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
     }
 }
 
-/// Checks the invariants after any line.
+/// Checks the invariants that apply after any line.
 fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[AgentEvent]) {
     let not_understood = seen
         .iter()
@@ -92,7 +92,7 @@ fn check(line: &[u8], before: u64, unknown_lines: u64, seen: &[AgentEvent]) {
     assert_eq!(
         unknown_lines,
         before + not_understood as u64,
-        "what is counted is handed on"
+        "each counted unknown line has an event"
     );
     for event in seen {
         match event {
@@ -167,7 +167,7 @@ fn taken_whatever_happens(cases: &[Case]) {
         );
         seed += 1;
     }
-    // A mutator that damages everything, or nothing, would show little.
+    // If all lines were damaged beyond recognition, or none were damaged, the test would check little.
     assert!(
         understood > taken / 20 && understood < taken * 19 / 20,
         "{understood} of {taken}"
@@ -175,7 +175,7 @@ fn taken_whatever_happens(cases: &[Case]) {
 }
 
 #[test]
-fn a_line_cut_at_any_byte_is_accepted() {
+fn line_truncated_at_any_byte_is_accepted_and_is_not_a_result() {
     for case in claude().iter().filter(|case| case.name.starts_with("03-")) {
         for line in case.lines() {
             for end in 0..line.len() {

@@ -7,7 +7,7 @@ use tachikoma_agents::{AgentEvent, FailureClass, TurnOutcome, TurnResult};
 
 use crate::corpus::claude;
 
-/// A message of the main thread.
+/// Returns a line with a message of the main thread.
 fn assistant(id: &str, input: u64, output: u64) -> String {
     format!(
         r#"{{"type":"assistant","message":{{"id":"{id}","model":"claude-sonnet-4-5","content":[{{"type":"text","text":"hi"}}],"usage":{{"input_tokens":{input},"output_tokens":{output}}}}},"parent_tool_use_id":null}}"#
@@ -37,7 +37,7 @@ fn ended(decoder: &mut Decoder, more: &str) -> TurnResult {
 }
 
 #[test]
-fn recordings_line_by_line() {
+fn events_of_selected_recordings_match_the_snapshot() {
     let names = [
         "03-", "06-", "07-", "08-", "10-", "48-", "73b-", "82-", "86-",
     ];
@@ -97,7 +97,7 @@ fn repeated_events_of_a_message_count_as_one_reading_with_the_last_value() {
 }
 
 #[test]
-fn streamed_usage_wins_over_that_of_finished_blocks() {
+fn streamed_usage_overrides_the_usage_of_finished_blocks() {
     let mut decoder = Decoder::default();
     let piece = |event: &str| {
         format!(r#"{{"type":"stream_event","event":{event},"parent_tool_use_id":null}}"#)
@@ -105,7 +105,7 @@ fn streamed_usage_wins_over_that_of_finished_blocks() {
     let start = r#"{"type":"message_start","message":{"id":"a","model":"claude-opus-5-5","usage":{"input_tokens":10,"cache_read_input_tokens":1000,"output_tokens":1}}}"#;
     decode(&mut decoder, &piece(start));
     assert_eq!(tokens(&decoder), Some((1011, false)));
-    // Only changed fields are reported at the end.
+    // The end of a message reports only the fields that changed.
     let end = r#"{"type":"message_delta","usage":{"output_tokens":90}}"#;
     decode(&mut decoder, &piece(end));
     assert_eq!(tokens(&decoder), Some((1100, false)));
@@ -115,7 +115,7 @@ fn streamed_usage_wins_over_that_of_finished_blocks() {
         (decoder.standing().readings, tokens(&decoder)),
         (1, Some((1100, false)))
     );
-    // A message without streaming counts as it is.
+    // Without streaming, the usage of the message itself is used.
     decode(&mut decoder, &assistant("b", 1200, 1));
     assert_eq!(
         (decoder.standing().readings, tokens(&decoder)),
@@ -149,7 +149,7 @@ fn only_the_main_conversation_is_measured() {
 }
 
 #[test]
-fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
+fn context_is_estimated_after_a_compaction_and_unknown_after_a_reset() {
     let mut decoder = Decoder::default();
     decode(&mut decoder, &assistant("a", 100_000, 1));
     let compacted = r#"{"type":"system","subtype":"compact_boundary","compact_metadata":{"trigger":"manual","pre_tokens":100001,"post_tokens":3000}}"#;
@@ -162,7 +162,7 @@ fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
         }
     ));
     assert_eq!(tokens(&decoder), Some((3000, true)));
-    // The same message after a summary is measured again.
+    // After a compaction, the same message is measured again.
     decode(&mut decoder, &assistant("a", 5000, 1));
     assert_eq!(tokens(&decoder), Some((5001, false)));
     let reset = r#"{"type":"conversation_reset","new_conversation_id":"n","session_id":"n"}"#;
@@ -177,9 +177,8 @@ fn a_summary_is_an_estimate_and_an_emptied_conversation_is_unknown() {
     assert_eq!(decoder.standing().session.session_id, "n");
 }
 
-// complaint_37
 #[test]
-fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
+fn complaint_37_usage_limits_are_distinguished_from_other_failures_in_every_version() {
     let failed = |text: &str| format!(r#""is_error":true,"subtype":"success","result":"{text}""#);
     let mut decoder = Decoder::default();
     let result = ended(
@@ -204,7 +203,7 @@ fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
     assert_eq!(
         moment.as_deref(),
         Some("2026-11-15T04:10:33.000Z"),
-        "the event knows better"
+        "the time in the event overrides the time in the text"
     );
 
     // Another version of the agent may word the message differently. The event and status 429 still show the limit.
@@ -222,7 +221,7 @@ fn usage_limits_are_distinguished_from_other_failures_in_every_version() {
         (result.outcome, result.limit_resets_at),
         (TurnOutcome::ApiError, None)
     );
-    // The model may print anything.
+    // Text of the model that looks like a usage limit is not one.
     let fine = r#""is_error":false,"subtype":"success","result":"You've hit your limit · resets 4am","usage":{"output_tokens":9}"#;
     assert_eq!(ended(&mut decoder, fine).outcome, TurnOutcome::Ok);
 }
@@ -244,7 +243,7 @@ fn turn_without_request_to_the_model_is_a_failure() {
         "{}",
         result.text
     );
-    // A service that does not count tokens answers too; a message that the agent itself created is not an answer.
+    // An answer without token counts is an answer. A message that the agent itself created is not.
     for (model, outcome) in [
         ("m", TurnOutcome::Ok),
         ("<synthetic>", TurnOutcome::NoRequest),
@@ -271,7 +270,7 @@ fn a_second_rejection_has_its_reset_in_the_error_params() {
 }
 
 #[test]
-fn failures_are_classified_by_what_can_be_done() {
+fn failed_turns_get_the_failure_class_of_their_error() {
     for (more, class) in [
         (
             r#""terminal_reason":"blocking_limit","result":"Prompt is too long""#,
@@ -332,7 +331,7 @@ fn failures_are_classified_by_what_can_be_done() {
     assert_eq!(
         ended(&mut decoder, r#""is_error":true,"result":"x""#).failure,
         Some(FailureClass::Other),
-        "of its own turn only"
+        "an error of an earlier turn does not count"
     );
 }
 
@@ -374,7 +373,7 @@ fn costs_are_those_of_the_turn_not_of_the_conversation() {
         cost(&mut told, 0.0475, Some(0.0023)),
         (0.0023, 0.0475, 0.0023)
     );
-    // A resumed process that failed before its first request: no model, no cost.
+    // A resumed process failed before its first request, so that no model and no cost are reported.
     let nothing = r#""is_error":true,"total_cost_usd":2.5,"model_usage_since_last_result":{}"#;
     let result = ended(&mut Decoder::default(), nothing);
     assert_eq!((result.cost_usd, result.session_cost_usd), (0.0, 2.5));
@@ -384,18 +383,26 @@ fn costs_are_those_of_the_turn_not_of_the_conversation() {
     assert_eq!(
         cost(&mut silent, 0.05, None),
         (0.05, 0.05, 0.35),
-        "another conversation"
+        "a lower total belongs to another conversation"
     );
 }
 
 #[test]
-fn windows_belong_to_models() {
+fn each_model_has_its_own_context_window() {
     let mut decoder = Decoder::default();
     decode(&mut decoder, &assistant("a", 100, 1));
-    assert_eq!(decoder.standing().window, Some(200_000), "by its name");
+    assert_eq!(
+        decoder.standing().window,
+        Some(200_000),
+        "window by the model's name"
+    );
     let answer = r#"{"type":"control_response","response":{"subtype":"success","request_id":"c","response":{"maxTokens":150000,"rawMaxTokens":180000}}}"#;
     decode(&mut decoder, answer);
-    assert_eq!(decoder.standing().window, Some(180_000), "as reported");
+    assert_eq!(
+        decoder.standing().window,
+        Some(180_000),
+        "window as reported"
+    );
     ended(
         &mut decoder,
         r#""is_error":false,"modelUsage":{"other":{"contextWindow":7},"claude-sonnet-4-5":{"contextWindow":190000}}"#,
@@ -428,7 +435,7 @@ fn unknown_lines_are_kept_and_counted() {
     assert_eq!(
         decoder.standing().unknown_lines,
         7,
-        "nothing is nothing unknown"
+        "an empty line does not count as unknown"
     );
     let long = format!("{}x", "y".repeat(1 << 20));
     let seen = decode(&mut decoder, &long);
@@ -436,7 +443,7 @@ fn unknown_lines_are_kept_and_counted() {
 }
 
 #[test]
-fn rare_events_are_reported() {
+fn denied_tools_model_fallbacks_and_late_windows_are_reported() {
     let mut decoder = Decoder::default();
     let denied =
         r#"{"type":"system","subtype":"permission_denied","tool_name":"Bash","tool_use_id":"t1"}"#;
@@ -453,7 +460,11 @@ fn rare_events_are_reported() {
     };
     assert_eq!(decode(&mut decoder, fallback), [expected]);
     let context = r#"{"type":"assistant","message":{"id":"x","model":"<synthetic>","content":[]},"context_usage":{"total_tokens":5,"raw_max_tokens":321},"parent_tool_use_id":null}"#;
-    assert_eq!(decode(&mut decoder, context), [], "of no model");
+    assert_eq!(
+        decode(&mut decoder, context),
+        [],
+        "a message without a model reports no window"
+    );
     decode(&mut decoder, &assistant("m", 5, 1));
     let expected = AgentEvent::WindowKnown {
         model: "claude-sonnet-4-5".into(),
@@ -474,7 +485,11 @@ fn a_new_session_is_reported_once_and_its_context_is_unknown() {
         matches!(&decode(&mut decoder, &init("a"))[..], [AgentEvent::SessionKnown(info)] if info.session_id == "a")
     );
     decode(&mut decoder, &assistant("m", 100, 1));
-    assert_eq!(decode(&mut decoder, &init("a")), [], "every turn begins so");
+    assert_eq!(
+        decode(&mut decoder, &init("a")),
+        [],
+        "the same session is reported once"
+    );
     assert_eq!(tokens(&decoder), Some((101, false)));
     assert!(matches!(
         &decode(&mut decoder, &init("b"))[..],

@@ -31,7 +31,7 @@ fn recordings(agent: &str, decoder: &dyn Fn() -> Decoder) -> Vec<Case> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/corpus")
         .join(agent);
-    let table = fs::read_to_string(dir.join("cases.tsv")).expect("the table is there");
+    let table = fs::read_to_string(dir.join("cases.tsv")).expect("the table of recordings exists");
     let cases: Vec<Case> = table
         .lines()
         .skip(1)

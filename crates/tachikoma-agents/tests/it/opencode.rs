@@ -27,7 +27,7 @@ fn every_recording_has_the_expected_outcome_and_context() {
 }
 
 #[test]
-fn reports_of_all_recordings() {
+fn reports_of_all_recordings_match_the_snapshot() {
     let mut text = String::new();
     for case in opencode() {
         let report = serde_json::to_string(&case.report()).expect("a report is JSON");
@@ -108,7 +108,7 @@ fn a_reading_has_the_window_of_the_bridge_and_marks_the_last_step() {
 }
 
 #[test]
-fn a_turn_ended_for_a_usage_limit_has_its_reset() {
+fn result_of_a_turn_ended_by_a_usage_limit_has_the_reset_time() {
     let mut decoder = opened();
     let limited = Own::Limited {
         message: "Rate limit reached".to_owned(),
@@ -151,7 +151,7 @@ fn a_turn_that_ends_after_a_tool_call_was_interrupted() {
 }
 
 #[test]
-fn a_turn_that_failed_and_was_then_interrupted_failed() {
+fn turn_that_failed_before_it_was_interrupted_counts_as_failed() {
     let mut decoder = opened();
     let error = |name: &str| {
         event(
@@ -174,9 +174,9 @@ fn a_turn_that_failed_and_was_then_interrupted_failed() {
 }
 
 #[test]
-fn retries_have_their_delay() {
+fn retry_event_has_the_delay_until_the_next_attempt() {
     let mut decoder = opened();
-    // The id of the event is from 1794709761629.
+    // The time in the id of the event is 1794709761629.
     let status = r#"{"sessionID":"ses_1","status":{"type":"retry","attempt":2,"message":"busy","next":1794709765629}}"#;
     let seen = decode(&mut decoder, &event("session.status", status));
     let [AgentEvent::Retrying(retry)] = &seen[..] else {
@@ -199,7 +199,7 @@ fn a_denied_call_is_reported_once() {
 }
 
 #[test]
-fn a_line_cut_at_any_byte_is_accepted() {
+fn line_truncated_at_any_byte_is_accepted_and_is_not_a_result() {
     let lines = opencode();
     let lines = lines.iter().flat_map(Case::lines);
     for line in lines.filter(|line| line.len() < 1000).step_by(17) {

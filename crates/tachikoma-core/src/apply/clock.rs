@@ -17,7 +17,7 @@ pub(super) fn pass_time(state: &mut State, event: &LoopEvent, time: Timestamp) {
         let duration = Duration::from_millis(*duration_ms);
         state.accounting.suspended(duration);
     } else if !event.may_come_without_runner() {
-        // If a runner recorded one of the other events, the next record counts the time.
+        // Events that may come without a runner do not count time. The next other record counts it.
         state.accounting.count(&state.phase, time);
     }
 }

@@ -13,7 +13,7 @@ const OUTPUT_BYTES_MAX: usize = 16 << 10;
 pub(super) fn iteration_over(state: &mut State, outcome: IterationOutcome) {
     let claimed = !state.completion.claims.is_empty();
     let interrupted = outcome == IterationOutcome::Interrupted;
-    // The claim was made before the budget was used up, and gates cost nothing.
+    // A claim stays valid if only a used-up budget ended the turn, because checking it costs nothing.
     let end = match claimed && interrupted && is_for_budget(state) {
         true => AttemptEnd::HandedOver,
         false => outcome.into(),
@@ -21,7 +21,7 @@ pub(super) fn iteration_over(state: &mut State, outcome: IterationOutcome) {
     attempt_ended(state, end);
 }
 
-/// Returns whether a turn that is interrupted now was interrupted because a budget is used up.
+/// Returns whether a turn that is interrupted now is interrupted because of a used-up budget.
 fn is_for_budget(state: &State) -> bool {
     match &state.stop {
         Some(Stop::Budget { .. }) => true,

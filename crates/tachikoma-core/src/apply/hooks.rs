@@ -12,7 +12,7 @@ pub(super) fn hooks_started(state: &mut State, start: &HooksStart) {
     }
     let found = std::mem::replace(&mut state.phase, Phase::Idle);
     let over = match (point, found) {
-        // An earlier runner died during the same hooks.
+        // An earlier runner died during the same hooks. The phase before those hooks is kept.
         (
             HookPoint::LoopStart,
             Phase::Hooking {

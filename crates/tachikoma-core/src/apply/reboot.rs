@@ -6,7 +6,7 @@ use crate::{
     Timestamp,
 };
 
-/// Returns the entry of a reboot that is over.
+/// Returns the history entry of a reboot that has ended.
 pub(super) fn entry(
     state: &State,
     time: Timestamp,

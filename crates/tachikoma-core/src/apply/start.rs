@@ -5,7 +5,7 @@ use crate::{Launch, Phase, Runner, State, Timestamp};
 
 pub(super) fn runner_started(state: &mut State, launch: &Launch, runner: &Runner, time: Timestamp) {
     if state.needs_survey() {
-        // The survey at the start finds the changes of the cut iteration, but does not measure its progress.
+        // The survey at the start finds the changes of the attempt that was cut, but does not measure its progress.
         state.progress.missed();
         // Those changes are committed when the loop ends, also if no iteration follows.
         state.kept.checked = true;

@@ -1,9 +1,9 @@
-//! Recognizes tool calls that only run `tachikoma` commands. They are not work.
+//! Recognizes tool calls that only run `tachikoma` commands. They do not count as work.
 
 /// `tachikoma` commands that an agent may run.
 const COMMANDS: [&str; 3] = ["done", "note", "status"];
 
-/// Shell commands that may surround them and change nothing.
+/// Shell commands that may stand next to a `tachikoma` command and change nothing.
 const AROUND: [&str; 4] = ["cd", "echo", "true", "printf"];
 
 /// Returns whether a tool call only runs `tachikoma` commands.
@@ -31,7 +31,7 @@ mod tests {
     use super::only_talks_to_the_loop;
 
     #[test]
-    fn calls_of_tachikoma_commands_are_not_work() {
+    fn calls_of_tachikoma_commands_do_not_count_as_work() {
         for talk in [
             "tachikoma done",
             "/usr/bin/tachikoma done --reason 'all is well'",

@@ -11,7 +11,7 @@ use crate::{
     Timestamp, TurnEnd, short_commit,
 };
 
-/// Said of a decision that an earlier version recorded without its reason.
+/// Shown for a decision that an earlier version recorded without its reason.
 const NOT_RECORDED: &str = "the reason was not recorded by that version";
 
 /// One line about an event.
@@ -32,7 +32,7 @@ fn decision(words: impl Into<String>) -> Option<Line> {
     Some(Line { kind, words })
 }
 
-/// Returns the line of a decision that has its reason in the record, unless the reason is there.
+/// Returns the line of a decision without a recorded reason; `None` if the record has reasons.
 fn without_reason(record: &Record, words: &str) -> Option<Line> {
     let is_missing = record.reasons.is_empty();
     is_missing

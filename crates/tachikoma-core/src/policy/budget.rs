@@ -6,17 +6,17 @@ use std::time::Duration;
 use super::Policy;
 use crate::{Phase, RebootStage, State, Timestamp};
 
-/// No forecast is made before the loop has run this long.
+/// A forecast needs at least this much running time of the loop.
 const FORECAST_AFTER: Duration = Duration::from_secs(60);
 
 /// Budgets of a loop over all its runs; zero = no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budgets {
-    /// Money, in millionths of a dollar.
+    /// Cost in millionths of a dollar.
     pub cost_microusd: u64,
-    /// Tokens that the model read or wrote, those from its cache included.
+    /// Tokens that the model read or wrote, including cached ones.
     pub tokens: u64,
-    /// Time in which a runner ran the loop.
+    /// Time that runners ran the loop.
     pub duration: Duration,
     /// The part of the subscription's window that may be used, in percent, where the agent reports it.
     pub quota_percent: f64,
@@ -25,9 +25,9 @@ pub struct Budgets {
 /// What a loop has used of its budgets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spending {
-    /// Money, in millionths of a dollar, the turn under way included.
+    /// Cost in millionths of a dollar, including the running turn.
     pub cost_microusd: u64,
-    /// Tokens, the turn under way included.
+    /// Tokens, including those of the running turn.
     pub tokens: u64,
     /// Time that runners ran the loop.
     pub ran: Duration,
@@ -72,10 +72,10 @@ pub fn spends(tool: &str) -> bool {
 }
 
 impl Budget {
-    /// Every one.
+    /// All budgets.
     pub const ALL: [Self; 4] = [Self::Cost, Self::Tokens, Self::Duration, Self::Quota];
 
-    /// Returns its key below `[stop_conditions]`.
+    /// Returns the configuration key of the budget below `[stop_conditions]`.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -105,13 +105,13 @@ impl Usage {
         self.spent >= self.limit
     }
 
-    /// Writes what is spent, with its unit.
+    /// Formats the used amount with its unit.
     #[must_use]
     pub fn value(&self) -> String {
         self.written(self.spent)
     }
 
-    /// Writes what may be spent, with its unit.
+    /// Formats the limit with its unit.
     #[must_use]
     pub fn limit_text(&self) -> String {
         self.written(self.limit)
@@ -129,7 +129,7 @@ impl Usage {
         }
     }
 
-    /// Returns when the budget will be used up at the rate of `ran`; `None` if that cannot be estimated.
+    /// Returns when the budget will be used up if the loop continues at its average rate; `None` if that cannot be estimated.
     #[must_use]
     pub fn gone_at(&self, now: Timestamp, ran: Duration) -> Option<Timestamp> {
         if self.is_gone() || self.spent <= 0.0 || ran < FORECAST_AFTER {
@@ -179,7 +179,7 @@ fn span(seconds: f64) -> String {
 #[must_use]
 #[expect(
     clippy::cast_precision_loss,
-    reason = "a budget of 9 007 199 255 dollars or tokens by the quadrillion is none"
+    reason = "budgets are far below the numbers that f64 cannot represent exactly"
 )]
 pub fn usage(budgets: &Budgets, spending: &Spending) -> Vec<Usage> {
     let limit = |budget| match budget {
@@ -213,7 +213,7 @@ pub fn verdict(budgets: &Budgets, spending: &Spending) -> Option<Usage> {
     usage(budgets, spending).into_iter().find(Usage::is_gone)
 }
 
-/// Returns the moment at which `max_duration` is over; none without it, and when the loop ends anyway.
+/// Returns when `max_duration` ends the loop; `None` without that limit, and if the loop is ending already.
 #[must_use]
 pub fn out_of_time(policy: &Policy, state: &State) -> Option<Timestamp> {
     let looked_at = match &state.phase {
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(
             verdict(&quota, &silent),
             None,
-            "the agent does not report it"
+            "the agent does not report its quota"
         );
     }
 

@@ -1,20 +1,20 @@
 //! Decides whether a silent agent is busy.
 //!
-//! The bounds lie between what Claude Code 2.1 was seen doing while it waited for a model that does not answer (at most
-//! 60 ms of CPU time, no byte over the network and 1.4 kB otherwise in a second; 5.5 kB with a shell that only sleeps
-//! beside it) and what the slowest work looks like.
+//! The limits are between the activity of Claude Code 2.1 while it waits for a model that does not answer (at most
+//! 60 ms of CPU time, no byte over the network and 1.4 kB otherwise in a second; 5.5 kB with a sleeping shell
+//! in addition) and the activity of the slowest work.
 
 use crate::Activity;
 
-/// Milliseconds of CPU time per second: a tenth of a core. A program that computes uses a whole one, and gets this much of it
-/// on a machine with ten times as much to do as it can.
+/// Minimum milliseconds of CPU time per second: a tenth of a core. A program that computes uses a whole core, and a tenth
+/// of it on a machine with ten times too much load.
 const CPU_MS_MIN: u64 = 100;
 
-/// Bytes over the network per second. A ping of the model's service has 41 bytes and comes every 15 s, so that even ten of
-/// them in a second are none; an answer has 126 bytes for each word, and ten words in a second are slow.
+/// Minimum bytes over the network per second. A ping of the model's service has 41 bytes and comes every 15 s, so that even
+/// ten pings in a second are below this. An answer has 126 bytes for each word, and ten words in a second are slow.
 const NETWORK_BYTES_MIN: u64 = 512;
 
-/// Bytes of files and pipes per second: ten times what idle programs read, a hundredth of what a slow disk gives.
+/// Minimum bytes of files and pipes per second: ten times the activity of idle programs, a hundredth of that of a slow disk.
 const FILE_BYTES_MIN: u64 = 64 * 1024;
 
 /// Returns whether processes with this activity are busy.
@@ -42,17 +42,17 @@ mod tests {
     #[test]
     fn activity_of_a_waiting_agent_is_not_busy() {
         assert!(!seen(0, 0, 0));
-        assert!(!seen(120, 0, 11_000), "idle, a shell that sleeps beside it");
-        assert!(!seen(120, 82, 2_800), "a ping in each second");
-        assert!(!seen(120, 820, 2_800), "ten pings in each second");
+        assert!(!seen(120, 0, 11_000), "idle agent with a sleeping shell");
+        assert!(!seen(120, 82, 2_800), "one ping per second");
+        assert!(!seen(120, 820, 2_800), "ten pings per second");
     }
 
     #[test]
     fn cpu_network_or_file_activity_alone_is_busy() {
-        assert!(seen(2_000, 0, 0), "a core");
-        assert!(seen(200, 0, 0), "a tenth of one");
-        assert!(seen(0, 2_520, 0), "an answer of ten words in a second");
-        assert!(seen(0, 0, 10_000_000), "a file that is copied");
+        assert!(seen(2_000, 0, 0), "one whole core");
+        assert!(seen(200, 0, 0), "a tenth of a core");
+        assert!(seen(0, 2_520, 0), "an answer with ten words per second");
+        assert!(seen(0, 0, 10_000_000), "a copied file");
     }
 
     #[test]

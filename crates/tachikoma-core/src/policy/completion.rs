@@ -8,10 +8,10 @@ use crate::{AttemptEnd, CheckStage, Claim, Completion, ObjectivesSeen, Owed, Sta
 /// Extra time for ending a gate that exceeded its timeout.
 const GATE_SLACK: Duration = Duration::from_secs(10);
 
-/// Open objectives that a reason names; the rest is counted.
+/// Maximum number of open objectives that a reason names. Others are counted.
 const OPEN_NAMED_MAX: usize = 3;
 
-/// When a claim of completion is believed.
+/// When a claim of completion is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletionRules {
     /// The gates, in the order in which they run.
@@ -22,7 +22,7 @@ pub struct CompletionRules {
     pub asking: Option<Duration>,
     /// How many claims in a row are needed.
     pub confirmations: u32,
-    /// Whether all gates run once before the first iteration, so that a broken one is seen at once.
+    /// Whether all gates run once before the first iteration, so that the user sees a broken gate at once.
     pub baseline: bool,
 }
 
@@ -78,7 +78,7 @@ pub enum Next {
     Refuse {
         /// Why the claim is refused.
         reasons: Vec<String>,
-        /// Number of claims in a row without another doubt, this one included.
+        /// Number of claims in a row that passed all checks, this one included.
         confirmed: u32,
     },
     /// The claim is accepted: the work is complete.
@@ -160,7 +160,7 @@ fn gates_due(policy: &Policy, state: &State) -> Vec<String> {
 fn is_valid_claim_left(state: &State) -> bool {
     let known = &state.completion;
     let of_the_turn = |claim: &Claim| match claim {
-        // Objectives that a failed attempt ticked are claimed by it, too.
+        // Objectives that a failed attempt ticked are a claim of that attempt.
         Claim::Promise | Claim::Done { .. } | Claim::Objectives => true,
         Claim::Script { .. } => false,
     };
@@ -211,8 +211,8 @@ fn doubts(policy: &Policy, state: &State) -> Vec<String> {
     doubts
 }
 
-/// Returns a doubt if the loop has done nothing so far. Without a survey of the work tree and without reported tool calls this is unknown.
-/// An agent of which only the work tree is known may have found the work complete, which gates then prove.
+/// Returns a doubt if the loop has done nothing so far. Without surveys of the work tree and reported tool calls this is unknown.
+/// If only the work tree is known, the agent may have found the work complete already. Then gates have to prove it.
 fn nothing_was_done(policy: &Policy, state: &State) -> Option<&'static str> {
     let looked = state.kept.files_changed.is_some();
     let said = match (policy.agent.event_stream, policy.autocommit.is_some()) {
@@ -364,7 +364,11 @@ mod tests {
                             let next = next(&policy, &state);
                             assert_eq!(next == Next::Believe, expected, "{state:?}");
                             let refused = matches!(next, Next::Refuse { .. });
-                            assert_eq!(refused, claimed && !expected, "each is answered");
+                            assert_eq!(
+                                refused,
+                                claimed && !expected,
+                                "every claim is accepted or refused"
+                            );
                             believed += u32::from(expected);
                             asked += 1;
                         }
@@ -372,11 +376,15 @@ mod tests {
                 }
             }
         }
-        assert_eq!((believed, asked), (20, 384), "the table is whole");
+        assert_eq!(
+            (believed, asked),
+            (20, 384),
+            "the table has all combinations"
+        );
     }
 
     #[test]
-    fn failed_or_cut_attempt_invalidates_claims_of_its_agent_only() {
+    fn failed_or_interrupted_attempt_invalidates_claims_of_its_agent_only() {
         let done = || Claim::Done { reason: None };
         let script = || Claim::Script {
             name: "s".to_owned(),
@@ -388,7 +396,7 @@ mod tests {
             (done(), AttemptEnd::Failed, false, false),
             (done(), AttemptEnd::Cut, false, false),
             (script(), AttemptEnd::Succeeded, true, true),
-            // Without a gate, a failure speaks against the claim.
+            // Without a gate, a failed attempt refutes the claim.
             (script(), AttemptEnd::Failed, false, true),
             (Claim::Objectives, AttemptEnd::Failed, false, false),
             (Claim::Objectives, AttemptEnd::HandedOver, true, true),

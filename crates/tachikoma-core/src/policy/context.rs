@@ -6,7 +6,7 @@ use crate::{Context, Session};
 /// Tokens reserved for one short prompt below the agent's own refusal.
 const RESERVE_TOKENS: u64 = 3_000;
 
-/// How full the context is.
+/// Level of the context's fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The context has room.
@@ -19,8 +19,8 @@ pub enum Level {
     Hard,
 }
 
-/// Returns from which fill nothing is prompted, in percent of the window: the smaller of the configured limit and of
-/// what the agent itself refuses.
+/// Returns the fill from which no prompt is sent, in percent of the window: the configured limit, or the fill at which
+/// the agent refuses prompts if that is lower.
 #[must_use]
 pub fn hard_limit_percent(policy: &Policy, window: u64) -> f64 {
     let configured = policy.reboot.hard_limit_percent;
@@ -36,8 +36,8 @@ pub fn hard_limit_percent(policy: &Policy, window: u64) -> f64 {
     configured.min(refusal.percent())
 }
 
-/// Returns from which fill a session is replaced, in percent of the window: the redline in percent or the one in tokens,
-/// whichever comes first. Never above the hard limit: there the agent would refuse before it is reached.
+/// Returns the fill from which a session is replaced, in percent of the window: the lower of the redlines in percent and in
+/// tokens. It is never above the hard limit, because the agent would refuse prompts before the redline.
 #[must_use]
 pub fn redline_percent(policy: &Policy, session: &Session, window: u64) -> f64 {
     let by_percent = policy
@@ -50,7 +50,7 @@ pub fn redline_percent(policy: &Policy, session: &Session, window: u64) -> f64 {
     }
 }
 
-/// Returns whether a fill is at the redline in tokens, and below the one in percent.
+/// Returns whether the context has reached the redline in tokens and not the one in percent.
 #[must_use]
 pub fn is_token_redline(policy: &Policy, session: &Session, context: &Context) -> bool {
     let window = context.window;
@@ -62,7 +62,7 @@ pub fn is_token_redline(policy: &Policy, session: &Session, context: &Context) -
     context.percent() < by_percent && by_tokens.is_some_and(|at| context.percent() >= at)
 }
 
-/// Returns whether a session began too near to the redline in tokens: replacing it would change nothing, so that redline does
+/// Returns whether a session began near the redline in tokens. A new session would begin there too, so that this redline does
 /// not apply to it.
 #[must_use]
 pub fn begins_near_token_redline(policy: &Policy, session: &Session) -> bool {
@@ -84,8 +84,8 @@ fn token_redline_percent(policy: &Policy, session: &Session, window: u64) -> Opt
     })
 }
 
-/// Returns from which fill the agent is asked to finish, in percent of the window. Before a redline in tokens it
-/// is at the same share of the redline as before the one in percent.
+/// Returns the fill at which the agent is asked to finish, in percent of the window. A redline in tokens moves this
+/// fill by the same ratio.
 fn warning_percent(policy: &Policy, session: &Session, window: u64) -> f64 {
     let rules = &policy.reboot;
     match token_redline_percent(policy, session, window) {
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(
             level(&policy(100.0), &fresh(), &at(199_000)),
             Level::Fine,
-            "100 = off"
+            "a redline of 100 percent turns the levels off"
         );
     }
 
@@ -207,7 +207,7 @@ mod tests {
             let by_tokens = expected == Level::Redline && tokens < 850_000;
             assert_eq!(is_token_redline(&usual, &fresh(), &context), by_tokens);
         }
-        // In a window of 200 000 tokens 85 % come first.
+        // In a window of 200 000 tokens, the redline of 85 % comes first.
         assert_eq!(level(&usual, &fresh(), &at(170_000)), Level::Redline);
         assert!(!is_token_redline(&usual, &fresh(), &at(170_000)));
         let off = Policy {

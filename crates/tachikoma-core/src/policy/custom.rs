@@ -121,7 +121,7 @@ mod tests {
         for bad in ["", "a\nb", "\u{1b}[31m"] {
             assert_eq!(check(bad, &json!(1)), Err(Refusal::BadKey), "{bad:?}");
         }
-        // The quotes count.
+        // The quotes count toward the size.
         assert_eq!(check("k", &json!(long(VALUE_BYTES_MAX - 2))), Ok(()));
         let bytes = VALUE_BYTES_MAX + 1;
         assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
             .map(|number| (format!("k{number}"), json!(1)))
             .collect();
         assert_eq!(verdict(&full, "new", &json!(1)), Err(Refusal::TooManyKeys));
-        let said = |key, value| verdict(&full, key, &value).expect("it may");
+        let said = |key, value| verdict(&full, key, &value).expect("the key can be set");
         assert_eq!(said("k1", json!(2)), "k1 is set");
         assert_eq!(said("k1", Value::Null), "k1 is removed");
         assert_eq!(said("new", Value::Null), "new was not set");

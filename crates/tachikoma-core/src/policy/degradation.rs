@@ -1,7 +1,7 @@
-//! Decides whether the quality of a session fell.
+//! Decides whether the quality of a session has fallen.
 //!
 //! The verdict compares a session with itself. A session of constant quality, good or bad, is not getting
-//! worse, and a fresh session would change nothing.
+//! worse, and a new session would not change that.
 
 use crate::Sample;
 
@@ -11,7 +11,7 @@ const ITERATIONS_MIN: usize = 3;
 /// This many of the latest iterations must all be worse. One bad iteration proves nothing.
 const LATEST: usize = 2;
 
-/// They must be worse by this many points of 100.
+/// The latest iterations must be worse by this many points of 100.
 const FALL_MIN: u32 = 30;
 
 /// Returns how the quality fell; `None` if it did not.
@@ -29,7 +29,7 @@ pub fn verdict(samples: &[Sample]) -> Option<String> {
     Some(describe(latest, usual, best_of_latest))
 }
 
-/// Returns the quality of an iteration, 0 to 100: calls that neither fail nor repeat each other.
+/// Returns the quality of an iteration from 0 to 100: 100 minus the percentages of failed and of repeated tool calls.
 #[must_use]
 pub fn score(sample: Sample) -> u32 {
     if sample.calls == 0 {

@@ -46,7 +46,7 @@ mod tests {
             (book(None, None, 0), 0, None),
             (book(Some(0), None, 0), 299, Some(300)),
             (book(Some(0), None, 0), 300, None),
-            // A failure cools down by itself; the interval between successes does not hide it.
+            // The cooldown after a failed reboot applies even without an earlier success.
             (book(None, Some(0), 1), 59, Some(60)),
             (book(None, Some(0), 1), 60, None),
             (book(None, Some(0), 2), 119, Some(120)),

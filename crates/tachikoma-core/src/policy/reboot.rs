@@ -34,7 +34,7 @@ pub fn verdict(policy: &Policy, state: &State) -> Verdict {
     judge(rules, state, reason)
 }
 
-/// Decides the same during an iteration. Only a full context ends a turn early.
+/// Decides during an iteration whether the session has to be replaced. Only a full context ends a turn early.
 #[must_use]
 pub fn verdict_on_reading(policy: &Policy, state: &State) -> Verdict {
     judge(&policy.reboot, state, redline(policy, state))
@@ -64,13 +64,13 @@ fn redline(policy: &Policy, state: &State) -> Option<RebootReason> {
     })
 }
 
-/// The agent refused a prompt. Its last reading may be outdated, because a tool printed a lot after it.
+/// Returns a reason if the agent refused a prompt. Its last reading may be outdated, because a tool printed a lot after it.
 fn refused(rules: &RebootRules, state: &State) -> Option<RebootReason> {
     let full = state.session.spent == Some(Spent::Full);
     (full && rules.manages_context()).then_some(RebootReason::Refused)
 }
 
-/// Replaces the redline while the agent does not report its context. Off if the redline is off.
+/// Returns a reason after too many tool calls. Applies only while the context is unknown and the redline is on.
 fn tool_calls(rules: &RebootRules, state: &State) -> Option<RebootReason> {
     let count = state.session.tool_calls;
     let threshold = rules.tool_call_threshold;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_redline_is_reached_at_the_threshold_not_above_it() {
+    fn redline_is_reached_at_exactly_its_threshold() {
         let rules = RebootRules::default();
         assert_eq!(verdict(&rules, &state(849, 0, 0)), Verdict::GoOn);
         assert_eq!(

@@ -142,7 +142,7 @@ fn percent(value: f64, limit: f64) -> u8 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "clamped to what fits"
+        reason = "the value is clamped to the range of the type"
     )]
     let percent = (value * 100.0 / limit).clamp(0.0, 100.0) as u8;
     percent
@@ -163,7 +163,7 @@ fn budgets(limits: &Limits) -> Budgets {
     }
 }
 
-/// Returns every condition that is set, with how near it is. If several are met, the first one counts.
+/// Returns every configured condition with its value and limit. If several are met, the first one ends the loop.
 #[must_use]
 pub fn conditions_for(limits: &Limits, state: &State, now: Timestamp) -> Vec<Condition> {
     failures(limits, state)
@@ -221,7 +221,7 @@ fn pattern(limits: &Limits, state: &State) -> Option<Condition> {
     })
 }
 
-/// Returns every stop condition that the rules set, with how near it is.
+/// Returns every stop condition of the policy with its value and limit.
 #[must_use]
 pub fn conditions(policy: &Policy, state: &State, now: Timestamp) -> Vec<Condition> {
     conditions_for(&policy.limits(), state, now)

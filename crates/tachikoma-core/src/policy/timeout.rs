@@ -6,11 +6,11 @@ use super::Policy;
 use super::budget::out_of_time;
 use crate::{Phase, Reboot, RebootStage, State, Timeout, Timestamp, Wait, Work};
 
-/// Output is recorded at most this many times per `silence_timeout`; the timeout is longer by one such step, so
-/// that coalescing never makes it shorter than configured.
+/// Output is recorded at most this many times per `silence_timeout`. The timeout is longer by one such interval, so
+/// that the missing records never make it shorter than configured.
 const STEPS_PER_SILENCE: u32 = 20;
 
-/// Returns how long output may go unrecorded.
+/// Returns the minimum time between two records of output.
 #[must_use]
 pub fn output_step(policy: &Policy) -> Duration {
     (policy.timeouts.silence / STEPS_PER_SILENCE).max(Duration::from_secs(1))
@@ -29,7 +29,7 @@ pub fn next_deadline(policy: &Policy, state: &State) -> Option<Timestamp> {
         Phase::Checking { check } => check.until,
         Phase::Hooking { hooking } => Some(hooking.until),
         Phase::Rebooting { reboot } => self::reboot(policy, reboot),
-        // Only the operator or a new runner ends these.
+        // Only the operator or a new runner ends these phases.
         Phase::Idle | Phase::Paused { .. } | Phase::Ended { .. } => return None,
     };
     deadline.into_iter().chain(out_of_time(policy, state)).min()
@@ -49,7 +49,7 @@ fn work_deadline(policy: &Policy, work: &Work) -> Option<Timestamp> {
         return Some(escalation.until);
     }
     let timeout = next(policy, work).map(|(time, _)| time);
-    // An ending that waits for a launch in flight is bounded by the launch's own timeout.
+    // If the agent is not launched yet, the launch timeout applies instead.
     let boundary = work
         .ending
         .filter(|_| work.launched.is_some())

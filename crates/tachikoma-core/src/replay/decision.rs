@@ -10,7 +10,7 @@ use crate::{
     Timeout, Timestamp, WaitReason,
 };
 
-/// A decision. Two decisions are the same if they lead to the same action; their figures may differ.
+/// A decision. Two decisions are the same if they lead to the same action. Their values may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DecisionKind {
     /// The turn was ended. `after` is the age of the attempt, for timeouts only.
@@ -22,7 +22,7 @@ pub(super) enum DecisionKind {
     SilenceChecked { timeout: Timeout, after: Duration },
     /// The agent was asked to finish, because its context fills up.
     WrapUpAdvised,
-    /// A reboot is due, and rate limits put it off.
+    /// A reboot is due, and rate limits delay it.
     RebootPending { reason: RebootKind },
     /// A reboot began.
     Rebooted { reason: RebootKind },
@@ -101,7 +101,7 @@ impl fmt::Display for DecisionKind {
 #[derive(Clone, Debug)]
 pub(super) struct Decision {
     pub kind: DecisionKind,
-    /// The reason, with the setting that it goes back to.
+    /// The reason, with the setting that caused the decision.
     pub by: String,
 }
 

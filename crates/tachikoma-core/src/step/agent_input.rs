@@ -117,7 +117,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Records a denied call with how often it was denied and what would permit it.
+    /// Records a denied call with the number of denials and the configuration that would permit it.
     fn tool_denied(&mut self, work: &Work, name: String, id: String) {
         let tool = work.tools.get(&id);
         let summary = tool.map_or_else(String::new, |tool| tool.summary.clone());
@@ -141,7 +141,7 @@ impl Stepper<'_> {
         self.record(LoopEvent::ToolDenied(denial));
     }
 
-    /// Handles events between two turns. An agent may start work by itself there.
+    /// Handles events between two turns. An agent may start to work there without a prompt.
     fn agent_input_between_turns(&mut self, event: AgentInput) {
         match event {
             AgentInput::SessionNamed { agent_id } => self.session_named(agent_id),
@@ -191,7 +191,7 @@ impl Stepper<'_> {
 
     /// A turn without a prompt ended, or a turn whose hand-off was canceled.
     pub(super) fn turn_ended_without_prompt(&mut self, end: &TurnEnd) {
-        // The next result includes the totals of this one.
+        // If another result follows, it includes the totals of this one.
         if !end.more && (end.cost_microusd > 0 || end.tokens > 0) {
             self.record(LoopEvent::WorkedOutside {
                 tool: String::new(),
@@ -214,7 +214,7 @@ impl Stepper<'_> {
     }
 
     fn output_seen(&mut self, work: &Work) {
-        // Output only matters for the silence timeouts, which need one record per step. After the first signal no timeout runs.
+        // Output only matters for the silence timeouts, which need one record per interval. After the first signal no timeout runs.
         let due = work.escalation.is_none()
             && (!work.spoke || self.now.since(work.active) >= timeout::output_step(self.policy));
         if self.policy.agent.event_stream && due {

@@ -139,7 +139,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The agent's process does not end by itself.
+    /// The agent's process did not exit in time, so it gets the next signal.
     pub(super) fn closing_overdue(&mut self, escalation: Escalation) {
         match escalation.signal {
             StopSignal::Interrupt => self.signal_closing(StopSignal::Terminate),
@@ -185,7 +185,7 @@ impl Stepper<'_> {
         number: u64,
         kept: Result<AutocommitResult, String>,
     ) {
-        // An answer that is no longer awaited is dropped here.
+        // An answer that is no longer awaited is dropped.
         let awaited = self
             .state
             .autocommit()

@@ -25,7 +25,7 @@ impl Stepper<'_> {
         }
         match next(self.policy, self.state) {
             Next::Check(stage) => self.begin_check(stage, then),
-            // A claim that is accepted ends the loop in the stage `End`.
+            // An accepted claim ends the loop later, in the stage `End`.
             Next::Refuse { .. } | Next::Believe | Next::Nothing => {
                 self.refuse_claim();
                 self.measure_progress();
@@ -191,7 +191,7 @@ impl Stepper<'_> {
         self.advance(Stage::Check, check.then);
     }
 
-    /// Returns the check that an answer belongs to. An answer that is no longer awaited is dropped here.
+    /// Returns the check that an answer belongs to; `None` if the answer is no longer awaited.
     fn awaited_check(&self, number: u64, stage: impl Fn(&CheckStage) -> bool) -> Option<Check> {
         let check = self.state.check().filter(|check| stage(&check.stage));
         check
@@ -214,7 +214,7 @@ impl Stepper<'_> {
         self.advance(Stage::Check, then);
     }
 
-    /// Cancels the checks that are due, so that the claim is refused: it was about other work.
+    /// Cancels the checks that are due. The claim is refused, because the prompt, the agent or the work tree has changed since.
     pub(super) fn cancel_due_checks(&mut self, reason: &str) {
         let known = &self.state.completion;
         let owes = match known.owed {

@@ -1,4 +1,4 @@
-//! The operator's commands, each answered in every phase.
+//! The operator's commands. Each command gets an answer in every phase.
 
 use super::Stepper;
 use super::order::Stage;
@@ -8,7 +8,7 @@ use crate::{
     Phase, Question, RebootReason, RebootStage, Stop, Ticket, Urgency, Wait, WaitReason,
 };
 
-/// Refuses a pause or a reboot that would never come.
+/// Why a pause or a reboot is refused while the loop is stopping.
 const STOPPING: &str = "the loop is stopping";
 
 pub(super) const NOT_RUNNING: &str = "the loop is not running";
@@ -92,7 +92,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Stops a loop while the agent does not work on an iteration.
+    /// Stops a loop while no agent works on an iteration.
     pub(super) fn stop_between(&mut self, stop: Stop, urgency: Urgency) {
         if self.state.hooking().is_some() {
             return self.stop_hooking(stop, urgency);
@@ -103,14 +103,14 @@ impl Stepper<'_> {
         let agent_may_work = matches!(self.state.phase, Phase::Rebooting { .. });
         match self.state.autocommit().cloned() {
             Some(autocommit) => self.stop_during_autocommit(autocommit, stop, urgency),
-            // The agent may be changing files now, so nothing is committed.
+            // The agent may be changing files now, so a kill makes no commit.
             None if urgency == Urgency::Kill => self.end(stop.into()),
             None if agent_may_work || urgency >= Urgency::Now => self.close_soon(stop, urgency),
             None => self.finish(stop.into()),
         }
     }
 
-    /// Ends the loop without a commit. Hooks at its end get a short time.
+    /// Ends the loop without a commit. The end hooks get a short time.
     pub(super) fn close_soon(&mut self, stop: Stop, urgency: Urgency) {
         let taken_up = self.state.runner.is_some();
         if taken_up && self.policy.hooks.contains_key(&HookPoint::LoopEnd) {
@@ -144,7 +144,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Ends a task early for a pause. A reboot and a rollback are always finished.
+    /// Ends a task early for a pause. A reboot and a rollback always finish.
     fn cut_short(&mut self, task: Task, urgency: Urgency) {
         match task {
             Task::Turn => self.request_ending(Cause::Interrupt, urgency),
@@ -243,10 +243,10 @@ impl Stepper<'_> {
         self.request_ending(Cause::Interrupt, urgency);
     }
 
-    /// Records the request to stop. The first one decides the outcome, later ones only add urgency.
+    /// Records the request to stop. The first request decides the outcome, later ones can only be more urgent.
     pub(super) fn request_stop(&mut self, stop: Stop, urgency: Urgency) {
         let urgent = urgency >= Urgency::Now;
-        // A stop only waits for commits and hooks.
+        // Only commits and hooks can delay a stop.
         let waits = self.policy.autocommit.is_some() || !self.policy.hooks.is_empty();
         match self.state.stop.clone() {
             None => self.record(LoopEvent::StopRequested { stop, urgent }),
@@ -374,7 +374,7 @@ impl Stepper<'_> {
             ));
             return self.emit(Effect::Reply { ticket, answer });
         }
-        // A loop that has ended may be run again. The next session then gets the note.
+        // A loop that has ended may be started again. Its next session then gets the note.
         let answer = if self.state.phase == Phase::Idle {
             self.refused("the loop was never started")
         } else {

@@ -1,4 +1,4 @@
-//! Ends an iteration early: waits for a tool boundary, then sends signals, each harder than the last.
+//! Ends an iteration early: waits for the end of a tool call, then sends signals, each stronger than the last.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     Work,
 };
 
-/// A sample takes two seconds. If the machine is so slow that it takes longer than this, the sample says nothing.
+/// Timeout of a sample, which normally takes two seconds. A sample that takes longer is ignored.
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Stepper<'_> {
@@ -59,7 +59,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Interrupts the agent if the end of the iteration is requested and no tool call or answer is waited for.
+    /// Interrupts the agent if the end of the iteration is requested and no tool call or answer has to finish first.
     pub(super) fn interrupt_at_boundary(&mut self) {
         let Some(work) = self.work().cloned() else {
             return;
@@ -73,7 +73,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Acts on the deadlines of the iteration that have passed.
+    /// Handles the deadlines of the iteration that have passed.
     pub(super) fn iteration_overdue(&mut self, work: &Work) {
         if let Some(escalation) = work.escalation {
             if escalation.until <= self.now {
@@ -109,7 +109,7 @@ impl Stepper<'_> {
 
     /// Decides about a silent agent after its processes were sampled: a busy agent gets more time, an idle one is ended.
     pub(super) fn processes_sampled(&mut self, work: &Work, activity: Option<Activity>) {
-        // The agent may have printed output meanwhile, finished its turn, or be ending.
+        // The agent may have finished its turn meanwhile, or its end may be requested.
         let over = work.result.is_some() || work.stream_ended.is_some() || work.ending.is_some();
         if work.silence_check_until.is_none() || over {
             return;
@@ -145,7 +145,7 @@ impl Stepper<'_> {
         let graces = &self.policy.stop_timeouts;
         let cause = work.ending.map(|ending| ending.cause);
         let grace = match signal {
-            // For a reboot the loop only waits for late output: the conversation ends anyway.
+            // In a reboot the loop only waits for late output, because the conversation ends anyway.
             StopSignal::Interrupt
                 if cause == Some(Cause::HandOver) && self.policy.agent.persistent =>
             {

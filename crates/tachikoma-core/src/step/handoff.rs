@@ -7,7 +7,7 @@ use crate::{
     Effect, HandOff, LoopEvent, Problem, Reboot, RebootReason, RebootStage, StopSignal, TurnEnd,
 };
 
-/// Maximum size of the session's own text. Notes, files and failures also have to fit into the hand-off.
+/// Maximum size in bytes of the text that the session writes. Notes, files and failures also have to fit into the hand-off.
 const WORDS_BYTES_MAX: usize = 16 << 10;
 
 /// Maximum number of requests for a hand-off if the process of the session dies.
@@ -170,7 +170,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The process ended during the hand-off. A session that said nothing is asked again, in its conversation.
+    /// The process ended during the hand-off. A session that wrote no text is asked again, in its conversation.
     pub(super) fn hand_off_lost(&mut self, reboot: &Reboot, said: &[String], how: &str) {
         if said.is_empty() && reboot.asked < HAND_OFF_ATTEMPTS_MAX {
             self.advance_reboot(RebootStep::HandOff);

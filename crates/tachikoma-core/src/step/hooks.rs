@@ -11,7 +11,7 @@ use crate::{
     Phase, Stop, StopSignal, TestsReport, Urgency, Wait,
 };
 
-/// Timeout of the end hooks during an urgent stop. It allows a message, and does not delay a shutdown.
+/// Timeout of the end hooks during an urgent stop. It is long enough for a message, and does not delay a shutdown.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Stepper<'_> {
@@ -60,16 +60,16 @@ impl Stepper<'_> {
         held_if(owed.any(|(point, _)| self.run_blocking_hooks(point, None, None)))
     }
 
-    /// Ends the loop when the hooks at its end have run.
+    /// Runs the end hooks, then ends the loop.
     pub(super) fn close(&mut self, outcome: Outcome) {
         let rebooting = matches!(self.state.phase, Phase::Rebooting { .. });
         let agent = self.state.agent.filter(|_| rebooting);
-        // A loop that no runner has started has no hooks at its end.
+        // A loop that no runner has started does not run end hooks.
         let taken_up = self.state.runner.is_some();
         if !(taken_up && self.run_blocking_hooks(HookPoint::LoopEnd, None, Some(outcome.clone()))) {
             return self.end(outcome);
         }
-        // An agent in the middle of a reboot has no work to finish.
+        // An agent in the middle of a reboot is ended, because it has no work to finish.
         if let Some(agent) = agent {
             self.emit(Effect::Signal {
                 generation: agent.generation,
@@ -212,7 +212,7 @@ impl Stepper<'_> {
     /// Resumes after a runner died during blocking hooks: hooks that are due still run, and an end of the loop is decided again.
     pub(super) fn resume_hooks(&mut self, hooking: &Hooking) {
         if hooking.over.is_some() {
-            // The new settings have no hooks at the start.
+            // The new settings have no start hooks.
             return self.give_up_hooks("the settings no longer have start hooks");
         }
         match hooking.outcome {
@@ -222,7 +222,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// A stop is requested while hooks run: the loop does not wait for them.
+    /// A stop is requested while hooks run. The loop does not wait for them.
     pub(super) fn stop_hooking(&mut self, stop: Stop, urgency: Urgency) {
         let Some(hooking) = self.end_hooks_early("the loop is stopping") else {
             return;

@@ -38,7 +38,7 @@ impl Stepper<'_> {
         self.record(LoopEvent::Operator(event));
     }
 
-    /// Returns whether a reboot for this reason needs the operator's yes.
+    /// Returns whether a reboot for this reason needs the operator's consent.
     pub(super) fn must_confirm(&self, reason: &RebootReason) -> bool {
         self.policy.reboot.confirm.is_some() && *reason != RebootReason::Manual
     }
@@ -125,7 +125,7 @@ impl Stepper<'_> {
         self.ask_question(QuestionKind::ConfirmReboot, iteration, choices, about, then);
     }
 
-    /// A reboot may have been pending for long. The question shows the current figures.
+    /// Returns the reason for a reboot with current values, because the reboot may have been pending for long.
     fn current_reason(&mut self, wanted: &RebootReason) -> RebootReason {
         let same = |reason: &RebootReason| discriminant(reason) == discriminant(wanted);
         match reboot::verdict(self.policy, self.state) {
@@ -172,7 +172,7 @@ impl Stepper<'_> {
         (!timeout.is_zero()).then(|| self.now.after(timeout))
     }
 
-    /// Says how the last iteration ended.
+    /// Describes how the last iteration ended.
     fn iteration_result(&self) -> String {
         let state = &self.state;
         let iteration = state.iteration;
@@ -209,7 +209,7 @@ impl Stepper<'_> {
         } else if question.until.is_some_and(|until| until <= self.now) {
             self.question_overdue(question);
         } else if question.until.is_none() {
-            // The answer was being written at the terminal of the runner that died.
+            // The answer was being written at the terminal of the dead runner, so the timeout of the question starts again.
             self.set_question_deadline(question, false);
         }
     }
@@ -305,7 +305,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// A rollback ended. The agent's knowledge of the work tree is outdated.
+    /// A rollback ended. The next prompt reports it, because the agent's knowledge of the work tree is outdated.
     pub(super) fn rolled_back(&mut self, iteration: u32, result: Result<String, String>) {
         let awaited = self.state.rolling_back();
         let Some(awaited) = awaited.filter(|awaited| awaited.iteration == iteration) else {
@@ -324,7 +324,7 @@ impl Stepper<'_> {
             });
             self.cancel_due_checks("the work tree was rolled back after the claim");
         }
-        // A claim about the changes that were rolled back is refused.
+        // The check refuses a claim about changes that were rolled back.
         self.advance(Stage::Check, awaited.then);
     }
 
@@ -338,7 +338,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The deadline of a question or a rollback has passed.
+    /// Handles the passed deadline of a question or a rollback.
     pub(super) fn operator_overdue(&mut self) {
         if let Some(question) = self.state.question().cloned() {
             return self.question_overdue(&question);

@@ -1,7 +1,7 @@
 //! The order of the stages between the end of a turn and the next prompt, and the order of the steps of a reboot.
 //!
-//! The other modules of `step` carry out one stage each and return whether it was passed. Only the two functions here name what
-//! follows a stage.
+//! The other modules of `step` carry out one stage each and return whether it was passed. Only the two functions here decide which
+//! stage follows.
 
 use std::ops::ControlFlow;
 

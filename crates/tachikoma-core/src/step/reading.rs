@@ -8,7 +8,7 @@ use crate::policy::{rate, reboot};
 use crate::reasons;
 use crate::{Cause, Context, Effect, LoopEvent, RebootReason, Stop, Timestamp, Urgency};
 
-/// This many futile reboots in a row end the loop: another one would not help either.
+/// Number of futile reboots in a row that ends the loop, because another one would not help either.
 const FUTILE_MAX: u32 = 2;
 
 /// A new session gets a warning if it begins above this share of its redline.
@@ -71,7 +71,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Warns if a session begins so near its redline that a reboot would help little.
+    /// Warns if a session begins so near its redline that a reboot frees little.
     fn warn_of_a_full_start(&mut self, context: &Context, redline: f64) {
         let begins = format!(
             "session {} begins with {} tokens of context",
@@ -131,7 +131,7 @@ impl Stepper<'_> {
     fn redline_reached(&mut self, reason: &RebootReason, context: &Context) {
         self.request_reboot_when_allowed(reason.clone());
         let held = self.reboot_is_held() && !self.hands_off_early(reason);
-        // The operator may refuse the reboot, so the turn is not ended for it.
+        // The operator may refuse the reboot, so the running turn is not ended for it.
         let asks = self.policy.reboot.confirm.is_some();
         if !(held || asks) || level(self.policy, &self.state.session, context) == Level::Hard {
             self.end_for_reboot();
@@ -168,7 +168,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Returns whether the pending reboot may not happen yet.
+    /// Returns whether the rate limits or the operator postpone the pending reboot.
     pub(super) fn reboot_is_held(&self) -> bool {
         let wanted = self.state.reboot_pending.is_some();
         let early = self.state.reboot_not_before;

@@ -1,6 +1,6 @@
 //! Reboots: the old session writes its hand-off, hooks run, the old process ends, a new session opens, and hooks run.
 //!
-//! Only one process of the agent lives at a time, so that two agents never share a work tree. If the new session does not open, the
+//! Only one process of the agent runs at a time, so that two agents never share a work tree. If the new session does not open, the
 //! conversation of the old one can be resumed by its id.
 
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Stepper<'_> {
         self.advance_reboot(RebootStep::HandOff);
     }
 
-    /// Resumes a reboot after the death of a runner. It is complete if its new session was recorded.
+    /// Resumes a reboot after the death of a runner. The reboot is complete if its new session was recorded.
     pub(super) fn resume_reboot(&mut self, reboot: Reboot) {
         if self.state.session.number == reboot.to {
             self.advance_reboot(RebootStep::Complete);
@@ -205,7 +205,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The agent's process ended during the reboot.
+    /// Handles the end of the agent's process during the reboot.
     fn process_gone(&mut self, reboot: &Reboot, how: &str) {
         match &reboot.stage {
             // The next step finds no process to close.
@@ -227,7 +227,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Acts on the deadline of the stage that the reboot is in.
+    /// Handles the passed deadline of the current stage of the reboot.
     pub(super) fn reboot_overdue(&mut self, reboot: Reboot) {
         match reboot.stage {
             RebootStage::Begun => {}
@@ -260,7 +260,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Sends a signal to an agent between two turns.
+    /// Sends a signal to an agent that is being closed between two turns.
     pub(super) fn signal_closing(&mut self, signal: StopSignal) {
         let Some(agent) = self.state.agent else {
             return;

@@ -15,10 +15,10 @@ use crate::{
     Urgency, Wait, WaitReason, Work,
 };
 
-/// After this many iterations in a row that fail at once, the conversation itself is broken.
+/// Number of iterations in a row that fail at once, after which the conversation counts as broken.
 const FAST_FAILURES_MAX: u32 = 3;
 
-/// Maximum number of attempts at one iteration that a lost server cut. A supervisor gives up earlier.
+/// Maximum number of attempts at one iteration that a lost server cut. The server's supervisor usually stops restarting it earlier.
 const CUT_ATTEMPTS_MAX: u32 = 32;
 
 /// Limit of an outage if no request ever succeeded: the address of the service is probably wrong.
@@ -73,7 +73,7 @@ impl Stepper<'_> {
                 self.request_stop(Stop::Unable { reason }, Urgency::Graceful);
             }
             Some(Problem::Poisoned) => self.replace_broken_session(words),
-            // An iteration that is cut too often counts as failed.
+            // An iteration whose attempts were cut too often counts as failed.
             Some(Problem::Cut) | None => {
                 let fast = self.state.session.fast_failures;
                 if fast >= FAST_FAILURES_MAX && self.state.session.agent_id.is_some() {
@@ -82,7 +82,7 @@ impl Stepper<'_> {
                     ));
                 }
             }
-            // The iteration is limited instead.
+            // These problems are recorded as a limited attempt, not as a failure.
             Some(Problem::Limited { .. } | Problem::Unreachable) => {}
         }
         let delay = backoff::delay(self.policy.backoff, self.state.failure_streak);
@@ -226,7 +226,7 @@ impl Stepper<'_> {
         if stop::verdict(policy, self.state, now).is_some() {
             return PASSED;
         }
-        // Before the first iteration there is nothing to judge.
+        // Before the first iteration there is no session to judge.
         let judges = self.state.iteration > 0;
         if judges {
             let conditions = reasons::stop_conditions(policy, self.state, now);
@@ -264,7 +264,7 @@ impl Stepper<'_> {
     }
 
     fn explain_end(&mut self, outcome: &Outcome) {
-        // The texts of the other outcomes have their reasons.
+        // The text of other outcomes already contains the reason.
         if *outcome == Outcome::Done {
             self.because(reasons::completion(self.policy, self.state));
         } else if let Outcome::LimitReached { .. } = outcome {
@@ -408,7 +408,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Ends the loop. The final state is derived here, once, from the outcome.
+    /// Ends the loop. The final state is derived from the outcome only here.
     pub(super) fn end(&mut self, outcome: Outcome) {
         self.give_up_rollback();
         let stats = self.state.stats;

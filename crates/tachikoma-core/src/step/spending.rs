@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Stepper<'_> {
-    /// Counts the tokens of a call of the model, and asks for its cost.
+    /// Counts the tokens of a model call, and asks the agent for the cost.
     pub(super) fn call_ended(&mut self, tokens: u64) {
         let budgets = &self.policy.budgets;
         if budgets.tokens == 0 && budgets.cost_microusd == 0 {
@@ -82,7 +82,7 @@ impl Stepper<'_> {
         };
         match &self.state.phase {
             Phase::Working { work } => {
-                // A turn that has its result is not interrupted.
+                // A turn that has reported its result is not interrupted.
                 let over = work.result.is_some();
                 // A tool call costs nothing and may finish. Answers of the model and sub-agents cost money, so they are interrupted,
                 // unless only the time is used up.
@@ -105,14 +105,14 @@ impl Stepper<'_> {
                 | RebootStage::Opening { .. } => self.end_reboot_for_budget(false),
                 RebootStage::Autocommitting { .. } => {}
             },
-            // A rollback is finished first. A check is repeated by the next run.
+            // A rollback finishes first. A check is repeated by the next run.
             Phase::Waiting { .. } if self.state.rolling_back().is_some() => {}
             Phase::Waiting { .. } | Phase::Checking { .. } => {
                 if let Some(reason) = self.record_used_up_budget() {
                     self.finish(Outcome::Budget { reason });
                 }
             }
-            // Hooks are ended, unless the loop is ending already.
+            // Hooks are canceled, unless the loop is already ending.
             Phase::Hooking { hooking } => {
                 if hooking.outcome.is_none()
                     && let Some(reason) = self.record_used_up_budget()
@@ -120,7 +120,7 @@ impl Stepper<'_> {
                     self.stop_hooking(Stop::Budget { reason }, Urgency::Graceful);
                 }
             }
-            // A commit is finished first.
+            // A commit finishes first.
             Phase::Autocommitting { .. }
             | Phase::Idle
             | Phase::Paused { .. }
@@ -138,7 +138,7 @@ impl Stepper<'_> {
         is_gone
     }
 
-    /// Ends the loop in a reboot. `answering` says that the agent writes its hand-off and has to be interrupted.
+    /// Ends the loop during a reboot. `answering` is whether the agent writes its hand-off and has to be interrupted.
     fn end_reboot_for_budget(&mut self, answering: bool) {
         let Some(reason) = self.record_used_up_budget() else {
             return;

@@ -6,7 +6,7 @@ use crate::policy::stop::{self};
 use crate::{Effect, HookPoint, Launch, LoopEvent, Outcome, Phase, Resumption, Runner};
 
 impl Stepper<'_> {
-    /// Ends the loop at once, and cuts the current attempt.
+    /// Ends the loop at once. The current attempt is cut.
     pub(super) fn end_at_once(&mut self, outcome: Outcome) {
         if self.state.outcome().is_some() {
             return;
@@ -30,7 +30,7 @@ impl Stepper<'_> {
         if self.state.startable().is_err() {
             return self.emit(Effect::Finish);
         }
-        // The start commit of a loop never changes.
+        // The start commit of a loop is recorded once and never changes.
         let was_started = self.state.started_at.is_some();
         if was_started {
             launch
@@ -115,7 +115,7 @@ impl Stepper<'_> {
                     Some(_) | None => self.resume_reboot(reboot),
                 }
             }
-            // A crash does not end a pause.
+            // A pause continues after a crash of the runner.
             Phase::Paused { .. } => {}
         }
     }

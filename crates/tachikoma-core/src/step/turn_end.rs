@@ -5,7 +5,7 @@ use crate::policy::budget::{self, Spending};
 use crate::{Cause, Exit, Failure, IterationOutcome, Problem, Spent, Timestamp, Work};
 
 impl Stepper<'_> {
-    /// The agent reported the end of its turn, and its process waits for the next one.
+    /// The agent reported the end of its turn, and its process waits for the next prompt.
     pub(super) fn turn_ended(&mut self) {
         let Some(work) = self.work().cloned() else {
             return;
@@ -19,7 +19,7 @@ impl Stepper<'_> {
         self.judge(&work, None, result.claimed, failure);
     }
 
-    /// The agent's process is gone.
+    /// The agent's process has ended.
     pub(super) fn process_ended(
         &mut self,
         work: &Work,
@@ -31,7 +31,7 @@ impl Stepper<'_> {
         self.judge(work, Some(exit), claimed, failure);
     }
 
-    /// Decides how the iteration ended. If the loop ended the turn, its reason decides.
+    /// Decides how the iteration ended. If the loop itself ended the turn, the loop's reason decides.
     fn judge(&mut self, work: &Work, exit: Option<Exit>, claimed: bool, failure: Option<Failure>) {
         let by_itself = work
             .result
@@ -45,7 +45,7 @@ impl Stepper<'_> {
         if refused && ours.is_none() && self.policy.reboot.manages_context() {
             return self.iteration_completed(work, IterationOutcome::HandedOver, exit, false);
         }
-        // The agent enforces the budget itself, and ended its turn.
+        // The agent itself ended its turn because the budget is used up.
         if ours.is_none() && self.failed_for_budget(failure.as_ref()) {
             return self.iteration_completed(work, IterationOutcome::Interrupted, exit, false);
         }

@@ -7,10 +7,10 @@ use super::{
 };
 use crate::Timestamp;
 
-/// Number of crash times that are kept. Without a delay and a limit a server can crash a thousand times in a minute.
+/// Maximum number of crash times that are kept. Without a delay and a limit a server can crash a thousand times in a minute.
 const CRASHES_KEPT_MAX: usize = 64;
 
-/// Applies one record. Nothing else changes the state, but for the pulse.
+/// Applies one record. Nothing else changes the state, except for the health checks in `pulse`.
 pub fn apply(state: &mut ServerState, record: &ServerRecord) {
     state.seq = record.seq;
     state.time = record.time;
@@ -106,7 +106,7 @@ pub fn apply(state: &mut ServerState, record: &ServerRecord) {
 }
 
 fn stopped(state: &mut ServerState, end: &ServerEnd, uptime: Duration, now: Timestamp) {
-    // Measured at the end: only then is it known how long it was well.
+    // The uptime is measured when the server ends, because its length is known only then.
     state.was_healthy = uptime >= HEALTHY_UPTIME;
     if state.was_healthy {
         state.attempts = 0;

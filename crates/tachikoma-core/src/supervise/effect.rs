@@ -9,7 +9,7 @@ use crate::{Generation, StopSignal, Ticket};
 pub struct ServerStep {
     /// Records, already applied to the state.
     pub records: Vec<ServerRecord>,
-    /// Effects in their order.
+    /// Effects, in the order in which they are performed.
     pub effects: Vec<ServerEffect>,
 }
 
@@ -18,11 +18,11 @@ pub struct ServerStep {
 pub enum ServerEffect {
     /// Start a server, and report its events.
     Start {
-        /// The number that its events must carry.
+        /// Number of the server's start. Its events must carry it.
         generation: Generation,
     },
-    /// Check its health once, on a new connection, and answer with [`super::ServerInput::Answered`]. An earlier question
-    /// that is not answered yet is given up.
+    /// Check the server's health once, on a new connection, and answer with [`super::ServerInput::Answered`]. An earlier check
+    /// without an answer is canceled.
     Probe {
         /// Number of the server's start.
         generation: Generation,

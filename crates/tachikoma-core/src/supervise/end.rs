@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Exit;
 
-/// SIGINT and SIGTERM, and what shells and wrappers report for them: the user ended the server.
+/// SIGINT and SIGTERM, and the exit codes that shells and wrappers report for them. They mean that the user ended the server.
 const USER_SIGNALS: [i32; 2] = [2, 15];
 const USER_CODES: [i32; 2] = [130, 143];
 
@@ -55,7 +55,7 @@ pub enum ServerEnd {
         /// Why the supervisor ended it.
         purpose: Purpose,
     },
-    /// The user ended it, not through its supervisor.
+    /// The user ended the server without its supervisor, for example with a signal.
     ByUser {
         /// Exit code or signal of the server.
         exit: Exit,
@@ -81,7 +81,7 @@ pub enum ServerEnd {
 }
 
 impl ServerEnd {
-    /// Returns the meaning of an exit. `purpose` says why the supervisor ended the server, if it did.
+    /// Returns how the server ended. `purpose` is why the supervisor ended it; `None` if the supervisor did not.
     #[must_use]
     pub fn of(exit: Exit, purpose: Option<&Purpose>) -> Self {
         if let Some(purpose) = purpose {
@@ -98,7 +98,7 @@ impl ServerEnd {
         }
     }
 
-    /// Returns whether it counts as a crash.
+    /// Returns whether this end counts as a crash.
     #[must_use]
     pub fn is_crash(&self) -> bool {
         match self {

@@ -53,7 +53,7 @@ pub enum ServerEvent {
         /// Version that the server reported; `None` if it reported none.
         version: Option<String>,
     },
-    /// It uses too much memory, and is replaced as soon as no session is busy.
+    /// The server uses too much memory. It is replaced as soon as no session is busy.
     TooLarge {
         /// Number of the server's start.
         generation: Generation,
@@ -62,18 +62,18 @@ pub enum ServerEvent {
         /// Value of `opencode.max_rss_bytes`.
         max_rss_bytes: u64,
     },
-    /// It is being ended; recorded before anything is done about it.
+    /// The server is being ended. Recorded before the first signal.
     Ending {
         /// Number of the server's start.
         generation: Generation,
         /// Why the server is ended.
         purpose: Purpose,
-        /// The first step: end its tools, SIGTERM, or SIGKILL.
+        /// The first step: ask the server to end its tools, SIGTERM, or SIGKILL.
         rung: StopSignal,
         /// When the next signal is sent.
         until: Timestamp,
     },
-    /// It did not end in time, or has ended its tools. The next signal step follows.
+    /// The server did not end in time, or has ended its tools. The next signal follows.
     Hurried {
         /// Number of the server's start.
         generation: Generation,
@@ -82,7 +82,7 @@ pub enum ServerEvent {
         /// When the next signal is sent.
         until: Timestamp,
     },
-    /// It is gone, with all that it had started.
+    /// The server and all processes that it had started have ended.
     Stopped {
         /// Number of the server's start.
         generation: Generation,
@@ -90,27 +90,27 @@ pub enum ServerEvent {
         end: ServerEnd,
         /// How long the server was ready, in milliseconds.
         uptime_ms: u64,
-        /// What it left running, and was ended.
+        /// Processes that the server left running, and that were ended.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         leftovers: Vec<Leftover>,
     },
-    /// Too many crashes in too short a time.
+    /// The server crashed too often in a short time.
     CrashLoop {
-        /// How many in the window.
+        /// Number of crashes within the window.
         crashes: usize,
     },
-    /// It will be started again. Recorded before every restart.
+    /// The server will be started again. Recorded before every restart.
     Restarting {
-        /// Which restart since the last healthy uptime; 0 = it was wanted.
+        /// Number of this restart since the last healthy uptime; 0 = the operator asked for it.
         attempt: u32,
-        /// How long it waits, jitter included.
+        /// Delay before the start in milliseconds, including jitter.
         delay_ms: u64,
         /// When the server is started.
         until: Timestamp,
-        /// How the server before ended.
+        /// How the previous server process ended.
         end: ServerEnd,
     },
-    /// The wait for a restart was shortened, because other settings were read.
+    /// The delay before a restart was shortened, because the settings were reloaded.
     Rescheduled {
         /// When the server is started.
         until: Timestamp,
@@ -120,14 +120,14 @@ pub enum ServerEvent {
         /// Why the server is not restarted.
         reason: StayReason,
     },
-    /// Restarts do not help. It is left down until the operator starts it.
+    /// Restarts do not help. The server stays down until the operator starts it.
     GaveUp {
         /// Number of restarts that were tried.
         attempts: u32,
         /// How the server ended the last time.
         why: String,
     },
-    /// The operator restarted it. Earlier failures no longer count.
+    /// The operator restarted the server. Earlier failures no longer count.
     Cleared,
     /// The machine was suspended.
     #[serde(rename = "stood_still")]
@@ -135,13 +135,13 @@ pub enum ServerEvent {
         /// Length of the suspension, in milliseconds.
         duration_ms: u64,
     },
-    /// An agent or a tool of the server, or another user, asked for what only the operator may ask for, and was refused.
+    /// A caller without permission asked for something that only the operator may do. The caller was an agent, a tool or another user.
     AccessRefused {
         /// The request that was refused.
         request: String,
         /// Process id of the caller; `None` if it is unknown.
         pid: Option<i32>,
     },
-    /// The supervisor ended in order.
+    /// The supervisor shut down in order.
     Closed,
 }

@@ -29,23 +29,23 @@ pub enum Answered {
 /// How a supervisor was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartedBy {
-    /// By a command or a loop, which needs the server now, also if it was stopped before.
+    /// A command or a loop started it and needs the server now, even if the server was stopped before.
     Command,
-    /// By systemd or launchd, after the supervisor before it died. Its decisions stay in effect.
+    /// systemd or launchd started it, after the previous supervisor died. Earlier decisions stay in effect.
     Service,
 }
 
 /// An input of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerInput {
-    /// A supervisor takes over.
+    /// A supervisor process starts.
     Supervise {
         /// Process id of the supervisor.
         pid: u32,
         /// How the supervisor was started.
         by: StartedBy,
     },
-    /// The settings were read again, and the policy is a new one.
+    /// The settings were reloaded, and the policy is new.
     Reloaded,
     /// A deadline has passed.
     Wake,
@@ -63,7 +63,7 @@ pub enum ServerInput {
         /// The error of the start.
         why: String,
     },
-    /// The server printed that it listens, so that it can be asked.
+    /// The server printed that it listens, so that a health check can succeed.
     Listening {
         /// Number of the server's start.
         generation: Generation,
@@ -87,7 +87,7 @@ pub enum ServerInput {
         /// Number of the server's start.
         generation: Generation,
     },
-    /// The server has ended its tools, or cannot be asked to.
+    /// The server has ended its tools, or could not be asked to do so.
     Released {
         /// Number of the server's start.
         generation: Generation,
@@ -98,7 +98,7 @@ pub enum ServerInput {
         generation: Generation,
         /// Exit code or signal of the server.
         exit: Exit,
-        /// What it left running, and was ended.
+        /// Processes that the server left running, and that were ended.
         leftovers: Vec<Leftover>,
     },
     /// The guard was killed, and the server with it.

@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::{Backoff, backoff};
 
-/// Crashes are counted in a window of this length that slides with time.
+/// Length of the sliding window in which crashes are counted.
 pub const CRASH_WINDOW: Duration = Duration::from_secs(60);
 
-/// Crashes in the window that make a crash loop.
+/// Number of crashes in the window that count as a crash loop.
 pub const CRASH_LOOP: usize = 3;
 
-/// A server that was ready for this time is healthy. Its end does not count with earlier ones.
+/// A server that was ready for this long counts as healthy. Crashes before that are no longer counted.
 pub const HEALTHY_UPTIME: Duration = Duration::from_secs(60);
 
 /// Longest delay of a restart.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// Jitter adds at most this part of a delay.
+/// Jitter adds at most one part in this many to a delay.
 const JITTER_PART: u32 = 4;
 
-/// After which ends a server is started again.
+/// Which ends of a server are followed by a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartPolicy {
@@ -34,7 +34,7 @@ pub enum RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// Returns the policy that the settings of these names mean.
+    /// Returns the policy for these two settings.
     #[must_use]
     pub fn of(auto_restart: bool, restart_on_normal_exit: bool) -> Self {
         match (auto_restart, restart_on_normal_exit) {
@@ -66,8 +66,8 @@ pub struct RestartBackoff {
 }
 
 impl RestartBackoff {
-    /// Returns the delay before the restart of this number in a row, from 1. The first is the base to the millisecond;
-    /// later ones are up to a quarter longer, so that servers that died together do not come back together.
+    /// Returns the delay before the restart with this number in a row, from 1. The first delay is exactly the base. Later
+    /// delays are up to a quarter longer, so that servers that died together do not restart together.
     #[must_use]
     pub fn delay(self, attempt: u32, jitter: Jitter) -> Duration {
         let backoff = Backoff {
@@ -83,30 +83,30 @@ impl RestartBackoff {
     }
 }
 
-/// The rules. The default is what an empty configuration file means.
+/// The rules of the supervisor. The default is what an empty configuration file means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPolicy {
-    /// After which ends it is started again.
+    /// Which ends of the server are followed by a restart.
     pub restart: RestartPolicy,
     /// What SIGINT or SIGTERM to the server means.
     pub signals: StopSignals,
     /// Delays before restarts.
     pub backoff: RestartBackoff,
-    /// Restarts without a healthy uptime between them, before giving up; 0 = no limit.
+    /// Maximum number of restarts in a row without a healthy uptime; 0 = no limit.
     pub max_restart_attempts: u32,
-    /// How long a start may take until the server answers.
+    /// Maximum time from a start until the server answers health checks.
     pub ready_timeout: Duration,
-    /// How often a server that is ready is asked for its health; zero = never.
+    /// Time between two health checks of a ready server; zero = no checks.
     pub health_interval: Duration,
-    /// Missed answers in a row that are a hang; 0 = no limit.
+    /// Number of failed health checks in a row after which the server counts as hung; 0 = no limit.
     pub health_failures: u32,
-    /// Memory above which it is replaced as soon as no session is busy; 0 = no limit.
+    /// Memory in bytes above which the server is replaced as soon as no session is busy; 0 = no limit.
     pub max_rss_bytes: u64,
-    /// Timeout for ending its tools, before SIGTERM.
+    /// How long the server may take to end its tools, before SIGTERM.
     pub release_timeout: Duration,
-    /// How long it may take to end after SIGTERM.
+    /// How long the server may take to end after SIGTERM.
     pub stop_grace: Duration,
-    /// How long it may take to be gone after SIGKILL, with all that it started.
+    /// How long the server and its processes may take to end after SIGKILL.
     pub kill_timeout: Duration,
 }
 
@@ -119,7 +119,7 @@ impl Default for ServerPolicy {
                 base: Duration::from_secs(1),
             },
             max_restart_attempts: 5,
-            // OpenCode needs two to four seconds, and more than ten under load.
+            // OpenCode needs two to four seconds to start, and more than ten under load.
             ready_timeout: Duration::from_secs(60),
             health_interval: Duration::from_secs(5),
             health_failures: 3,
@@ -144,7 +144,7 @@ mod tests {
             .collect()
     }
 
-    /// The cap is reached, and jitter never breaks it or makes a later wait shorter.
+    /// Jitter never exceeds the maximum delay, and never makes a later delay shorter than an earlier one.
     #[test]
     fn delays_double_from_the_base_to_a_minute() {
         assert_eq!(
@@ -155,16 +155,15 @@ mod tests {
             seconds(1000, 255),
             [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
         );
-        assert_eq!(seconds(0, 255), [0.0; 9], "no delay is none");
+        assert_eq!(seconds(0, 255), [0.0; 9], "a base of zero means no delay");
         assert_eq!(seconds(600_000, 255), [60.0; 9]);
         for jitter in 0..=255 {
             assert!(seconds(1000, jitter).is_sorted(), "{jitter}");
         }
     }
 
-    /// Exit 0 is included unless it is excluded.
     #[test]
-    fn the_policy_comes_from_two_settings() {
+    fn restart_policy_follows_auto_restart_and_restart_on_normal_exit() {
         assert_eq!(RestartPolicy::of(true, true), RestartPolicy::Always);
         assert_eq!(RestartPolicy::of(true, false), RestartPolicy::OnCrash);
         assert_eq!(RestartPolicy::of(false, true), RestartPolicy::Never);

@@ -17,20 +17,20 @@ pub struct ServerState {
     pub time: Timestamp,
     /// Current phase.
     pub phase: ServerPhase,
-    /// The number of the last start.
+    /// Number of the last start of the server.
     pub generation: Generation,
-    /// Restarts since the last healthy uptime.
+    /// Restarts of the server since its last healthy uptime.
     pub attempts: u32,
     /// Whether the last server was ready for [`HEALTHY_UPTIME`](super::HEALTHY_UPTIME).
     #[serde(default)]
     pub was_healthy: bool,
-    /// Crashes since the last healthy uptime.
+    /// Crashes of the server since its last healthy uptime.
     pub crashes_in_a_row: u32,
-    /// The latest crashes; those in the window count for a crash loop.
+    /// Times of the latest crashes. Crashes within the window can form a crash loop.
     pub crashes: VecDeque<Timestamp>,
-    /// All crashes that were ever seen here.
+    /// Number of all crashes of the server.
     pub crashes_total: u64,
-    /// All restarts, wanted ones included.
+    /// Number of all restarts of the server, including those that the operator asked for.
     pub restarts_total: u64,
     /// How the last server ended; `None` before the first end.
     pub last_end: Option<ServerEnd>,
@@ -63,7 +63,7 @@ pub enum ServerPhase {
         url: String,
         /// Version that the server reported; `None` if it reported none.
         version: Option<String>,
-        /// Its memory, when it had grown too large.
+        /// Memory of the server in bytes when it became too large; `None` if it is not too large.
         too_large: Option<u64>,
     },
     /// The server is being ended.
@@ -99,7 +99,7 @@ pub enum ServerPhase {
 }
 
 impl ServerPhase {
-    /// Returns what the server is being ended for, if it is.
+    /// Returns why the server is being ended; `None` if it is not being ended.
     #[must_use]
     pub fn purpose(&self) -> Option<&Purpose> {
         match self {
@@ -108,7 +108,7 @@ impl ServerPhase {
         }
     }
 
-    /// Returns whether there is a process, or may be.
+    /// Returns whether a process of the server runs or may run.
     #[must_use]
     pub fn is_live(&self) -> bool {
         matches!(
@@ -117,7 +117,7 @@ impl ServerPhase {
         )
     }
 
-    /// Returns the process, if there is one.
+    /// Returns the process id of the server; `None` without a process.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         match self {
@@ -147,18 +147,18 @@ impl ServerPhase {
 /// State of the health checks. It is not recorded, because a server does not outlive its supervisor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pulse {
-    /// Time of the next check.
+    /// Time of the next health check; `None` if none is planned.
     pub next: Option<Timestamp>,
-    /// Whether a check is under way.
+    /// Whether a health check is running.
     pub asking: bool,
-    /// Failed checks in a row.
+    /// Number of failed health checks in a row.
     pub misses: u32,
-    /// Result of the last failed check.
+    /// Error of the last failed health check; `None` without one.
     pub last: Option<String>,
 }
 
 impl ServerState {
-    /// Returns when [`super::ServerInput::Wake`] is due.
+    /// Returns when the supervisor has to send [`super::ServerInput::Wake`]; `None` = no deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         [self.phase.until(), self.pulse.next]
@@ -167,7 +167,7 @@ impl ServerState {
             .min()
     }
 
-    /// Returns the history for a verdict.
+    /// Returns the part of the state that a verdict depends on.
     #[must_use]
     pub fn history(&self) -> History {
         History {
@@ -176,7 +176,7 @@ impl ServerState {
         }
     }
 
-    /// Returns how many crashes there were in the window that ends at `now`.
+    /// Returns the number of crashes in the window that ends at `now`.
     #[must_use]
     pub fn crashes_in_window(&self, now: Timestamp) -> usize {
         let recent = |crash: &&Timestamp| now.since(**crash) < CRASH_WINDOW;

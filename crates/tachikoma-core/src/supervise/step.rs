@@ -31,7 +31,7 @@ pub fn step(
         jitter,
         step: ServerStep::default(),
     };
-    // The one place where events of an earlier server are dropped.
+    // Events of an earlier server process are dropped here, and only here.
     if let ServerInput::Spawned { generation, .. }
     | ServerInput::NotStarted { generation, .. }
     | ServerInput::Listening { generation }
@@ -82,7 +82,7 @@ pub fn step(
     turn.step
 }
 
-/// One call of [`step`].
+/// State of one call of [`step`].
 struct Stepper<'a> {
     policy: &'a ServerPolicy,
     state: &'a mut ServerState,
@@ -92,7 +92,7 @@ struct Stepper<'a> {
 }
 
 impl Stepper<'_> {
-    /// Records an event, which changes the state.
+    /// Records an event and applies it to the state.
     fn record(&mut self, event: ServerEvent) {
         let record = ServerRecord {
             seq: self.state.seq.next(),
@@ -107,8 +107,8 @@ impl Stepper<'_> {
         self.step.effects.push(effect);
     }
 
-    /// A command starts the server, also if the supervisor before left it down. A supervisor that a service manager restarted keeps the
-    /// decisions of the one before.
+    /// A command starts the server even if the previous supervisor left it down. A supervisor that a service manager restarted keeps the
+    /// decisions of the previous one.
     fn supervise(&mut self, pid: u32, by: StartedBy) {
         self.record(ServerEvent::Supervising { pid });
         match &self.state.phase {
@@ -130,7 +130,7 @@ impl Stepper<'_> {
                 let end = self.state.last_end.clone().unwrap_or(ServerEnd::Unknown);
                 let purpose = Purpose::Stop;
                 if end == (ServerEnd::Ended { purpose }) {
-                    // Only the record is missing that the supervisor ended in order.
+                    // The server was stopped in order, and only the last record of the supervisor is missing.
                     self.start_afresh();
                 } else {
                     self.decide(end);
@@ -184,7 +184,7 @@ impl Stepper<'_> {
         self.emit(ServerEffect::Start { generation });
     }
 
-    /// The server is gone, and its exit is unknown. `end` applies unless the supervisor was ending it.
+    /// The server has ended, and its exit is unknown. `end` applies unless the supervisor was ending the server.
     fn lost(&mut self, end: ServerEnd) {
         let end = match self.state.phase.purpose() {
             Some(purpose) => ServerEnd::of(Exit::Unknown, Some(purpose)),
@@ -195,7 +195,7 @@ impl Stepper<'_> {
 
     fn stopped(&mut self, end: ServerEnd, leftovers: Vec<Leftover>) {
         let uptime_ms = match end == ServerEnd::LostWithSupervisor {
-            // The time of its end is unknown.
+            // The supervisor died too, so the time at which the server ended is unknown.
             true => 0,
             false => millis(self.state.uptime(self.now)),
         };
@@ -243,7 +243,7 @@ impl Stepper<'_> {
             until: self.now.after(delay),
             end,
         });
-        // Without a delay both records are written at once.
+        // Without a delay, the server is started in the same step.
         if delay.is_zero() {
             self.start();
         }

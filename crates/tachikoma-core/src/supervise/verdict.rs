@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, RestartPolicy, ServerEnd, ServerPolicy, StopSignals};
 
-/// What is known about the server from before the end that is judged.
+/// What is known about the server from before its latest end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// Number of restarts of the server since it last stayed healthy for long enough.
@@ -15,12 +15,12 @@ pub struct History {
     pub healthy: bool,
 }
 
-/// What to do, and why.
+/// What the supervisor does after a server has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Start the server again after the delay of this attempt. Attempts are counted from 1.
     Restart {
-        /// Which restart since the last healthy uptime.
+        /// Number of this restart since the last healthy uptime.
         attempt: u32,
     },
     /// Start the server again at once. The operator asked for it, so it does not count as a restart.
@@ -30,7 +30,7 @@ pub enum Verdict {
         /// Why the server is not restarted.
         reason: StayReason,
     },
-    /// Leave it down until the operator starts it, because restarts do not help.
+    /// Leave the server down until the operator starts it, because restarts do not help.
     GiveUp {
         /// Number of restarts that were tried.
         attempts: u32,
@@ -47,9 +47,9 @@ pub enum StayReason {
     ByUser,
     /// `opencode.auto_restart` is false.
     NoRestarts,
-    /// It ended in order, and only crashes are followed by a restart.
+    /// The server exited with code 0, and only crashes cause a restart.
     NormalExit,
-    /// How it ended is unknown. The user may have ended it.
+    /// It is unknown how the server ended. The user may have ended it.
     Unknown,
 }
 
@@ -76,7 +76,7 @@ pub fn verdict(policy: &ServerPolicy, end: &ServerEnd, history: History) -> Verd
             Purpose::Stop => stay(StayReason::Stopped),
             Purpose::Restart => Verdict::Replace,
             Purpose::Memory { .. } if history.healthy => Verdict::Replace,
-            // Too large again at once: the bound is below what it needs, and replacing it for ever would get nothing done.
+            // The server was too large again soon. The limit may be below what it needs, so the number of restarts is limited.
             Purpose::Memory { .. } => again(policy, history),
             Purpose::NotReady { .. } | Purpose::Hung { .. } => crashed(policy, history),
         },

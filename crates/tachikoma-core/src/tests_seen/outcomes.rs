@@ -20,17 +20,17 @@ pub const RUNS_RECENT: u32 = 3;
 pub enum Standing {
     /// The test passes, and did not fail recently.
     Passing,
-    /// It passes, and failed within its last [`RUNS_RECENT`] runs before this one.
+    /// The test passes, and failed within its last [`RUNS_RECENT`] runs before this one.
     RecentlyFixed,
-    /// It fails, and passed in its run before.
+    /// The test fails, and passed in its previous run.
     NewlyFailing,
-    /// It fails, and failed before or was never seen.
+    /// The test fails, and failed before or has never passed.
     Failing,
     /// The test passes and fails without a change of the code.
     Flaky,
-    /// It failed when it last ran, and was skipped since.
+    /// The test failed when it last ran, and was skipped since.
     Silenced,
-    /// It has only ever been skipped, or passed when it last ran.
+    /// The test was always skipped, or it passed when it last ran and was skipped since.
     Skipped,
 }
 
@@ -38,19 +38,19 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Packed", into = "Packed")]
 pub struct Outcomes {
-    /// A bit for each run that failed, the last one lowest.
+    /// One bit for each run in which the test failed. The lowest bit is the last run.
     failed: u32,
-    /// A bit for each run that flipped although nothing had changed.
+    /// One bit for each run in which the result changed although the code had not changed.
     unexplained: u32,
     /// Number of runs that are remembered.
     runs: u32,
-    /// Whether it was skipped since.
+    /// Whether the test was skipped since its last result.
     skipped: bool,
-    /// The number of the run that it was last part of.
+    /// Number of the last run that included the test.
     pub(super) last_run: u32,
 }
 
-/// Short form for snapshots, which have thousands of tests.
+/// Compact form for snapshots, which contain thousands of tests.
 #[derive(Serialize, Deserialize)]
 struct Packed(u32, u32, u32, bool, u32);
 
@@ -79,19 +79,19 @@ const fn mask(runs: u32) -> u32 {
 }
 
 impl Outcomes {
-    /// How many outcomes are known.
+    /// Returns the number of known outcomes.
     #[must_use]
     pub const fn runs(&self) -> u32 {
         self.runs
     }
 
-    /// Whether it failed when it last ran.
+    /// Returns whether the test failed when it last ran.
     #[must_use]
     pub const fn failed_last(&self) -> bool {
         self.failed & 1 == 1
     }
 
-    /// How often it changed between passing and failing.
+    /// Returns how often the test changed between passing and failing.
     #[must_use]
     pub const fn flips(&self) -> u32 {
         match self.runs {
@@ -100,7 +100,7 @@ impl Outcomes {
         }
     }
 
-    /// Its status.
+    /// Returns the status of the test.
     #[must_use]
     pub const fn standing(&self) -> Standing {
         let flaky = self.unexplained != 0 || self.flips() >= FLIPS_FLAKY;
@@ -118,7 +118,7 @@ impl Outcomes {
         }
     }
 
-    /// Adds an outcome. `explained` says whether the code changed since the last run.
+    /// Adds an outcome. `explained` is whether the code changed since the last run.
     pub(super) const fn push(&mut self, verdict: Verdict, explained: bool) {
         let failed = match verdict {
             Verdict::Skipped => {
@@ -138,7 +138,7 @@ impl Outcomes {
         self.skipped = false;
     }
 
-    /// Whether its name is worth keeping.
+    /// Returns whether the name of the test has to be stored.
     pub(super) const fn is_of_interest(&self) -> bool {
         self.failed != 0 || self.unexplained != 0
     }
@@ -158,7 +158,7 @@ impl Outcomes {
 mod tests {
     use super::*;
 
-    /// `P`assed, `F`ailed, `E`rrored, `S`kipped, flaky (`~`); in lower case: nothing had changed.
+    /// Letters: `P`assed, `F`ailed, `E`rrored, `S`kipped, flaky (`~`). Lower case means that the code had not changed.
     fn after(runs: &str) -> Outcomes {
         let mut outcomes = Outcomes::default();
         for run in runs.chars() {
@@ -168,7 +168,7 @@ mod tests {
                 'E' => Verdict::Errored,
                 'S' => Verdict::Skipped,
                 '~' => Verdict::Flaky,
-                other => panic!("{other} is no verdict"),
+                other => panic!("{other} is not a verdict"),
             };
             outcomes.push(verdict, run.is_ascii_uppercase());
         }
@@ -185,7 +185,7 @@ mod tests {
             ("P".into(), Standing::Passing),
             ("PP".into(), Standing::Passing),
             ("SP".into(), Standing::Passing),
-            // It never passed, so that it was not broken by a change.
+            // A test that never passed was not broken by a change.
             ("F".into(), Standing::Failing),
             ("E".into(), Standing::Failing),
             ("SF".into(), Standing::Failing),
@@ -199,13 +199,13 @@ mod tests {
             ("EP".into(), Standing::RecentlyFixed),
             ("FPPP".into(), Standing::RecentlyFixed),
             ("FPPPP".into(), Standing::Passing),
-            // Broken and mended is what a loop does all day.
+            // A test that was broken and fixed once is not flaky.
             ("PFP".into(), Standing::RecentlyFixed),
             ("PFFFPPPP".into(), Standing::Passing),
             ("FPF".into(), Standing::NewlyFailing),
             ("PFPF".into(), Standing::Flaky),
             ("FPFP".into(), Standing::Flaky),
-            // With nothing changed, once is enough.
+            // A test is flaky after one change of its result if the code did not change.
             ("Pf".into(), Standing::Flaky),
             ("Fp".into(), Standing::Flaky),
             ("pp".into(), Standing::Passing),
@@ -213,13 +213,13 @@ mod tests {
             ("p".into(), Standing::Passing),
             ("P~".into(), Standing::Flaky),
             ("~".into(), Standing::Flaky),
-            // It leaves the window in which it counts.
+            // Old outcomes are forgotten after 20 runs.
             (format!("~{}", many("P", 19)), Standing::Flaky),
             (format!("~{}", many("P", 20)), Standing::Passing),
             (format!("PFPF{}", many("P", 16)), Standing::Flaky),
             (format!("PFPF{}", many("P", 19)), Standing::Passing),
             (format!("PFPF{}", many("F", 19)), Standing::Failing),
-            // Skipping mends nothing.
+            // A skipped test does not count as fixed.
             ("FS".into(), Standing::Silenced),
             ("PFSS".into(), Standing::Silenced),
             ("FSP".into(), Standing::RecentlyFixed),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Verdict of one test, ordered by severity: of two results with one name the worse one counts.
+/// Verdict of one test, ordered by severity. If two results have the same name, the worse one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -13,16 +13,16 @@ pub enum Verdict {
     Skipped,
     /// The test passed.
     Passed,
-    /// It failed and passed in the same run; its runner lets it pass.
+    /// The test failed and passed in the same run. Its test runner reports it as passed.
     Flaky,
     /// The test failed.
     Failed,
-    /// It could not be run: its set-up broke, its file does not load, its process died.
+    /// The test could not be run: its setup failed, its file could not be loaded, or its process died.
     Errored,
 }
 
 impl Verdict {
-    /// All of them, from the least to the gravest.
+    /// All verdicts, from the mildest to the most severe.
     pub const ALL: [Self; 5] = [
         Self::Skipped,
         Self::Passed,
@@ -31,7 +31,7 @@ impl Verdict {
         Self::Errored,
     ];
 
-    /// Whether the run failed because of it.
+    /// Returns whether this verdict makes the run fail.
     #[must_use]
     pub const fn is_failure(self) -> bool {
         match self {
@@ -49,7 +49,7 @@ impl fmt::Display for Verdict {
 
 /// Id of a test: the hash of its name, the same on every machine and in every version.
 ///
-/// 64 bits: with [`TESTS_KEPT_MAX`](super::TESTS_KEPT_MAX) names two of them share a hash once in 10^11 projects.
+/// The hash has 64 bits. With [`TESTS_KEPT_MAX`](super::TESTS_KEPT_MAX) names, two of them share a hash once in 10^11 projects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct TestId(u64);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn test_id_is_stable_across_versions() {
-        // Journals have these.
+        // Existing journals contain these ids.
         assert_eq!(TestId::of("").to_string(), "cbf29ce484222325");
         assert_eq!(TestId::of("a").to_string(), "af63dc4c8601ec8c");
         assert_eq!(TestId::of("foobar").to_string(), "85944171f73967e8");

@@ -1,7 +1,7 @@
 //! Every phase against every input, as one printed grid: the transition table of a loop.
 //!
-//! A cell is the phase that follows and what is wished for; `=` stays in the phase, `=*` stays in it and records
-//! something, `.` does nothing at all.
+//! A cell shows the next phase and the effects. `=`: the phase stays. `=*`: the phase stays, and something is recorded.
+//! `.`: the input does nothing at all.
 
 mod columns;
 mod names;
@@ -22,7 +22,7 @@ use names::name;
 use crate::play::Play;
 use crate::words;
 
-/// No budget of money: its questions would be in every cell.
+/// There is no cost budget. With one, nearly every cell would have the effect that asks the agent for its cost.
 const BUDGETS: Budgets = Budgets {
     cost_microusd: 0,
     tokens: 1_000,
@@ -31,7 +31,7 @@ const BUDGETS: Budgets = Budgets {
 };
 
 #[test]
-fn every_phase_answers_every_input_as_the_grid_says() {
+fn every_phase_handles_every_input_as_in_the_grid_snapshot() {
     let rows = phases();
     let mut text = String::new();
     for rows in rows.chunks(4) {
@@ -136,7 +136,11 @@ fn phases() -> Vec<(&'static str, Play)> {
         ("ended:error", up(&|p| _ = p.stop(Urgency::Kill).sleep())),
     ];
     for (name, play) in &rows {
-        assert_eq!(words::phase(&play.state.phase), *name, "the row is named");
+        assert_eq!(
+            words::phase(&play.state.phase),
+            *name,
+            "the row has the name of its phase"
+        );
     }
     let mut rows = rows;
     rows.extend(with_a_session());
@@ -218,7 +222,7 @@ fn with_a_session() -> Vec<(&'static str, Play)> {
     rows
 }
 
-/// Phases in which the operator is asked.
+/// Phases in which the operator is asked a question.
 fn with_an_operator() -> Vec<(&'static str, Play)> {
     let autocommit = AutocommitRules {
         repository: true,
@@ -265,7 +269,7 @@ fn with_an_operator() -> Vec<(&'static str, Play)> {
     rows
 }
 
-/// Phases in which work is committed.
+/// Phases in which the loop commits the agent's changes.
 fn with_a_repository() -> Vec<(&'static str, Play)> {
     let policy = Policy {
         autocommit: Some(AutocommitRules {
@@ -303,7 +307,7 @@ fn with_a_repository() -> Vec<(&'static str, Play)> {
     rows
 }
 
-/// Phases in which hooks run that something is framed by.
+/// Phases in which the loop waits for hooks.
 fn with_hooks() -> Vec<(&'static str, Play)> {
     let limit = Duration::from_secs(30);
     let policy = |points: &[HookPoint]| Policy {
@@ -329,12 +333,16 @@ fn with_hooks() -> Vec<(&'static str, Play)> {
         ("hooks at the end", end),
     ];
     for (name, play) in &rows {
-        assert_eq!(words::phase(&play.state.phase), *name, "the row is named");
+        assert_eq!(
+            words::phase(&play.state.phase),
+            *name,
+            "the row has the name of its phase"
+        );
     }
     rows
 }
 
-/// Phases in which something is found out behind an iteration.
+/// Phases in which gates and stop scripts run after an iteration.
 fn with_gates() -> Vec<(&'static str, Play)> {
     let policy = Policy {
         completion: CompletionRules {

@@ -1,4 +1,4 @@
-//! What the core promises, shown from outside: the rules one by one, every phase against every input, and
+//! Tests of the core through its public interface: one test per rule, every phase against every input, and
 //! thousands of simulated loops with faults and crashes.
 
 mod grid;

@@ -1,4 +1,4 @@
-//! A loop played by hand: inputs in, one line of records and effects out for each, with time relative to the start.
+//! Test driver: gives inputs to a loop and logs the records and effects of each in one line. Times are relative to the start.
 
 mod operator;
 
@@ -42,12 +42,12 @@ impl Play {
         play
     }
 
-    /// Returns what happened since the last time this was asked.
+    /// Returns the log lines since the last call of this method.
     pub fn log(&mut self) -> String {
         std::mem::take(&mut self.lines)
     }
 
-    /// Clears the log, so that it only has the lines that matter.
+    /// Clears the log, so that it only has the lines that the test is about.
     pub fn hush(&mut self) -> &mut Self {
         self.lines.clear();
         self
@@ -87,7 +87,7 @@ impl Play {
         self
     }
 
-    /// Gives one input without telling of it.
+    /// Gives one input to the core without writing it to the log.
     pub fn step(&mut self, input: Input) -> Step {
         let step = step(&self.policy, &mut self.state, self.now, input);
         self.journal.extend(step.records.iter().cloned());
@@ -102,7 +102,7 @@ impl Play {
     /// Starts a runner with a given launch.
     pub fn start_with(&mut self, launch: Launch) -> &mut Self {
         let Input::Start { runner, .. } = self.start_input() else {
-            unreachable!("it starts");
+            unreachable!("`start_input` returns `Input::Start`");
         };
         self.input("start", Input::Start { launch, runner })
     }
@@ -120,7 +120,7 @@ impl Play {
         }
     }
 
-    /// The runner dies with only the first `synced` records in the journal; a new one takes up the loop.
+    /// The runner dies with only the first `synced` records in the journal. A new runner then resumes the loop.
     pub fn crash_after(&mut self, synced: usize) -> &mut Self {
         self.journal.truncate(synced);
         self.state = State::new(self.state.loop_id);
@@ -138,10 +138,10 @@ impl Play {
         self.input("wake", Input::Wake)
     }
 
-    /// Sleeps until the core wants to be woken.
+    /// Advances the clock to the next deadline of the core and wakes it.
     pub fn sleep(&mut self) -> &mut Self {
         let deadline = next_deadline(&self.policy, &self.state);
-        self.now = deadline.expect("somebody waits").max(self.now);
+        self.now = deadline.expect("the loop has a deadline").max(self.now);
         self.wake()
     }
 
@@ -163,7 +163,7 @@ impl Play {
         self.event("output", AgentInput::Output)
     }
 
-    /// The agent's processes were looked at, for a second.
+    /// The CPU time of the agent's processes was sampled for one second.
     pub fn looked(&mut self, cpu_ms: u64) -> &mut Self {
         let activity = Some(Activity {
             over_ms: 1_000,
@@ -184,7 +184,7 @@ impl Play {
         self.event(&format!("measured {tokens}"), event)
     }
 
-    /// A reading in the middle of an answer.
+    /// Reports the context size in the middle of an answer.
     pub fn answering(&mut self, tokens: u64) -> &mut Self {
         let answering = true;
         let context = context(tokens, 1_000);
@@ -211,7 +211,7 @@ impl Play {
         self.event(&format!("resulted {success}"), AgentInput::TurnEnded(end))
     }
 
-    /// The turn fails because the conversation cannot go on.
+    /// The turn fails because the agent cannot continue the conversation.
     pub fn spent(&mut self, spent: Spent) -> &mut Self {
         let end = TurnEnd {
             spent: Some(spent),
@@ -220,7 +220,7 @@ impl Play {
         self.event("spent", AgentInput::TurnEnded(end))
     }
 
-    /// A call of the model is over.
+    /// A call to the model has ended and used this many tokens.
     pub fn called(&mut self, tokens: u64) -> &mut Self {
         self.event(
             &format!("called {tokens}"),
@@ -228,7 +228,7 @@ impl Play {
         )
     }
 
-    /// The conversation has cost so much, in millionths of a dollar.
+    /// The agent reports the total cost of the conversation, in millionths of a dollar.
     pub fn cost(&mut self, conversation_microusd: u64) -> &mut Self {
         let event = AgentInput::Cost {
             conversation_microusd,
@@ -236,7 +236,7 @@ impl Play {
         self.event(&format!("cost {conversation_microusd}"), event)
     }
 
-    /// The turn goes well, and cost so much.
+    /// The turn succeeds with this cost and this number of tokens.
     pub fn priced(&mut self, cost_microusd: u64, tokens: u64) -> &mut Self {
         let end = TurnEnd {
             success: true,
@@ -268,7 +268,7 @@ impl Play {
         self.event(&format!("killed {signal}"), event)
     }
 
-    /// The process ended without a result, and these were its last words.
+    /// The agent's process ended without a result. `words` is the end of its output.
     pub fn died(&mut self, words: &str, problem: Option<Problem>) -> &mut Self {
         let event = AgentInput::Exited {
             exit: Exit::Code(3),
@@ -285,7 +285,7 @@ impl Play {
         self.event("claimed", exited(Exit::Code(0), true))
     }
 
-    /// The turn fails, and the agent tells why.
+    /// The turn fails, and the agent reports the reason.
     pub fn failed(&mut self, reason: &str, problem: Option<Problem>) -> &mut Self {
         let end = TurnEnd {
             reason: Some(reason.to_owned()),
@@ -295,7 +295,7 @@ impl Play {
         self.event("failed", AgentInput::TurnEnded(end))
     }
 
-    /// The agent ends its turn with a text.
+    /// The agent ends its turn successfully with this text.
     pub fn said(&mut self, text: &str) -> &mut Self {
         let end = TurnEnd {
             success: true,
@@ -316,7 +316,7 @@ impl Play {
         self.input("hooks", Input::HooksRan { point, results })
     }
 
-    /// The work was committed: so many files changed, and so many of them were committed.
+    /// The commit has finished: `changed` files changed in this iteration, and `committed` files were committed.
     pub fn kept(&mut self, changed: u32, committed: u32) -> &mut Self {
         let id = format!("{:07x}", self.state.kept.number);
         let before = self.state.kept.uncommitted;
@@ -332,7 +332,7 @@ impl Play {
         self.answer_keep(Ok(kept))
     }
 
-    /// The work was looked at, and could not be committed.
+    /// The work tree was surveyed, and the commit failed.
     pub fn not_committed(&mut self, changed: u32, error: &str) -> &mut Self {
         let kept = AutocommitResult {
             changed,
@@ -348,13 +348,13 @@ impl Play {
         self.input("kept", Input::AutocommitFinished { number, kept })
     }
 
-    /// The stop scripts answer; one of them with a verdict.
+    /// The stop scripts have run. One of them returned this verdict.
     pub fn scripts(&mut self, verdict: ScriptVerdict) -> &mut Self {
         let answers = script(verdict);
         self.answers(answers)
     }
 
-    /// The objectives were read.
+    /// The file of objectives was read.
     pub fn objectives(&mut self, markdown: &str) -> &mut Self {
         let objectives = Objectives::read(markdown);
         self.answers(Answers {
@@ -368,7 +368,7 @@ impl Play {
         self.input("answered", Input::ConditionsAnswered { number, answers })
     }
 
-    /// Gates have run, each with its error or none.
+    /// Gates have run, each with an error, or `None` if it passed.
     pub fn gates(&mut self, results: &[(&str, Option<&str>)]) -> &mut Self {
         let number = self.state.completion.number;
         let results = results.iter().map(|(name, error)| gate(name, *error));
@@ -404,7 +404,7 @@ impl Play {
         self.event("named", AgentInput::SessionNamed { agent_id })
     }
 
-    /// The fresh session's process comes up and answers.
+    /// The process of the new session starts and answers its first prompt.
     pub fn opened(&mut self) -> &mut Self {
         self.launched().event("opened", AgentInput::Opened)
     }

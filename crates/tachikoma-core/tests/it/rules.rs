@@ -1,4 +1,4 @@
-//! The rules of a loop, one test each: what comes in, what is recorded and what is wished for.
+//! One test for each rule of the loop: an input, the records and the effects that follow.
 
 mod autocommit;
 mod budget;
@@ -26,7 +26,7 @@ mod triggers;
 use tachikoma_core::Policy;
 use tachikoma_core::policy::AgentTraits;
 
-/// An agent that reports what it does while it does it.
+/// An agent with an event stream: it reports its tool calls and results while it runs.
 fn stream() -> Policy {
     Policy {
         agent: AgentTraits {

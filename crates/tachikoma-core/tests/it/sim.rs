@@ -15,19 +15,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use world::World;
 
-/// As many as a test may take time for; `cargo xtask soak` asks for more.
+/// Number of simulated loops in a test run. `cargo xtask soak` simulates more.
 const LOOPS: u64 = 10_000;
 const LOOPS_VARIABLE: &str = "TACHIKOMA_SIM_LOOPS";
-/// Every so many loops, each record goes through its text: the text is what survives a crash.
+/// In every eighth loop, each record is written as JSON and read again, as after a crash.
 const THROUGH_TEXT_EVERY: u64 = 8;
-/// How often each thing must have been seen, so that the simulation cannot fall idle unnoticed.
+/// How often each phase, event and end must occur, so that an idle simulation fails the test.
 const SEEN_MIN: u64 = 100;
 
 /// How often each phase, event and end was seen.
 type Coverage = BTreeMap<&'static str, u64>;
 
 #[test]
-fn ten_thousand_loops_survive_faults_and_crashes_and_equal_their_replay() {
+fn simulated_loops_survive_faults_and_crashes_and_equal_their_replay() {
     let mut coverage = Coverage::new();
     for seed in 0..loops() {
         live_through(seed, &mut coverage);
@@ -36,14 +36,14 @@ fn ten_thousand_loops_survive_faults_and_crashes_and_equal_their_replay() {
         let seen = coverage.get(thing).copied().unwrap_or_default();
         assert!(
             seen >= SEEN_MIN,
-            "{thing} was seen {seen} times: {coverage:#?}"
+            "`{thing}` occurred {seen} times: {coverage:#?}"
         );
     }
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "how long to look is the tester's choice, not the core's"
+    reason = "the number of loops is a setting of the test, not of the core"
 )]
 fn loops() -> u64 {
     match std::env::var(LOOPS_VARIABLE) {
@@ -70,7 +70,7 @@ fn live_through(seed: u64, coverage: &mut Coverage) {
     }
 }
 
-/// Everything that the core can be or say.
+/// All phases, events and ends that the simulation has to reach.
 const EXPECTED: &[&str] = &[
     "delay",
     "backoff",

@@ -1,4 +1,4 @@
-//! How a server is kept alive, rule by rule.
+//! One test for each rule of the server's supervisor.
 
 mod memory;
 mod started;
@@ -52,14 +52,14 @@ impl Play {
 
     fn check_replay(&self, mut replayed: ServerState, stepped: &ServerStep) {
         for record in &stepped.records {
-            let text = serde_json::to_string(record).expect("plain data");
+            let text = serde_json::to_string(record).expect("a record can be written");
             apply(
                 &mut replayed,
-                &serde_json::from_str(&text).expect("our own"),
+                &serde_json::from_str(&text).expect("a record can be read"),
             );
         }
         replayed.pulse = self.state.pulse.clone();
-        assert_eq!(replayed, self.state, "the records are all there is");
+        assert_eq!(replayed, self.state, "the records give the same state");
     }
 
     fn passes(&mut self, duration: Duration) -> &mut Self {
@@ -134,13 +134,13 @@ fn policy(change: impl FnOnce(&mut ServerPolicy)) -> ServerPolicy {
 }
 
 #[test]
-fn a_crash_is_followed_by_the_delay_and_a_start() {
+fn crash_of_the_server_is_followed_by_a_delay_and_a_restart() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up().passes(5 * SECOND).dies(Exit::Code(1));
     assert_eq!(play.delay(), Some(SECOND));
-    assert!(!play.is_started(), "not before the delay has passed");
+    assert!(!play.is_started(), "no start before the delay has passed");
     play.passes(Duration::from_millis(999));
-    assert!(!play.is_started(), "not a millisecond too early");
+    assert!(!play.is_started(), "no start a millisecond too early");
     play.passes(Duration::from_millis(1));
     assert!(play.is_started());
     insta::assert_snapshot!(play.log(), @r"
@@ -153,7 +153,7 @@ fn a_crash_is_followed_by_the_delay_and_a_start() {
 }
 
 #[test]
-fn an_unexpected_exit_is_followed_by_a_restart_unless_only_crashes_are() {
+fn unexpected_exit_causes_a_restart_unless_only_crashes_do() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up().dies(Exit::Code(0));
     assert_eq!(play.delay(), Some(SECOND));
@@ -167,7 +167,7 @@ fn an_unexpected_exit_is_followed_by_a_restart_unless_only_crashes_are() {
     assert_eq!(play.state.phase, ServerPhase::Down { reason });
     play.tell(ServerInput::Restart { ticket: None }).comes_up();
     play.dies(CRASH);
-    assert_eq!(play.delay(), Some(SECOND), "a crash is a crash");
+    assert_eq!(play.delay(), Some(SECOND), "a crash causes a restart");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn server_stopped_by_a_user_is_not_restarted() {
             "{log}"
         );
         play.passes(1000 * SECOND);
-        assert_eq!(play.effects, [], "and it stays so");
+        assert_eq!(play.effects, [], "the server stays stopped");
     }
 }
 
@@ -206,12 +206,12 @@ fn without_auto_restart_a_crash_is_only_logged() {
 }
 
 #[test]
-fn a_crash_loop_waits_longer_each_time_warns_and_gives_up_visibly() {
+fn crash_loop_causes_growing_delays_warnings_and_finally_no_restart() {
     let mut play = Play::new(ServerPolicy::default());
     let mut delays = Vec::new();
     for _ in 0..5 {
         play.comes_up().dies(CRASH);
-        let delay = play.delay().expect("it tries again");
+        let delay = play.delay().expect("a restart is scheduled");
         delays.push(delay.as_secs());
         play.passes(delay);
     }
@@ -221,15 +221,18 @@ fn a_crash_loop_waits_longer_each_time_warns_and_gives_up_visibly() {
     let warnings = log
         .matches("OpenCode crash loop detected, backing off")
         .count();
-    assert_eq!(warnings, 3, "from the third crash on:\n{log}");
+    assert_eq!(
+        warnings, 3,
+        "each crash from the third on has a warning:\n{log}"
+    );
     play.comes_up().dies(CRASH);
     assert!(matches!(play.state.phase, ServerPhase::GaveUp { .. }));
     play.passes(1000 * SECOND);
-    assert_eq!(play.effects, [], "and it stays so");
+    assert_eq!(play.effects, [], "the supervisor does not try again");
     play.tell(ServerInput::Restart {
         ticket: Some(Ticket(3)),
     });
-    assert!(play.is_started(), "until someone commands otherwise");
+    assert!(play.is_started(), "a command starts the server again");
     assert_eq!(play.state.attempts, 0);
 }
 
@@ -239,20 +242,20 @@ fn crashes_far_apart_are_not_a_crash_loop() {
     play.policy.backoff = RestartBackoff { base: SECOND };
     for _ in 0..6 {
         play.comes_up().passes(31 * SECOND).dies(CRASH);
-        let delay = play.delay().expect("it tries again");
+        let delay = play.delay().expect("a restart is scheduled");
         play.passes(delay);
     }
     assert!(!play.log().contains("crash loop"));
 }
 
-/// The uptime is measured when the server ends.
+/// The uptime is measured when the server exits.
 #[test]
-fn healthy_minute_resets_the_backoff() {
+fn one_minute_of_healthy_uptime_resets_the_backoff() {
     for (uptime, expected) in [(59_999, 4), (60_000, 1)] {
         let mut play = Play::new(ServerPolicy::default());
         for _ in 0..2 {
             play.comes_up().dies(CRASH);
-            let delay = play.delay().expect("it tries again");
+            let delay = play.delay().expect("a restart is scheduled");
             play.passes(delay);
         }
         play.comes_up();
@@ -282,7 +285,7 @@ fn server_that_never_becomes_ready_counts_as_crashed_with_its_last_problem() {
 }
 
 #[test]
-fn server_that_cannot_start_is_retried_and_given_up() {
+fn server_that_cannot_start_is_retried_until_the_attempts_are_used_up() {
     let mut play = Play::new(ServerPolicy::default());
     for _ in 0..6 {
         let generation = play.state.generation;
@@ -303,7 +306,7 @@ fn server_that_cannot_start_is_retried_and_given_up() {
 }
 
 #[test]
-fn a_stop_ends_a_wait_at_once() {
+fn stop_cancels_the_delay_before_a_restart_at_once() {
     let mut play = Play::new(ServerPolicy::default());
     play.comes_up().dies(CRASH);
     play.tell(ServerInput::Stop { ticket: None });
@@ -325,7 +328,10 @@ fn stop_ends_tools_then_terminates_then_kills() {
     assert_eq!(play.effects, [signal(StopSignal::Kill)]);
     play.dies(CRASH);
     assert_eq!(play.effects, [ServerEffect::Finish]);
-    assert_eq!(play.state.crashes_total, 0, "that was no crash");
+    assert_eq!(
+        play.state.crashes_total, 0,
+        "a requested stop is not a crash"
+    );
 }
 
 #[test]
@@ -340,7 +346,7 @@ fn server_that_misses_three_health_checks_is_killed_and_restarted() {
         assert_eq!(
             play.state.phase.purpose(),
             None,
-            "an answer in between counts"
+            "an answer in between resets the count"
         );
         play.passes(5 * SECOND).silent();
     }
@@ -364,7 +370,11 @@ fn counters_survive_a_dead_supervisor_and_a_manual_start_clears_them() {
     play.comes_up().dies(CRASH);
     assert_eq!(play.delay(), Some(2 * SECOND));
     play.supervised(StartedBy::Service);
-    assert_eq!(play.delay(), Some(2 * SECOND), "the wait goes on");
+    assert_eq!(
+        play.delay(),
+        Some(2 * SECOND),
+        "the delay of the restart continues"
+    );
     play.tell(ServerInput::Stop { ticket: None });
     play.supervised(StartedBy::Service);
     assert!(play.is_started());
@@ -377,7 +387,7 @@ fn listening_line_triggers_a_health_check() {
     let mut play = Play::new(ServerPolicy::default());
     let generation = play.state.generation;
     let probe = ServerEffect::Probe { generation };
-    // A quick one listens before its guard tells of it.
+    // A fast server may listen before the guard reports its start.
     play.tell(ServerInput::Listening { generation });
     assert_eq!(play.effects, []);
     play.tell(ServerInput::Spawned { generation, pid: 1 });
@@ -426,7 +436,10 @@ fn events_of_an_earlier_server_are_dropped() {
     let mut play = Play::new(policy(|policy| policy.backoff.base = Duration::ZERO));
     let old = play.state.generation;
     play.comes_up().dies(CRASH);
-    assert!(play.is_started(), "without a delay, in one step");
+    assert!(
+        play.is_started(),
+        "the server starts in the same step, without a delay"
+    );
     let before = play.state.clone();
     play.tell(ServerInput::Exited {
         generation: old,
@@ -437,7 +450,7 @@ fn events_of_an_earlier_server_are_dropped() {
 }
 
 #[test]
-fn restarting_is_recorded_before_the_start() {
+fn restart_is_recorded_before_the_start() {
     let mut state = ServerState::default();
     let policy = policy(|policy| policy.backoff.base = Duration::ZERO);
     let mut tell = |input| {
@@ -463,7 +476,7 @@ fn restarting_is_recorded_before_the_start() {
         leftovers: Vec::new(),
     });
     let kinds = death.records.iter().map(|record| {
-        let value = serde_json::to_value(&record.event).expect("plain data");
+        let value = serde_json::to_value(&record.event).expect("an event can be written");
         value["kind"].as_str().unwrap_or_default().to_owned()
     });
     assert_eq!(

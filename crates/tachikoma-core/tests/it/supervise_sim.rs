@@ -1,4 +1,4 @@
-//! Thousands of servers with seeded fates, and supervisors that die at any moment.
+//! Simulates thousands of servers with random faults, and supervisors that die at any moment.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::sim::dice::Dice;
 const WORLDS: u64 = 4_000;
 const STEPS: usize = 250;
 
-/// A server that lives, hangs and dies as the dice fall.
+/// A simulated server with its supervisor and random faults.
 struct World {
     dice: Dice,
     policy: ServerPolicy,
     state: ServerState,
     journal: Vec<ServerRecord>,
     now: Timestamp,
-    /// The one process that runs, and whether it answers.
+    /// The running process, and whether it answers health checks.
     process: Option<(Generation, bool)>,
-    /// What the core waits for.
+    /// Effects that the core requested and that are not carried out yet.
     asked: Vec<ServerEffect>,
     closed: bool,
 }
@@ -60,7 +60,7 @@ impl World {
         for effect in stepped.effects {
             match effect {
                 ServerEffect::Start { generation } => {
-                    assert_eq!(self.process, None, "never two servers at a time");
+                    assert_eq!(self.process, None, "two servers never run at the same time");
                     self.check_start(generation);
                     self.asked.push(ServerEffect::Start { generation });
                 }
@@ -76,7 +76,7 @@ impl World {
         self.check();
     }
 
-    /// A restart has been recorded, and its delay has passed.
+    /// Checks that a start was recorded as a restart and that its delay has passed.
     fn check_start(&self, generation: Generation) {
         let before = self.journal.iter().rev().skip(1);
         let mut reasons = before.filter_map(|record| match &record.event {
@@ -86,13 +86,13 @@ impl World {
             ServerEvent::Supervising { .. } => Some(Timestamp::default()),
             _ => None,
         });
-        let until = reasons.next().expect("a start has a reason on record");
+        let until = reasons.next().expect("the reason of a start is recorded");
         assert!(until <= self.now, "start {generation} did not wait");
     }
 
     fn check(&self) {
         let mut replayed = ServerState::default();
-        // All of it would be quadratic; what is folded is checked at the end of each world.
+        // The journal is replayed only every 64 records, because a replay after each record would take quadratic time.
         if self.journal.len().is_multiple_of(64) {
             self.journal
                 .iter()
@@ -103,22 +103,25 @@ impl World {
         let max = self.policy.max_restart_attempts;
         assert!(
             max == 0 || self.state.attempts <= max,
-            "attempts are bounded"
+            "restart attempts are limited"
         );
-        assert!(self.state.crashes.len() <= 64, "what is kept is bounded");
+        assert!(
+            self.state.crashes.len() <= 64,
+            "the number of remembered crashes is limited"
+        );
         let waits = matches!(
             self.state.phase,
             ServerPhase::Starting { .. } | ServerPhase::Ending { .. } | ServerPhase::Waiting { .. }
         );
         assert!(
             !waits || self.state.next_deadline().is_some(),
-            "no wait without an end"
+            "every wait has a deadline"
         );
     }
 
-    /// Something happens: what was asked for is done, a deadline comes, or fate strikes.
+    /// Simulates the next event: an effect is carried out, a deadline passes, or a fault happens.
     fn live(&mut self) {
-        // Orders to the guard are carried out in order, and at once.
+        // A start is carried out first and at once.
         let is_start = |effect: &ServerEffect| matches!(effect, ServerEffect::Start { .. });
         if let Some(index) = self.asked.iter().position(is_start) {
             let effect = self.asked.remove(index);
@@ -150,7 +153,7 @@ impl World {
             }
         }
         if self.process.is_some() && self.state.phase == ServerPhase::Idle {
-            panic!("a closed supervisor leaves nothing");
+            panic!("a closed supervisor has no running server");
         }
     }
 
@@ -224,14 +227,14 @@ impl World {
         }
     }
 
-    /// The shell ends what the guard held, and orders that it did not carry out are gone.
+    /// The guard dies: its server ends, and effects that were not carried out are lost.
     fn guard_dies(&mut self) {
         self.process = None;
         self.asked.clear();
         self.tell(ServerInput::GuardLost);
     }
 
-    /// Its guard ends the server; the next supervisor reads what the last one wrote.
+    /// The supervisor dies, and its guard ends the server. The next supervisor reads the journal.
     fn supervisor_dies(&mut self) {
         self.process = None;
         self.asked.clear();
@@ -259,7 +262,7 @@ fn simulated_servers_are_restarted_by_the_rules_and_never_run_twice() {
         for _ in 0..STEPS {
             world.live();
             if let ServerPhase::GaveUp { .. } = world.state.phase {
-                // Stuck in the kernel: a guard refuses a second one until it is gone.
+                // The old process may be stuck in the kernel. A guard starts no second server before it has ended.
                 world.process = None;
             }
             gave_up += u32::from(matches!(world.state.phase, ServerPhase::GaveUp { .. }));
@@ -276,7 +279,10 @@ fn simulated_servers_are_restarted_by_the_rules_and_never_run_twice() {
                 world.guard_dies();
             }
         }
-        assert!(world.closed, "seed {seed}: a stop always comes to an end");
+        assert!(
+            world.closed,
+            "seed {seed}: a stop always ends the supervisor"
+        );
         assert_eq!(world.state.phase, ServerPhase::Idle, "seed {seed}");
         closed += 1;
     }

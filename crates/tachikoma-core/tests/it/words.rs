@@ -1,4 +1,4 @@
-//! Short words for phases, events and effects, as the snapshots and the coverage of the simulation print them.
+//! Short names of phases, events and effects for snapshots and for the coverage of the simulation.
 
 use tachikoma_core::{
     Answer, Autocommit, AutocommitPurpose, Cause, CheckStage, Denial, Effect, HookPoint,
@@ -171,7 +171,7 @@ fn operator(event: &OperatorEvent) -> &'static str {
     }
 }
 
-/// Writes an effect in one word.
+/// Returns the name of an effect in one word.
 pub fn effect(effect: &Effect) -> &'static str {
     match effect {
         Effect::Launch { .. } => "launch",
@@ -203,7 +203,7 @@ pub fn effect(effect: &Effect) -> &'static str {
     }
 }
 
-/// Writes an effect with what a person would ask about it.
+/// Formats an effect with its most important values.
 pub fn effect_line(effect: &Effect) -> String {
     match effect {
         Effect::Launch { resume: None, .. } => "launch".to_owned(),
@@ -253,7 +253,7 @@ pub fn effect_line(effect: &Effect) -> String {
     }
 }
 
-/// Writes a record with what a person would ask about it.
+/// Formats a record with its most important values.
 pub fn fact(record: &Record) -> String {
     let name = event(&record.event);
     let until = |time: &Timestamp| format!("{}s", time.since(record.time).as_secs_f64());

@@ -35,7 +35,7 @@ fn iteration_limit_does_not_count_an_iteration_that_is_repeated() {
 }
 
 #[test]
-fn the_last_failure_is_shown() {
+fn failure_limit_shows_the_last_failure() {
     let policy = Policy {
         max_consecutive_failures: 2,
         ..Policy::default()
@@ -74,7 +74,7 @@ fn accepted_claim_overrides_a_stop_and_refused_claim_does_not() {
 
 type Change = fn(&mut Policy, &mut State);
 
-/// Each condition: what sets it, what is just below it, what meets it, and what is said then.
+/// Each condition: how it is set, a state just below the limit, a state that meets it, and the expected reason.
 const TABLE: [(&str, Change, Change, Change, &str); 9] = [
     (
         "max_consecutive_failures",
@@ -203,7 +203,7 @@ fn stop_conditions_are_met_at_their_limit_and_off_at_zero() {
     }
 }
 
-/// Of several that are met the first of the table counts: what went wrong, then money, then the work, then the count.
+/// If several conditions are met, the first in the table ends the loop: failures first, then budgets, progress and iterations.
 #[test]
 fn first_of_several_met_conditions_ends_the_loop() {
     let (mut policy, mut state) = none();

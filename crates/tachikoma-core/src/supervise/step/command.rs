@@ -14,13 +14,13 @@ impl Stepper<'_> {
         }
     }
 
-    /// Stops in every phase, also during a delay.
+    /// Stops the server and the supervisor in any phase, even during a delay.
     pub(super) fn stop(&mut self, ticket: Option<Ticket>) {
         match &self.state.phase {
             ServerPhase::Starting { .. } => self.end(Purpose::Stop, StopSignal::Terminate),
             ServerPhase::Ready { .. } => self.end(Purpose::Stop, StopSignal::Interrupt),
             ServerPhase::Ending { rung, purpose, .. } => {
-                // Its end is on its way already; only what follows is different.
+                // The server is already being ended. Only the purpose changes, so that no restart follows.
                 let rung = *rung;
                 if *purpose != Purpose::Stop {
                     self.end(Purpose::Stop, rung);

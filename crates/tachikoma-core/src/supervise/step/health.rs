@@ -6,7 +6,7 @@ use super::Stepper;
 use crate::supervise::{Answered, Pulse, Purpose, ServerEffect, ServerEvent, ServerPhase};
 use crate::{Generation, StopSignal};
 
-/// Time between two checks of a server that starts.
+/// Time between two health checks of a server that starts.
 const READY_TICK: Duration = Duration::from_millis(50);
 
 /// Wrong answers in a row after which a start has failed.
@@ -23,7 +23,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// Checks again, because a server never answers requests that it gets too early. If the process is not known yet, the check follows
+    /// Repeats the health check, because a server never answers requests that came too early. If the process is unknown, the check follows
     /// [`Spawned`](super::ServerInput::Spawned).
     pub(super) fn listening(&mut self, generation: Generation) {
         if let ServerPhase::Starting { pid: Some(_), .. } = self.state.phase {

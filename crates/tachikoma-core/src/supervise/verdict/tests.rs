@@ -1,4 +1,4 @@
-//! The truth table of restarts.
+//! Truth table: which ends of a server cause a restart under which policy.
 
 use super::*;
 use crate::exit::Exit;
@@ -37,7 +37,7 @@ fn unexpected(exit: Exit) -> [&'static str; 3] {
 }
 
 #[test]
-fn unexpected_exit_is_judged_by_its_cause() {
+fn verdict_on_an_unexpected_exit_depends_on_exit_code_and_policy() {
     let crash = ["restart", "restart", "off"];
     for code in [1, 2, 9, 15, 126, 127, 129, 137, 139, 255, -1] {
         assert_eq!(unexpected(Exit::Code(code)), crash, "code {code}");
@@ -67,7 +67,7 @@ fn unexpected_exit_is_judged_by_its_cause() {
 
 /// After a requested stop the server may exit with 0, 1 or 143.
 #[test]
-fn purpose_counts_more_than_the_exit() {
+fn purpose_of_the_supervisor_overrides_the_exit_code() {
     let exits = [Exit::Code(0), Exit::Code(1), Exit::Signal(9), Exit::Unknown];
     for exit in exits {
         for restart in POLICIES {
@@ -92,7 +92,7 @@ fn purpose_counts_more_than_the_exit() {
     }
 }
 
-/// A server that cannot be started, hangs or never answers is a crash.
+/// A server that cannot be started, hangs or never answers counts as crashed.
 #[test]
 fn failures_to_start_and_hangs_are_crashes() {
     let why = String::new;
@@ -145,13 +145,13 @@ fn supervisor_gives_up_after_the_allowed_attempts_and_never_without_a_limit() {
     assert_eq!(
         verdict(&ServerPolicy::default(), &unexpected, history),
         Verdict::GiveUp { attempts: 5 },
-        "a server that always exits in order is not started for ever"
+        "restarts after exits with code 0 are limited too"
     );
 }
 
 /// Asking for a verdict does not change any counter.
 #[test]
-fn verdict_is_repeatable() {
+fn verdict_does_not_change_any_counter() {
     let end = ServerEnd::of(Exit::Signal(9), None);
     let ask = || {
         verdict(

@@ -1,11 +1,11 @@
-//! What the inputs of the grid are called.
+//! Names of the inputs, which are the columns of the grid.
 
 use tachikoma_core::policy::busy::is_busy;
 use tachikoma_core::{AgentInput, Input, LoopCommand, OperatorRequest, ScriptVerdict, Urgency};
 
 use super::columns::Column;
 
-/// Names an input; a new kind does not compile until it has a name here, and then belongs into `inputs`.
+/// Returns the name of an input. A new kind of input does not compile until it has a name here. Add it to `inputs` too.
 pub fn name(column: &Column) -> String {
     let input = match column {
         Column::Late => return "wake at deadline".to_owned(),

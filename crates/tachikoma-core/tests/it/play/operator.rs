@@ -1,4 +1,4 @@
-//! What the operator says to a loop that is played.
+//! Commands and answers of the operator in a played loop.
 
 use tachikoma_core::{Choice, EditedPrompt, Input, LoopCommand, OperatorRequest, Ticket, Urgency};
 
@@ -15,7 +15,7 @@ impl Play {
         self.input(name, Input::OperatorRequest { ticket, request })
     }
 
-    /// The operator answers the question that is open.
+    /// The operator answers the open question.
     pub fn answer(&mut self, choice: Choice) -> &mut Self {
         self.answer_to(None, choice)
     }

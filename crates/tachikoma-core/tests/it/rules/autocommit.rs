@@ -1,4 +1,4 @@
-//! Work that is kept: a look at the work tree and a commit behind an iteration, before a reboot and at the end.
+//! Auto-commit: a survey and a commit of the work tree after an iteration, before a reboot and at the end of the loop.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn in_a_session() -> Policy {
     policy
 }
 
-/// A loop with the first iteration's agent up.
+/// A loop in which the agent of the first iteration is running.
 fn up() -> Play {
     let mut play = Play::up(keeping(RULES));
     play.hush();
@@ -41,7 +41,7 @@ fn up() -> Play {
 }
 
 #[test]
-fn successful_iteration_is_committed_first() {
+fn successful_iteration_is_committed_before_the_loop_continues() {
     let mut play = up();
     play.snapshot("5a5a5a5", 0).exited(0).seconds(2).kept(3, 3);
     play.sleep().snapshot("5a5a5a5", 0);
@@ -58,7 +58,7 @@ fn successful_iteration_is_committed_first() {
 }
 
 #[test]
-fn an_iteration_that_changed_nothing_records_only_that() {
+fn iteration_without_changes_records_no_autocommit_result() {
     let mut play = up();
     play.exited(0).kept(0, 0);
     insta::assert_snapshot!(play.log(), @"
@@ -116,7 +116,7 @@ fn changes_of_an_interrupted_iteration_are_committed_with_the_next_success() {
 }
 
 #[test]
-fn a_commit_that_fails_costs_nothing_and_is_tried_again_at_the_end() {
+fn failed_commit_does_not_fail_the_iteration_and_is_retried_at_the_end() {
     let mut play = up();
     play.exited(0)
         .not_committed(2, ": the hook said no")
@@ -150,7 +150,7 @@ fn loop_ends_after_the_commit_of_its_last_iteration() {
 }
 
 #[test]
-fn an_error_commits_what_is_left_only_where_failures_are_committed() {
+fn error_end_commits_remaining_changes_only_if_failures_are_committed() {
     for (on_failure, told) in [(false, "Error"), (true, "AutocommitStarted(end")] {
         let mut play = Play::up(Policy {
             max_consecutive_failures: 2,
@@ -241,11 +241,14 @@ fn second_kill_does_not_wait_for_the_canceled_commit() {
     0.0 signal 2: StopRequested(stopped by SIGINT (Ctrl-C)), AutocommitCanceled(within 5s) ! call off
     0.0 signal 2: AutocommitGivenUp(iteration: it was canceled, and did not end at once), Stopped(stopped by SIGINT (Ctrl-C)) ! finish
     ");
-    assert!(play.state.needs_survey(), "nobody knows what it changed");
+    assert!(
+        play.state.needs_survey(),
+        "the canceled commit has not reported what changed"
+    );
 }
 
 #[test]
-fn pause_skip_and_reboot_act_on_a_commit_under_way() {
+fn pause_skip_and_reboot_are_accepted_while_a_commit_runs() {
     let mut play = up();
     play.exited(0).pause(Urgency::Graceful).kept(1, 1);
     insta::assert_snapshot!(play.log(), @"
@@ -307,11 +310,15 @@ fn hanging_commit_times_out_and_a_late_result_is_dropped() {
         ..RULES
     }));
     play.exited(0);
-    assert_eq!(next_deadline(&play.policy, &play.state), None, "no limit");
+    assert_eq!(
+        next_deadline(&play.policy, &play.state),
+        None,
+        "timeout 0 means no limit"
+    );
 }
 
 #[test]
-fn commit_cut_by_a_crash_is_repeated() {
+fn commit_interrupted_by_a_crash_of_the_runner_is_repeated() {
     let mut play = up();
     play.exited(0).hush().crash().kept(1, 1);
     insta::assert_snapshot!(play.log(), @"
@@ -320,7 +327,7 @@ fn commit_cut_by_a_crash_is_repeated() {
     ");
     let mut play = up();
     play.exited(1).kept(2, 0).stop(Urgency::Graceful).hush();
-    // The request to stop died with its runner.
+    // A new runner does not know the request to stop that the dead runner got.
     play.crash();
     insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), IterationStarted(2 attempt 1) ! launch");
     let mut play = up();
@@ -329,7 +336,7 @@ fn commit_cut_by_a_crash_is_repeated() {
 }
 
 #[test]
-fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
+fn changes_of_an_attempt_ended_by_a_crash_are_committed_when_the_loop_stops() {
     let mut play = up();
     play.pause(Urgency::Graceful).hush().crash();
     play.stop(Urgency::Graceful);
@@ -349,15 +356,18 @@ fn work_of_an_attempt_cut_by_a_crash_is_committed_when_no_attempt_follows() {
 }
 
 #[test]
-fn new_runner_knows_whether_the_loop_made_the_last_changes() {
+fn new_runner_knows_whether_the_loop_may_have_changed_files_since_the_last_survey() {
     let mut play = up();
     assert!(play.state.needs_survey(), "an attempt is under way");
     play.exited(0);
-    assert!(play.state.needs_survey(), "it is being looked at");
+    assert!(
+        play.state.needs_survey(),
+        "the survey of the iteration is running"
+    );
     play.kept(1, 1);
     assert!(
         !play.state.needs_survey(),
-        "in a wait, whoever changes something is not the loop"
+        "changes made while the loop waits are not the loop's"
     );
     play.reboot();
     assert!(
@@ -368,7 +378,7 @@ fn new_runner_knows_whether_the_loop_made_the_last_changes() {
     assert!(!play.state.needs_survey());
     play.start().launched().exited(0);
     play.answer_keep(Err("git is gone".to_owned()));
-    assert!(play.state.needs_survey(), "it could not be looked at");
+    assert!(play.state.needs_survey(), "the survey failed");
     assert_eq!(play.state.kept.files_changed, None);
 }
 
@@ -403,7 +413,7 @@ fn a_checkpoint_is_committed_when_the_old_agent_has_ended() {
     let mut play = Play::up(in_a_session());
     play.named("one").resulted(true).kept(1, 1).hush();
     play.measured(900).resulted(false).kept(1, 0);
-    // The hand-off is not answered, and the agent goes on with something else until it is killed.
+    // The agent does not answer the request for a hand-off, and works on until it is killed.
     play.sleep().sleep().sleep().killed(9).kept(2, 3).opened();
     insta::assert_snapshot!(play.log(), @"
     0.0 measured 900: ContextMeasured(90%), RebootRequested(context at 90%), EndingRequested(hand over within 0s), AgentSignaled(interrupt 5s) ! signal interrupt
@@ -446,7 +456,7 @@ fn the_last_commit_is_made_when_the_agent_has_ended() {
     insta::assert_snapshot!(play.log(), @"0.0 stop: StopRequested(stopped by the operator), AutocommitGivenUp(end: the agent had not ended yet), Completed(the limit of 1 iteration is reached) ! finish ! ok: stopped");
     assert!(
         play.state.needs_survey(),
-        "of the files that it changed last"
+        "the agent may have changed files after the last survey"
     );
     let mut play = Play::up(policy);
     play.resulted(true).kept(1, 1).hush();

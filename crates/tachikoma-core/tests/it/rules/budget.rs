@@ -1,4 +1,4 @@
-//! Budgets: looked at while a turn runs, between turns, and over the death of a runner.
+//! Budgets: they are checked while a turn runs, between turns, and after a crash of the runner.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn seconds(seconds: u64) -> Policy {
 }
 
 #[test]
-fn the_cost_is_asked_after_each_call_and_ends_the_turn_when_the_tool_is_done() {
+fn cost_is_requested_after_each_model_call_and_ends_the_turn_after_the_tool_call() {
     let mut play = Play::new(dollar());
     play.start().launched().named("one").cost(0);
     play.tool("a").called(9_000).cost(600_000).tool_ended("a");
@@ -72,7 +72,7 @@ fn the_cost_is_asked_after_each_call_and_ends_the_turn_when_the_tool_is_done() {
 }
 
 #[test]
-fn answer_after_the_budget_is_interrupted_at_once() {
+fn model_answer_beyond_the_budget_is_interrupted_at_once() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).called(5).hush();
     play.answering(200).cost(DOLLAR).resulted(false);
@@ -83,7 +83,7 @@ fn answer_after_the_budget_is_interrupted_at_once() {
     ");
 }
 
-/// Agents below the agent go on asking the model while their tool is in flight.
+/// Sub-agents keep calling the model while the tool call that started them is running.
 #[test]
 fn sub_agent_is_interrupted_at_once_by_a_budget() {
     let mut play = Play::up(dollar());
@@ -102,7 +102,7 @@ fn sub_agent_is_interrupted_at_once_by_a_budget() {
 }
 
 #[test]
-fn turn_that_ends_by_itself_counts_and_the_budget_ends_the_loop_after_it() {
+fn turn_that_ends_by_itself_counts_toward_the_budget_which_then_ends_the_loop() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).hush().priced(400_000, 10);
     play.priced(600_000, 10);
@@ -114,10 +114,10 @@ fn turn_that_ends_by_itself_counts_and_the_budget_ends_the_loop_after_it() {
 }
 
 #[test]
-fn what_was_spent_stays_spent_over_a_crash_and_a_new_run() {
+fn cost_survives_a_crash_and_a_new_run() {
     let mut play = Play::up(dollar());
     play.named("one").cost(0).called(5).cost(700_000).hush();
-    // The agent forgets what its killed process had cost.
+    // After its process was killed, the agent reports a lower cost of the conversation than before.
     play.crash()
         .launched()
         .cost(100_000)
@@ -160,7 +160,7 @@ fn complaint_33_tokens_are_counted_call_by_call_and_end_a_turn_under_way() {
 }
 
 #[test]
-fn complaint_30_an_endless_loop_ends_when_its_time_is_over() {
+fn complaint_30_an_endless_loop_ends_after_max_duration() {
     let mut play = Play::up(seconds(3_600));
     play.hush();
     for _ in 0..40 {
@@ -171,11 +171,11 @@ fn complaint_30_an_endless_loop_ends_when_its_time_is_over() {
     }
     assert_eq!(play.state.stats.iterations, 36);
     let told = play.log();
-    insta::assert_snapshot!(told.lines().last().expect("its end"), @"3600.0 resulted true: TurnResulted(true), IterationCompleted(36 succeeded), StopConditionTriggered(max_duration), Stopped(it ran 60 min of 60 min (max_duration)) ! finish");
+    insta::assert_snapshot!(told.lines().last().expect("the log has a last line"), @"3600.0 resulted true: TurnResulted(true), IterationCompleted(36 succeeded), StopConditionTriggered(max_duration), Stopped(it ran 60 min of 60 min (max_duration)) ! finish");
 }
 
 #[test]
-fn time_that_is_over_ends_turns_and_waits_and_pauses_and_standstills_do_not_count() {
+fn max_duration_ends_turns_and_waits_and_does_not_count_pauses_and_suspension() {
     let mut play = Play::up(seconds(60));
     play.named("one").seconds(20).tool("a").hush();
     play.sleep().tool_ended("a").resulted(false);
@@ -219,7 +219,7 @@ fn a_wait_for_a_usage_limit_does_not_count_toward_max_duration() {
     play.sleep();
     assert_eq!(
         play.state.iteration, 1,
-        "the wait ends with its own deadline"
+        "the wait ended at its own deadline, and no budget ended the loop"
     );
     assert_eq!(
         Spending::of(&play.state, play.moment()).ran,
@@ -228,7 +228,7 @@ fn a_wait_for_a_usage_limit_does_not_count_toward_max_duration() {
 }
 
 #[test]
-fn complaint_34_the_subscriptions_window_is_a_budget_until_it_begins_anew() {
+fn complaint_34_the_subscriptions_quota_is_a_budget_until_its_window_resets() {
     let mut play = Play::up(spending(Budgets {
         quota_percent: 80.0,
         ..Budgets::default()
@@ -315,18 +315,18 @@ fn an_agent_that_ends_its_turn_at_the_budget_has_not_failed() {
 }
 
 #[test]
-fn time_without_a_runner_does_not_count() {
+fn time_without_a_runner_does_not_count_toward_max_duration() {
     let mut play = Play::up(seconds(60));
     play.seconds(20).tool("a").seconds(9_000).crash().hush();
     let warning = "somebody left something behind".to_owned();
     play.seconds(5).launched().seconds(5);
     play.input("trouble", Input::Warning { warning });
-    let left = out_of_time(&play.policy, &play.state).expect("a deadline");
+    let left = out_of_time(&play.policy, &play.state).expect("there is a time budget");
     let since = play.state.time;
     assert_eq!(
         left.since(since),
         Duration::from_secs(30),
-        "20, 5 and 5 ran"
+        "20 s, 5 s and 5 s of the 60 s are used"
     );
 }
 
@@ -345,26 +345,26 @@ fn reboot_is_not_resumed_after_the_budget_is_used_up() {
     insta::assert_snapshot!(play.log(), @"0.0 start: Started(after crash), StopConditionTriggered(max_cost_usd), Stopped($0.9000 of $0.5000 is spent (max_cost_usd)) ! finish");
 }
 
-/// A runner that gets a signal before it starts the loop has not run it.
+/// A run that ends by a signal before it starts the loop does not add to the running time.
 #[test]
-fn a_run_that_was_declined_counts_no_time() {
+fn run_that_ends_before_it_starts_the_loop_adds_no_running_time() {
     let mut play = Play::up(seconds(60));
     play.seconds(20).tool("a").seconds(9_000);
     play.input("decline", Input::Decline { signal: 2 });
     assert_eq!(play.state.accounting.ran_ms, 20_000);
     play.start();
-    assert_eq!(play.state.outcome(), None, "it goes on");
+    assert_eq!(play.state.outcome(), None, "the loop continues");
 }
 
 #[test]
-fn time_up_to_the_death_of_a_runner_counts_where_it_is_known() {
+fn time_up_to_the_death_of_a_runner_counts_toward_max_duration_if_it_is_known() {
     for (known, at) in [(true, 1_060), (false, 1_090)] {
         let mut play = Play::up(seconds(60));
         play.seconds(30);
         let died = play.moment();
         play.seconds(1_000);
         let Input::Start { launch, mut runner } = play.start_input() else {
-            unreachable!("it starts");
+            unreachable!("`start_input` returns `Input::Start`");
         };
         runner.follows_until = Some(died).filter(|_| known);
         play.input("start", Input::Start { launch, runner });

@@ -1,4 +1,4 @@
-//! What becomes of a claim of completion between the moment it is made and the moment it is judged.
+//! Claims of completion between the moment they are made and the moment they are accepted or refused.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::play::Play;
 
 const PASS: &[(&str, Option<&str>)] = &[("tests", None)];
 
-/// A claim with gates that a stop canceled.
+/// A loop with a claim, stopped while its gates were running.
 fn owed() -> Play {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().stop(Urgency::Now).hush();
@@ -21,7 +21,7 @@ fn owed() -> Play {
 }
 
 #[test]
-fn a_claim_of_other_work_is_refused_by_the_next_run() {
+fn pending_claim_is_refused_by_the_next_run_if_prompt_or_agent_changed() {
     let hashed = |hash: &str| Launch {
         prompt_hash: Some(hash.to_owned()),
         ..Launch::default()
@@ -90,7 +90,7 @@ fn kept(policy: Policy) -> Policy {
     }
 }
 
-/// The agent calls the loop itself.
+/// The agent runs a shell command, such as `tachikoma done`.
 fn talks(play: &mut Play, summary: &str) {
     let started = AgentInput::ToolStarted {
         id: "t".to_owned(),
@@ -101,7 +101,7 @@ fn talks(play: &mut Play, summary: &str) {
 }
 
 #[test]
-fn claims_and_files_written_by_gates_are_not_work() {
+fn tachikoma_done_calls_and_files_written_by_gates_do_not_count_as_work() {
     let mut play = Play::up(super::stream());
     talks(&mut play, "tachikoma done");
     play.done(None).resulted(true).exited(0);
@@ -110,7 +110,7 @@ fn claims_and_files_written_by_gates_are_not_work() {
     talks(&mut play, "make");
     play.done(None).resulted(true).exited(0);
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
-    // Files that the gate wrote after the first iteration are committed after the second.
+    // Files that the gate wrote after the first iteration are committed after the second, and are not its work.
     let mut play = Play::up(kept(Policy {
         completion: gated(&["tests"]).completion,
         ..super::stream()
@@ -122,7 +122,7 @@ fn claims_and_files_written_by_gates_are_not_work() {
 }
 
 #[test]
-fn denied_or_blocked_tool_calls_are_not_work() {
+fn blocked_tool_calls_do_not_count_as_work() {
     let mut play = Play::up(super::stream());
     let started = AgentInput::ToolStarted {
         id: "t".to_owned(),
@@ -185,7 +185,7 @@ fn claim_survives_the_budget_that_ends_its_turn() {
 }
 
 #[test]
-fn time_limit_ends_gates_and_keeps_the_claim() {
+fn time_limit_cancels_gates_and_the_claim_stays_pending() {
     let mut policy = gated(&["tests"]);
     policy.budgets.duration = Duration::from_secs(60);
     let mut play = Play::up(policy);
@@ -238,7 +238,11 @@ fn notes_of_the_agent_do_not_displace_notes_of_the_operator() {
     for _ in 0..25 {
         play.input("note", note(false, "of the agent"));
     }
-    assert_eq!(play.state.notes.len(), 1 + 20, "bounded per iteration");
+    assert_eq!(
+        play.state.notes.len(),
+        1 + 20,
+        "one note of the operator, and at most 20 of the agent per iteration"
+    );
     play.input("note", note(true, "of the operator"));
     for _ in 0..60 {
         play.state.iteration += 1;
@@ -257,7 +261,7 @@ fn notes_of_the_agent_do_not_displace_notes_of_the_operator() {
 }
 
 #[test]
-fn a_claim_is_refused_at_once_when_its_work_is_rolled_back_in_a_question() {
+fn claim_is_refused_when_the_operator_rolls_its_work_back() {
     let mut play = Play::new(Policy {
         attended: true,
         ..Policy::default()

@@ -1,4 +1,4 @@
-//! Claims of completion: who makes them, what they have to prove, and when they are believed.
+//! Claims of completion: who makes them, what they have to prove, and when they are accepted.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::play::Play;
 const PASS: &[(&str, Option<&str>)] = &[("tests", None)];
 const FAIL: &[(&str, Option<&str>)] = &[("tests", Some("exit 1"))];
 
-/// Gates that run when completion is claimed.
+/// A policy with gates that run when completion is claimed.
 pub fn gated(names: &[&str]) -> Policy {
     let gate = |name: &&str| GateRule {
         name: (*name).to_owned(),
@@ -84,7 +84,7 @@ fn complaint_21_ten_false_claims_are_refused_and_a_true_one_is_accepted() {
 }
 
 #[test]
-fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_count() {
+fn failing_gate_runs_in_a_row_end_the_loop_and_failed_iterations_do_not_count() {
     let mut play = Play::up(Policy {
         iteration_delay: Duration::ZERO,
         ..each_iteration()
@@ -93,7 +93,10 @@ fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_c
     play.exited(0).gates(fail).launched();
     play.exited(1).sleep().launched();
     play.exited(0).gates(&[("lint", None)]).launched();
-    assert_eq!(play.state.stats.test_failure_streak, 0, "in a row");
+    assert_eq!(
+        play.state.stats.test_failure_streak, 0,
+        "a passed gate resets the streak"
+    );
     play.hush().exited(0).gates(fail).launched();
     play.exited(1).sleep().launched().exited(0).gates(fail);
     play.launched().exited(0).gates(fail);
@@ -113,7 +116,7 @@ fn failing_runs_of_gates_in_a_row_end_the_loop_and_errors_of_iterations_do_not_c
     play.hush().start();
     assert_eq!(
         play.state.stats.test_failure_streak, 0,
-        "a new run counts anew"
+        "a new run starts with an empty streak"
     );
 }
 
@@ -150,7 +153,7 @@ fn failed_gates_stay_in_the_prompt_until_an_iteration_succeeds() {
     assert_eq!(
         completion_feedback(&play.state),
         told,
-        "it has done nothing"
+        "the failed iteration has not changed the feedback"
     );
     play.exited(0).sleep().launched();
     assert_eq!(completion_feedback(&play.state), "");
@@ -176,11 +179,11 @@ fn claim_without_any_work_is_refused() {
     5.0 resulted true: TurnResulted(true)
     5.0 claimed: IterationCompleted(2 succeeded, claimed), Completed(the work is complete) ! finish
     ");
-    // A program that reports nothing may have done anything.
+    // An agent that reports nothing, in a loop without auto-commit, may have done any work. Its claim is accepted.
     let mut play = Play::up(Policy::default());
     play.claimed();
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
-    // Unless its work tree was looked at.
+    // With auto-commit, the survey of the work tree shows whether the agent did any work.
     let autocommit = AutocommitRules {
         repository: true,
         commit: true,
@@ -200,11 +203,15 @@ fn claim_without_any_work_is_refused() {
     assert_eq!(play.state.outcome(), Some(&Outcome::Done));
     let mut play = looked_at();
     play.claimed().answer_keep(Err("git is gone".to_owned()));
-    assert_eq!(play.state.outcome(), Some(&Outcome::Done), "nobody knows");
+    assert_eq!(
+        play.state.outcome(),
+        Some(&Outcome::Done),
+        "the survey failed, so it is unknown whether work was done"
+    );
 }
 
 #[test]
-fn done_is_judged_when_its_iteration_is_over_and_refused_without_one() {
+fn tachikoma_done_is_checked_after_its_iteration_and_refused_between_iterations() {
     let mut play = Play::new(gated(&["tests"]));
     play.done(None).start().launched();
     play.done(Some("all tests pass"))
@@ -224,7 +231,7 @@ fn done_is_judged_when_its_iteration_is_over_and_refused_without_one() {
 }
 
 #[test]
-fn done_answers_with_the_checks_that_follow() {
+fn tachikoma_done_answers_with_the_checks_that_follow() {
     let mut play = Play::up(Policy::default());
     play.hush().done(None);
     play.policy = with_objectives();
@@ -238,7 +245,7 @@ fn done_answers_with_the_checks_that_follow() {
 }
 
 #[test]
-fn the_claim_of_an_iteration_that_failed_or_was_cut_is_refused() {
+fn claim_of_a_failed_or_interrupted_iteration_is_refused() {
     let mut play = Play::up(gated(&["tests"]));
     play.hush().done(None).exited(1);
     play.sleep().launched().done(None).skip().killed(2);
@@ -262,7 +269,7 @@ fn the_claim_of_an_iteration_that_failed_or_was_cut_is_refused() {
 }
 
 #[test]
-fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
+fn claim_is_accepted_after_the_configured_number_of_claims_in_a_row() {
     let mut policy = gated(&["tests"]);
     policy.completion.confirmations = 2;
     policy.iteration_delay = Duration::ZERO;
@@ -271,9 +278,15 @@ fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
     assert_eq!(play.state.completion.confirmed, 1);
     play.exited(0).launched().hush();
     play.claimed().gates(PASS).launched();
-    assert_eq!(play.state.completion.confirmed, 1, "one came in between");
+    assert_eq!(
+        play.state.completion.confirmed, 1,
+        "an iteration without a claim came in between"
+    );
     play.claimed().gates(FAIL).launched();
-    assert_eq!(play.state.completion.confirmed, 0, "it did not hold");
+    assert_eq!(
+        play.state.completion.confirmed, 0,
+        "a gate refused the claim"
+    );
     play.claimed()
         .gates(PASS)
         .launched()
@@ -284,7 +297,7 @@ fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
     assert_eq!(
         play.state.outcome(),
         Some(&Outcome::Done),
-        "a failure says nothing"
+        "a failed iteration does not reset the confirmations"
     );
     insta::assert_snapshot!(play.log(), @"
     0.0 claimed: IterationCompleted(3 succeeded, claimed), CheckStarted(claimed, gates within 70s) ! run tests
@@ -305,7 +318,7 @@ fn a_claim_has_to_be_made_as_often_as_configured_and_in_a_row() {
 }
 
 #[test]
-fn a_stop_script_claims_stops_goes_on_or_is_warned_of() {
+fn stop_script_claims_completion_stops_or_continues_the_loop_or_causes_a_warning() {
     let mut play = Play::up(with_scripts());
     play.hush().exited(0).scripts(ScriptVerdict::GoOn);
     let problem = "exit 3".to_owned();
@@ -343,7 +356,7 @@ fn a_stop_script_claims_stops_goes_on_or_is_warned_of() {
 }
 
 #[test]
-fn a_stop_ends_gates_at_once_and_the_next_run_judges_the_claim() {
+fn stop_cancels_gates_at_once_and_the_next_run_checks_the_claim() {
     for urgency in [Urgency::Graceful, Urgency::Now, Urgency::Kill] {
         let mut play = Play::up(gated(&["tests"]));
         play.claimed().hush().stop(urgency).start().gates(PASS);
@@ -361,7 +374,7 @@ fn a_stop_ends_gates_at_once_and_the_next_run_judges_the_claim() {
 }
 
 #[test]
-fn pause_skip_and_reboot_act_on_gates_under_way() {
+fn pause_skip_and_reboot_are_accepted_while_gates_run() {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().hush().pause(Urgency::Graceful).gates(FAIL);
     let mut now = Play::up(gated(&["tests"]));
@@ -394,11 +407,15 @@ fn hanging_gates_time_out_and_late_results_are_dropped() {
     endless.completion.gates[0].timeout = Duration::ZERO;
     let mut play = Play::up(endless);
     play.claimed();
-    assert_eq!(next_deadline(&play.policy, &play.state), None, "no limit");
+    assert_eq!(
+        next_deadline(&play.policy, &play.state),
+        None,
+        "timeout 0 means no limit"
+    );
 }
 
 #[test]
-fn checks_cut_by_a_crash_are_repeated() {
+fn checks_interrupted_by_a_crash_of_the_runner_are_repeated() {
     let mut policy = with_scripts();
     policy.completion.gates[0].each_iteration = true;
     let mut play = Play::up(policy);
@@ -410,7 +427,7 @@ fn checks_cut_by_a_crash_are_repeated() {
     0.0 start: Started(after crash), CheckStarted(claimed, gates within 70s) ! run tests
     0.0 gates: GatesRan(tests exit 1), ClaimRefused(the agent's promise: the gate `tests` failed: exit 1), WaitStarted(delay 5s)
     ");
-    // Between the record of the iteration and the first question.
+    // The runner dies after the record of the iteration and before the gates start.
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().hush();
     let without_the_check = play.journal.len() - 1;
@@ -422,16 +439,20 @@ fn checks_cut_by_a_crash_are_repeated() {
 }
 
 #[test]
-fn complaint_24_a_claim_of_an_earlier_run_does_not_end_the_next_one_unproven() {
+fn complaint_24_a_claim_of_an_earlier_run_is_checked_before_it_ends_the_next_run() {
     let mut play = Play::up(gated(&["tests"]));
     play.claimed().stop(Urgency::Now).hush().start().gates(FAIL);
     assert_eq!(play.state.outcome(), None);
     play.sleep().launched().exited(0);
-    assert_eq!(play.state.outcome(), None, "it was judged, and is gone");
+    assert_eq!(
+        play.state.outcome(),
+        None,
+        "the claim was refused and is no longer pending"
+    );
 }
 
 #[test]
-fn gates_run_once_before_the_first_iteration_and_decide_nothing() {
+fn gates_run_once_before_the_first_iteration_and_their_results_have_no_effect() {
     let mut policy = gated(&["tests"]);
     policy.completion.baseline = true;
     policy.max_test_failure_streak = 1;
@@ -449,14 +470,14 @@ fn gates_run_once_before_the_first_iteration_and_decide_nothing() {
     0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped
     0.0 start: Started(after operator), IterationStarted(2 attempt 1) ! launch
     ");
-    // A runner that dies over them leaves them to the next one; when they are given up the loop goes on without.
+    // If the runner dies while gates run, the next runner starts them again. If they time out, the loop continues without results.
     let mut play = Play::new(policy.clone());
     play.start().hush().crash().sleep();
     insta::assert_snapshot!(play.log(), @"
     0.0 start: Started(after crash), CheckStarted(gates within 370s) ! run tests
     370.0 wake: CheckGivenUp(the gates did not end in time), SessionStarted(1), IterationStarted(1 attempt 1) ! launch
     ");
-    // A loop that ends at once runs none.
+    // A run that ends at once does not run the gates.
     let mut play = Play::new(Policy {
         max_iterations: 1,
         ..policy

@@ -1,4 +1,4 @@
-//! `explain` and `replay`: the reasons of decisions, and decisions with other rules.
+//! `explain` shows the reasons for recorded decisions. `replay` repeats the decisions with other rules.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub fn told(play: &Play, wanted: Option<u32>) -> String {
     let mut text = String::new();
     for entry in &explained(play, wanted)
         .account
-        .expect("there is one")
+        .expect("the iteration is in the journal")
         .entries
     {
         let mark = match entry.kind {
@@ -90,7 +90,7 @@ pub fn differences(found: &Replayed) -> String {
     text
 }
 
-/// Four turns in one conversation that fills up, a reboot, and a fifth in the fresh one.
+/// Turns in one conversation until its context is full, a reboot, and turns in the new session.
 fn filling() -> Play {
     let mut play = Play::up(talker());
     for tokens in [200, 450, 700] {
@@ -168,7 +168,7 @@ fn explain_shows_failures_waits_and_the_end_with_counts() {
        failed after 2 min 20 s, the 2nd in a row: first_output_timeout ran out: the agent said nothing at all
     => the loop ended: 2 iterations failed in a row (max_consecutive_failures = 2); the last one: first_output_timeout ran out: the agent said nothing at all
     ");
-    let end = explained(&play, None).end.expect("it ended");
+    let end = explained(&play, None).end.expect("the loop ended");
     assert_eq!(end.inputs["outcome"], "error");
     assert_eq!(end.inputs["failures_in_a_row"], 2);
 }
@@ -200,7 +200,7 @@ fn explain_shows_the_rate_limit_that_delays_a_reboot() {
 }
 
 #[test]
-fn a_death_of_the_runner_is_part_of_the_iteration() {
+fn explain_shows_a_crash_of_the_runner_within_the_iteration() {
     let mut play = Play::up(talker());
     play.measured(100)
         .seconds(3)
@@ -237,7 +237,7 @@ fn a_death_of_the_runner_is_part_of_the_iteration() {
 }
 
 #[test]
-fn explain_of_a_journal_without_reasons_says_so() {
+fn explain_of_a_journal_without_reasons_says_that_they_were_not_recorded() {
     let mut play = filling();
     for record in &mut play.journal {
         record.reasons.clear();
@@ -262,7 +262,7 @@ fn explain_of_a_journal_without_reasons_says_so() {
 }
 
 #[test]
-fn a_lower_redline_empties_the_context_earlier() {
+fn replay_with_a_lower_redline_reboots_earlier() {
     let play = filling();
     let mut other = play.policy.clone();
     other.reboot.redline_percent = 60.0;
@@ -275,7 +275,7 @@ fn a_lower_redline_empties_the_context_earlier() {
 }
 
 #[test]
-fn a_higher_redline_leaves_the_context_full() {
+fn replay_with_a_higher_redline_does_not_reboot() {
     let play = filling();
     let mut other = play.policy.clone();
     other.reboot.redline_percent = 92.0;
@@ -293,7 +293,7 @@ fn a_higher_redline_leaves_the_context_full() {
 }
 
 #[test]
-fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
+fn replay_with_another_limit_or_delay_stops_at_the_first_difference() {
     let play = filling();
     let limit = Policy {
         max_iterations: 2,
@@ -316,9 +316,9 @@ fn other_limits_and_waits_are_found_and_nothing_counts_after_an_end() {
 }
 
 #[test]
-fn replay_with_another_timeout_ends_a_hanging_agent_later() {
+fn replay_with_another_silence_timeout_samples_the_agent_at_another_time() {
     let mut play = Play::up(super::stream());
-    // Silent until it is looked at, and then until it is given up.
+    // The agent is silent until its processes are sampled, and then until the silence timeout ends it.
     play.output()
         .sleep()
         .sleep()
@@ -343,7 +343,7 @@ fn replay_with_another_timeout_ends_a_hanging_agent_later() {
 fn replay_stops_at_the_first_reading_above_a_lower_redline() {
     let mut play = Play::up(talker());
     play.seconds(1).measured(200).priced(200_000, 200).sleep();
-    // Two readings of one answer: both belong to the old session.
+    // Both readings belong to one answer of the old session.
     play.seconds(1).measured(700).measured(710);
     play.seconds(1).priced(700_000, 700).sleep();
     let mut other = play.policy.clone();
@@ -391,7 +391,7 @@ fn replay_counts_records_that_the_recorded_rules_do_not_reproduce() {
 }
 
 #[test]
-fn replay_of_a_journal_without_inputs_says_so() {
+fn replay_of_a_journal_without_inputs_counts_its_records() {
     let mut play = filling();
     for record in &mut play.journal {
         record.input = None;
@@ -420,7 +420,7 @@ fn replay_of_a_journal_continued_by_this_version_starts_with_the_first_input() {
 }
 
 #[test]
-fn replay_accepts_a_step_that_a_crash_cut_short() {
+fn replay_accepts_a_step_that_a_crash_recorded_only_in_part() {
     for lost in 1..=4 {
         let mut play = filling();
         let synced = play.journal.len() - lost;
@@ -431,7 +431,7 @@ fn replay_accepts_a_step_that_a_crash_cut_short() {
 }
 
 #[test]
-fn missing_record_is_reported() {
+fn explain_reports_a_missing_record() {
     let mut play = filling();
     play.journal.remove(3);
     let mut explain = Explain::new(LoopId::from_u128(1), None);

@@ -1,4 +1,4 @@
-//! `explain` and `replay` of ends: claims, gates, scripts, patterns and budgets.
+//! `explain` and `replay` of loops that end by claims, gates, stop scripts, stop patterns and budgets.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::play::Play;
 const PASS: &[(&str, Option<&str>)] = &[("tests", None), ("lint", None)];
 const FAIL: &[(&str, Option<&str>)] = &[("tests", Some("exit 1")), ("lint", None)];
 
-/// A claim that the gates refuse, an iteration without one, and a claim that they confirm.
+/// A loop with a claim that gates refuse, an iteration without a claim, and a claim that the gates confirm.
 fn claims() -> Play {
     let mut play = Play::up(gated(&["tests", "lint"]));
     play.seconds(1).claimed().seconds(3).gates(FAIL);
@@ -34,7 +34,7 @@ fn priced(budgets: Budgets) -> Policy {
     policy
 }
 
-/// Three turns of half a dollar and 500 tokens each, reported while they run.
+/// A loop with three turns. Each reports a cost of half a dollar and 500 tokens while it runs.
 fn spending(budgets: Budgets) -> Play {
     let mut play = Play::up(priced(budgets));
     for turn in 0..3 {
@@ -78,9 +78,11 @@ fn explain_shows_a_refused_claim_with_its_doubts() {
        the gate `tests` passed after 7 ms; the gate `lint` passed after 7 ms
     => the loop ended: the work is complete: completion is claimed by `tachikoma done` (at last); the gate `tests` passed after 7 ms; the gate `lint` passed after 7 ms
     ");
-    let found = explained(&play, Some(1)).account.expect("there is one");
+    let found = explained(&play, Some(1))
+        .account
+        .expect("iteration 1 is in the journal");
     let refused = found.entries.iter().find(|e| e.words.contains("refused"));
-    let inputs = &refused.expect("it is told").inputs;
+    let inputs = &refused.expect("the refusal is explained").inputs;
     assert_eq!(inputs["gates"][0]["name"], "tests");
     assert_eq!(inputs["gates"][0]["passed"], false);
     assert_eq!(inputs["gates"][1]["passed"], true);
@@ -88,7 +90,7 @@ fn explain_shows_a_refused_claim_with_its_doubts() {
 }
 
 #[test]
-fn explain_shows_scripts_objectives_and_given_up_checks() {
+fn explain_shows_stop_scripts_objectives_and_canceled_checks() {
     let mut policy = gated(&["tests"]);
     policy.completion.asking = Some(Duration::from_secs(40));
     policy.completion.objectives = true;
@@ -201,7 +203,7 @@ fn explain_shows_the_budget_that_ends_a_turn() {
        interrupted after 18 s
     => the loop ended: $1.10 of $1.00 is spent (max_cost_usd)
     ");
-    let end = explained(&play, None).end.expect("it ended");
+    let end = explained(&play, None).end.expect("the loop ended");
     assert_eq!(end.inputs["outcome"], "budget");
     let met = end.inputs["stop_conditions"].as_array().expect("a list");
     let met = met.iter().find(|c| c["met"] == true).expect("one is met");
@@ -213,7 +215,7 @@ fn explain_shows_the_budget_that_ends_a_turn() {
 }
 
 #[test]
-fn a_claim_is_judged_by_other_gates_and_confirmations() {
+fn replay_judges_claims_with_other_gates_and_confirmations() {
     let play = claims();
     let mut other = play.policy.clone();
     other.completion.gates.remove(0);
@@ -229,14 +231,14 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, open
     ");
-    // One that never ran is guessed, and said.
+    // `fuzz` has no recorded result, so replay stops where it would run.
     other = gated(&["tests", "lint", "fuzz"]);
     assert_snapshot!(differences(&replayed(&play, &other)), @"
     1: gates run (tests, lint) | gates run (tests, lint, fuzz) | completion is claimed by the agent's promise
     recorded: 3 iterations, 0 reboots, $0.000, 0 tokens, waited 7000 ms, the work is complete
     replayed: 1 iterations, 0 reboots, $0.000, 0 tokens, waited 0 ms, open
     ");
-    // One that ran for the claims only.
+    // The gate ran only for claims. With `each_iteration`, replay stops where it would also run without a claim.
     other = play.policy.clone();
     other.completion.gates[0].each_iteration = true;
     other.max_test_failure_streak = 2;
@@ -255,7 +257,7 @@ fn a_claim_is_judged_by_other_gates_and_confirmations() {
 }
 
 #[test]
-fn another_budget_ends_the_loop_where_it_is_used_up() {
+fn replay_with_another_budget_ends_the_loop_where_it_is_used_up() {
     let play = spending(dollars(5_000_000));
     assert_snapshot!(differences(&replayed(&play, &priced(dollars(700_000)))), @"
     2: went on | the turn interrupted | the turn is ended: $0.7500 of $0.7000 is spent (max_cost_usd)
@@ -292,7 +294,7 @@ fn another_budget_ends_the_loop_where_it_is_used_up() {
 }
 
 #[test]
-fn a_budget_that_the_loop_did_not_have_is_known_to_be_used_up_at_the_end_of_a_turn() {
+fn replay_checks_a_budget_that_the_loop_did_not_have_at_the_end_of_each_turn() {
     let mut play = Play::up(priced(Budgets::default()));
     for _ in 0..3 {
         play.seconds(20).priced(500_000, 500).sleep();
@@ -305,7 +307,7 @@ fn a_budget_that_the_loop_did_not_have_is_known_to_be_used_up_at_the_end_of_a_tu
 }
 
 #[test]
-fn a_turn_that_a_budget_ended_goes_on_with_a_larger_one() {
+fn replay_with_a_larger_budget_does_not_end_the_turn() {
     let mut play = Play::up(priced(dollars(700_000)));
     play.cost(0).called(500).cost(500_000).priced(500_000, 500);
     play.sleep().seconds(9).called(300).cost(800_000);
@@ -354,6 +356,9 @@ fn replay_without_a_stop_pattern_does_not_end() {
         replay.finish().replayed.outcome.is_some()
     };
     assert!(ended(&["^BLOCKED", "^STUCK"]));
-    assert!(!ended(&["^STUCK"]), "the other one is kept");
+    assert!(
+        !ended(&["^STUCK"]),
+        "only the pattern that did not match is left"
+    );
     assert!(!ended(&[]));
 }

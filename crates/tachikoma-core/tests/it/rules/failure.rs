@@ -1,4 +1,4 @@
-//! Failures, their backoff, and numbers that close.
+//! Failed iterations, the backoff after them, and totals that add up.
 
 use tachikoma_core::{
     AgentInput, Exit, Leftover, LoopState, LoopStats, Policy, Urgency, next_deadline,
@@ -34,7 +34,7 @@ fn a_prompt_or_program_that_is_missing_is_a_failed_iteration() {
 }
 
 #[test]
-fn too_many_failures_in_a_row_are_an_error_that_shows_the_last() {
+fn too_many_failures_in_a_row_end_the_loop_with_an_error_that_shows_the_last_failure() {
     let mut play = Play::new(Policy {
         max_consecutive_failures: 2,
         ..Policy::default()
@@ -54,7 +54,7 @@ fn iterations_ended_by_the_operator_do_not_change_the_failure_streak() {
 }
 
 #[test]
-fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
+fn iteration_outcomes_add_up_and_failed_iterations_do_not_change_the_test_failure_streak() {
     let mut play = Play::up(Policy::default());
     play.seconds(1).exited(1).sleep();
     play.launched().seconds(2).exited(0).sleep();
@@ -82,7 +82,7 @@ fn errors_do_not_touch_the_test_failure_streak_and_the_sums_close() {
 }
 
 #[test]
-fn exit_may_arrive_before_the_launch_event() {
+fn exit_of_the_agent_may_arrive_before_its_launch_event() {
     let mut play = Play::new(Policy::default());
     play.start().hush().exited(0).launched().sleep();
     insta::assert_snapshot!(play.log(), @"
@@ -93,7 +93,7 @@ fn exit_may_arrive_before_the_launch_event() {
 }
 
 #[test]
-fn exit_without_a_result_is_a_failure() {
+fn agent_that_exits_without_a_result_has_failed() {
     let mut play = Play::up(stream());
     play.hush().exited(0).sleep().launched();
     play.resulted(true).exited(1);
@@ -112,7 +112,7 @@ fn exit_without_a_result_is_a_failure() {
 }
 
 #[test]
-fn the_first_result_of_a_turn_is_the_one_that_counts() {
+fn second_result_of_a_turn_is_ignored() {
     let mut play = Play::up(stream());
     play.hush().resulted(true).resulted(false).exited(0);
     insta::assert_snapshot!(play.log(), @"
@@ -123,14 +123,14 @@ fn the_first_result_of_a_turn_is_the_one_that_counts() {
 }
 
 #[test]
-fn the_loss_of_the_guard_is_a_failure() {
+fn iteration_fails_if_the_guard_process_is_lost() {
     let mut play = Play::up(Policy::default());
     play.hush().event("guard lost", AgentInput::GuardLost);
     insta::assert_snapshot!(play.log(), @"0.0 guard lost: IterationFailed(1: the guard process was lost, and the agent with it; streak 1), WaitStarted(backoff 1s)");
 }
 
 #[test]
-fn a_turn_that_ended_well_before_the_guard_was_lost_is_a_success() {
+fn turn_that_succeeded_before_the_guard_was_lost_counts_as_success() {
     let mut play = Play::up(stream());
     play.resulted(true)
         .hush()
@@ -164,7 +164,7 @@ fn late_events_of_an_earlier_launch_are_dropped() {
 }
 
 #[test]
-fn leftover_processes_are_named() {
+fn leftover_processes_of_the_agent_are_recorded() {
     let mut play = Play::up(Policy::default());
     let leftover = Leftover {
         pid: 99,

@@ -1,4 +1,4 @@
-//! Hand-offs: when a session is asked for one, and what is made of what it said.
+//! Hand-offs: when a session is asked for one, and how the loop uses the answer.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ fn session() -> Policy {
     }
 }
 
-/// A session that was asked for its hand-off at the redline.
+/// A loop after its session was asked for a hand-off at the redline.
 fn asked(policy: Policy) -> Play {
     let mut play = Play::up(policy);
     play.named("one").measured(860).resulted(false).hush();
     play
 }
 
-/// The session after a reboot, which has just been measured.
+/// A loop with a new session after a reboot and the first reading of its context.
 fn rebooted() -> Play {
     let mut play = asked(session());
     play.said("of the first session").exited(0).opened();
@@ -66,11 +66,14 @@ fn a_context_refilled_within_min_reboot_interval_hands_off_first_and_then_waits(
     300.0 launched: AgentLaunched(77)
     300.0 opened: SessionEnded(2), SessionStarted(3), RebootCompleted(2 to 3), IterationStarted(3 attempt 1) ! prompt
     ");
-    assert_eq!(play.state.reboots.attempts, 2, "one for each session");
+    assert_eq!(
+        play.state.reboots.attempts, 2,
+        "the reboot of each session counts once"
+    );
 }
 
 #[test]
-fn a_session_that_hands_off_early_and_says_nothing_waits_and_is_asked_again() {
+fn session_with_an_empty_early_hand_off_waits_and_is_asked_again() {
     let mut play = rebooted();
     play.seconds(100).measured(860).resulted(false);
     play.resulted(false).sleep().said("at last");
@@ -84,7 +87,7 @@ fn a_session_that_hands_off_early_and_says_nothing_waits_and_is_asked_again() {
 }
 
 #[test]
-fn a_hand_off_is_kept_until_there_is_a_newer_one() {
+fn hand_off_stays_in_use_until_there_is_a_newer_one() {
     let mut play = rebooted();
     play.seconds(400).measured(860).resulted(false);
     play.resulted(false).exited(0).opened();
@@ -97,7 +100,7 @@ fn a_hand_off_is_kept_until_there_is_a_newer_one() {
 }
 
 #[test]
-fn a_usage_limit_on_the_hand_off_request_is_waited_for() {
+fn hand_off_request_that_hits_a_usage_limit_is_repeated_after_it() {
     let mut play = asked(session());
     let until = Some(play.moment().after(Duration::from_secs(3600)));
     play.failed("you have hit your limit", Some(Problem::Limited { until }));
@@ -111,7 +114,7 @@ fn a_usage_limit_on_the_hand_off_request_is_waited_for() {
 }
 
 #[test]
-fn an_outage_on_the_hand_off_request_is_waited_for() {
+fn hand_off_request_that_fails_by_an_outage_is_repeated_after_it() {
     let mut play = asked(session());
     for _ in 0..2 {
         play.failed("Connection refused", Some(Problem::Unreachable))
@@ -162,7 +165,7 @@ fn unfinished_hand_off_text_is_used() {
 
     b is left), ClosingStarted(within 10s) ! signal interrupt ! close
     ");
-    // A Stop hook of the user makes the agent go on after its hand-off.
+    // A Stop hook of the user makes the agent continue after its hand-off. The first text is used.
     let mut play = asked(session());
     says(&mut play, "all of what the next one has to know");
     says(&mut play, "done");
@@ -189,7 +192,7 @@ fn hand_off_continues_above_the_hard_limit() {
     0.0 measured 970: ContextMeasured(97%)
     0.0 said: TurnResulted(true), HandOffWritten(b is left), ClosingStarted(within 10s) ! close
     ");
-    // One that is above the hard limit, and below what the agent refuses, is asked too.
+    // A session above the hard limit, but below the size that the agent refuses, is asked for a hand-off too.
     let mut play = Play::up(session());
     let context = Context {
         tokens: 980,

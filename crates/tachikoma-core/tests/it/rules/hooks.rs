@@ -1,4 +1,4 @@
-//! Hooks: those that frame something are waited for, and the others are not.
+//! Hooks: the loop waits for blocking hooks, and does not wait for the others.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn hook_results_of_another_point_are_dropped() {
 }
 
 #[test]
-fn hanging_hooks_are_given_up_and_failed_hooks_are_warnings() {
+fn hanging_hooks_time_out_and_failed_hooks_are_warnings() {
     let mut play = Play::new(policy(&[HookPoint::LoopStart, HookPoint::IterationStart]));
     play.start().sleep();
     play.hooks(HookPoint::IterationStart, Some("exit 1"));
@@ -65,7 +65,7 @@ fn hanging_hooks_are_given_up_and_failed_hooks_are_warnings() {
 }
 
 #[test]
-fn exit_125_stops_the_loop() {
+fn hook_with_exit_code_125_stops_the_loop() {
     let mut play = Play::new(policy(&[HookPoint::IterationStart]));
     play.start();
     play.hooks(HookPoint::IterationStart, Some("exit 125"));
@@ -76,7 +76,7 @@ fn exit_125_stops_the_loop() {
 }
 
 #[test]
-fn exit_125_beside_an_agent_ends_its_turn() {
+fn hook_with_exit_code_125_during_a_turn_ends_the_turn() {
     let mut play = Play::up(Policy {
         max_iterations: 0,
         ..policy(&[HookPoint::Error])
@@ -87,19 +87,19 @@ fn exit_125_beside_an_agent_ends_its_turn() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_hooks_but_has_those_at_the_end() {
+fn stop_cancels_running_hooks_and_still_runs_the_end_hooks() {
     let points = [HookPoint::IterationEnd, HookPoint::LoopEnd];
     let mut play = Play::up(policy(&points));
     play.exited(0).hush();
     play.stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(iteration_end, the loop is stopping), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
-    // After a second request it does not wait for these either.
+    // A second request to stop cancels the end hooks too.
     play.stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: HooksRan(loop_end, the loop is stopping), Stopped(stopped by the operator) ! finish ! ok: stopped");
 }
 
 #[test]
-fn hook_that_stops_the_loop_finishes_or_times_out() {
+fn hook_that_requests_a_stop_may_finish_or_times_out() {
     let points = [HookPoint::IterationStart, HookPoint::LoopEnd];
     let begin = || {
         let mut play = Play::new(policy(&points));
@@ -116,7 +116,7 @@ fn hook_that_stops_the_loop_finishes_or_times_out() {
     let mut late = begin();
     late.hush().sleep();
     insta::assert_snapshot!(late.log(), @"30.0 wake: HooksRan(iteration_start, the hooks did not end in time), HooksStarted(loop_end) ! run loop_end");
-    // The operator does not wait for it.
+    // A stop by the operator does not wait for the hook.
     let mut operator = begin();
     operator.hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(operator.log(), @"0.0 stop: HooksRan(iteration_start, the loop is stopping), HooksStarted(loop_end) ! run loop_end ! ok: stops after the hooks");
@@ -132,7 +132,7 @@ fn urgent_stop_gives_end_hooks_five_seconds() {
 }
 
 #[test]
-fn a_pause_follows_the_hooks_and_a_skip_goes_on_without_them() {
+fn pause_waits_for_the_hooks_and_skip_cancels_them() {
     let mut play = Play::up(Policy {
         max_iterations: 0,
         ..policy(&[HookPoint::IterationEnd])
@@ -150,7 +150,7 @@ fn a_pause_follows_the_hooks_and_a_skip_goes_on_without_them() {
 }
 
 #[test]
-fn hooks_cut_by_a_crash_are_run_by_the_next_runner() {
+fn hooks_interrupted_by_a_crash_are_run_by_the_next_runner() {
     let points = [HookPoint::IterationEnd, HookPoint::LoopEnd];
     let mut play = Play::up(policy(&points));
     play.exited(0).hush();
@@ -165,7 +165,7 @@ fn hooks_cut_by_a_crash_are_run_by_the_next_runner() {
 }
 
 #[test]
-fn a_pause_outlives_the_hooks_of_a_new_runner() {
+fn paused_loop_stays_paused_after_the_hooks_of_a_new_runner() {
     let mut play = Play::up(Policy {
         max_iterations: 0,
         ..policy(&[HookPoint::LoopStart])
@@ -218,7 +218,7 @@ fn pause_and_reboot_are_refused_in_a_check_when_a_hook_has_stopped_the_loop() {
 }
 
 #[test]
-fn a_reboot_that_a_new_runner_takes_up_is_not_requested_twice() {
+fn reboot_resumed_by_a_new_runner_is_not_requested_twice() {
     let mut policy = policy(&[HookPoint::LoopStart]);
     policy.max_iterations = 0;
     policy.agent.persistent = true;

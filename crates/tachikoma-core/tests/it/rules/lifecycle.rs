@@ -1,4 +1,4 @@
-//! The life of a loop over many runs: its numbers go on, its limits hold, its end has a reason.
+//! A loop over many runs: iteration numbers continue, limits apply to all runs, and each end has a reason.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn limited(max_iterations: u32) -> Policy {
 }
 
 #[test]
-fn a_limit_that_is_reached_is_completed_with_its_reason() {
+fn loop_that_reaches_its_limit_completes_with_the_reason() {
     let mut play = Play::up(limited(1));
     play.hush().exited(0);
     insta::assert_snapshot!(play.log(), @"0.0 exited 0: IterationCompleted(1 succeeded), Completed(the limit of 1 iteration is reached) ! finish");
@@ -36,7 +36,7 @@ fn a_limit_that_is_already_met_ends_the_next_run_at_once() {
 }
 
 #[test]
-fn a_raised_limit_goes_on_where_the_loop_was() {
+fn loop_with_a_raised_limit_continues_with_the_next_iteration() {
     let mut play = Play::up(limited(1));
     play.exited(0).hush();
     play.policy.max_iterations = 2;
@@ -45,7 +45,7 @@ fn a_raised_limit_goes_on_where_the_loop_was() {
 }
 
 #[test]
-fn a_stopped_loop_starts_again_and_its_numbers_go_on() {
+fn stopped_loop_can_start_again_and_continues_its_iteration_numbers() {
     let mut play = Play::up(Policy::default());
     play.exited(0).stop(Urgency::Graceful).hush();
     play.start();
@@ -53,7 +53,7 @@ fn a_stopped_loop_starts_again_and_its_numbers_go_on() {
 }
 
 #[test]
-fn a_loop_that_ended_with_an_error_starts_again_and_counts_its_failures_anew() {
+fn loop_that_ended_with_an_error_can_start_again_and_resets_its_failure_count() {
     let mut play = Play::up(Policy {
         max_consecutive_failures: 1,
         ..Policy::default()
@@ -115,7 +115,7 @@ fn recorded_claim_is_accepted_by_the_next_runner() {
 }
 
 #[test]
-fn a_claim_that_does_not_suffice_is_forgotten_with_the_next_iteration() {
+fn refused_claim_is_forgotten_with_the_next_iteration() {
     let mut play = Play::up(super::completion::gated(&["tests"]));
     play.claimed().gates(&[("tests", Some("exit 1"))]);
     play.sleep().launched().exited(1).hush();
@@ -132,7 +132,7 @@ fn stop_request_is_lost_with_its_runner() {
 }
 
 #[test]
-fn a_wait_goes_on_after_a_crash() {
+fn wait_continues_after_a_crash_of_the_runner() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().seconds(2).crash().sleep();
     insta::assert_snapshot!(play.log(), @"
@@ -142,7 +142,7 @@ fn a_wait_goes_on_after_a_crash() {
 }
 
 #[test]
-fn no_delay_means_that_the_next_iteration_follows_at_once() {
+fn next_iteration_starts_at_once_without_iteration_delay() {
     let mut play = Play::up(Policy {
         iteration_delay: Duration::ZERO,
         ..stream()
@@ -155,7 +155,7 @@ fn no_delay_means_that_the_next_iteration_follows_at_once() {
 }
 
 #[test]
-fn time_never_falls_even_if_the_clock_does() {
+fn record_times_never_decrease_even_if_the_clock_does() {
     let mut play = Play::up(Policy::default());
     let before = play.state.time;
     let warning = "the clock was set back".to_owned();
@@ -170,7 +170,7 @@ fn time_never_falls_even_if_the_clock_does() {
 }
 
 #[test]
-fn a_segment_of_the_journal_is_enough_to_know_the_state() {
+fn state_can_be_rebuilt_from_the_last_journal_segment() {
     let mut play = Play::up(stream());
     play.tool("a").stop(Urgency::Graceful);
     let opened = Record {
@@ -229,7 +229,7 @@ fn launch(hash: &str, settings: Option<&[(&str, &str)]>) -> Launch {
 }
 
 #[test]
-fn settings_that_changed_between_two_runs_are_named_key_by_key() {
+fn settings_changed_between_two_runs_are_recorded_key_by_key() {
     let launches = [
         launch("1", None),
         launch("2", Some(&[("a", "1"), ("b", "2")])),
@@ -257,8 +257,8 @@ fn settings_that_changed_between_two_runs_are_named_key_by_key() {
 }
 
 #[test]
-fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() {
-    // Everything is due at once; each resumption takes the next thing in the order.
+fn end_comes_before_reboot_before_pause_before_wait_before_iteration() {
+    // An end, a reboot and a pause are due at once. Each run handles the next of them, in this order.
     let mut play = Play::up(limited(2));
     play.pause(Urgency::Graceful)
         .reboot()
@@ -279,7 +279,7 @@ fn the_order_of_a_turn_is_end_then_reboot_then_pause_then_wait_then_iteration() 
 }
 
 #[test]
-fn an_iteration_is_reported_at_its_end_and_measured_when_its_work_was_looked_at() {
+fn iteration_is_reported_at_its_end_and_its_progress_is_measured_after_the_checks() {
     let autocommit = AutocommitRules {
         repository: true,
         commit: true,
@@ -343,7 +343,7 @@ fn an_iteration_is_reported_at_its_end_and_measured_when_its_work_was_looked_at(
 }
 
 #[test]
-fn each_change_of_state_moves_the_time_of_the_last_activity() {
+fn each_change_of_state_updates_the_time_of_the_last_activity() {
     let mut play = Play::up(Policy::default());
     for change in [
         |play: &mut Play| {

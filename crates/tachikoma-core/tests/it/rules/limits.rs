@@ -1,4 +1,4 @@
-//! Error classes: what follows a limit of the model's service, a broken conversation, and what no loop can mend.
+//! Errors of the model's service: usage limits, outages, broken conversations, and problems that a retry cannot solve.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn limited(play: &Play, after_seconds: Option<u64>) -> Option<Problem> {
 }
 
 #[test]
-fn a_service_that_lifts_a_limit_late_is_asked_again_with_growing_margins() {
+fn usage_limit_that_lasts_longer_than_announced_is_retried_with_growing_margins() {
     let mut play = Play::up(session());
     play.named("one").hush();
     let reset = limited(&play, Some(3600));
@@ -54,7 +54,7 @@ fn a_service_that_lifts_a_limit_late_is_asked_again_with_growing_margins() {
 }
 
 #[test]
-fn a_limit_is_waited_for_to_its_end_and_the_iteration_is_owed() {
+fn loop_waits_until_the_usage_limit_resets_and_repeats_the_iteration() {
     let mut play = Play::up(session());
     play.named("one").hush();
     let problem = limited(&play, Some(7200));
@@ -71,9 +71,8 @@ fn a_limit_is_waited_for_to_its_end_and_the_iteration_is_owed() {
     assert_eq!((play.state.failure_streak, play.state.limit_streak), (0, 0));
 }
 
-// complaint_42
 #[test]
-fn a_limit_without_an_end_is_waited_for_longer_each_time() {
+fn complaint_42_usage_limit_without_a_reset_time_is_retried_after_growing_waits() {
     let mut play = Play::up(session());
     play.named("one").hush();
     let problem = limited(&play, None);
@@ -105,11 +104,14 @@ fn a_limit_without_an_end_is_waited_for_longer_each_time() {
     5490.0 failed: TurnResulted(false), IterationLimited(1 attempt 9: a moment that is over says nothing; streak 9), WaitStarted(usage_limit 1280s)
     5490.0 skip: IterationStarted(1 attempt 10) ! prompt ! ok: skips the wait
     ");
-    assert_eq!(play.state.failure_streak, 0, "a limit is no failure");
+    assert_eq!(
+        play.state.failure_streak, 0,
+        "a usage limit does not count as a failure"
+    );
 }
 
 #[test]
-fn an_outage_of_hours_is_waited_for_and_uses_up_no_iteration() {
+fn loop_waits_through_an_outage_of_hours_and_repeats_the_iteration() {
     let mut play = Play::up(Policy {
         max_consecutive_failures: 3,
         ..session()
@@ -117,7 +119,7 @@ fn an_outage_of_hours_is_waited_for_and_uses_up_no_iteration() {
     play.named("one").measured(100).resulted(true).hush();
     let began = play.moment();
     for _ in 0..20 {
-        // As fast as a refused connection: such failures must not count as fast failures of the conversation.
+        // The attempt fails as fast as a refused connection. It must not count as a fast failure of the conversation.
         play.failed("Connection refused", Some(Problem::Unreachable))
             .sleep();
     }
@@ -142,7 +144,7 @@ fn an_outage_of_hours_is_waited_for_and_uses_up_no_iteration() {
     assert_eq!(
         play.state.session.samples.len(),
         2,
-        "one for each iteration"
+        "one sample for each iteration"
     );
 }
 
@@ -161,7 +163,7 @@ fn a_service_that_was_never_reached_ends_the_loop_after_ten_minutes() {
         }
     }
     insta::assert_snapshot!(play.log(), @"600.0 failed: TurnResulted(false), IterationLimited(1 attempt 8: Connection refused; streak 8), StopRequested(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop), Error(the model's service could not be reached for 600 s, and no request of this loop ever succeeded: Connection refused; check the network, the proxy and the address of the service, then `tachikoma run` continues the loop) ! finish");
-    // Another start has its ten minutes too.
+    // Another start of the loop waits for ten minutes too.
     play.start().launched().hush();
     play.failed("Connection refused", Some(Problem::Unreachable));
     assert_eq!(play.state.outcome(), None);
@@ -204,7 +206,7 @@ fn broken_conversation_is_replaced_at_once_without_a_hand_off() {
 }
 
 #[test]
-fn an_attempt_that_was_cut_is_repeated_at_once_in_its_conversation_and_is_no_failure() {
+fn attempt_cut_by_a_lost_server_is_repeated_at_once_and_is_not_a_failure() {
     let mut play = Play::up(session());
     play.named("one").hush();
     play.died("the server was lost", Some(Problem::Cut));
@@ -217,7 +219,7 @@ fn an_attempt_that_was_cut_is_repeated_at_once_in_its_conversation_and_is_no_fai
     ");
     assert_eq!(play.state.failure_streak, 0);
     assert_eq!(play.state.session.fast_failures, 0);
-    // Without a supervisor of the server, this is the limit.
+    // After 32 attempts that were cut, the iteration fails.
     play.hush();
     for _ in 0..40 {
         play.failed("lost again", Some(Problem::Cut));
@@ -251,13 +253,13 @@ fn three_fast_failures_replace_the_session() {
     }
     assert_eq!(
         slow.state.stats.reboots, 0,
-        "who worked before it failed is no such case"
+        "iterations that fail after some work do not replace the session"
     );
     assert_eq!(slow.state.reboots.attempts, 0);
 }
 
 #[test]
-fn without_reboots_a_broken_conversation_stays_a_failure() {
+fn broken_conversation_is_a_failure_if_reboots_are_off() {
     let mut play = Play::up(Policy {
         reboot: RebootRules {
             enabled: false,
@@ -280,7 +282,7 @@ fn permanent_problem_ends_the_loop_with_advice() {
 }
 
 #[test]
-fn an_agent_that_closes_its_output_and_lives_on_is_ended() {
+fn agent_that_closes_its_output_without_exiting_is_ended() {
     let mut play = Play::up(session());
     play.named("one").hush();
     play.event("stream ended", tachikoma_core::AgentInput::StreamEnded);

@@ -1,11 +1,11 @@
-//! Objectives: what they were before the loop, what they are behind each iteration, and when that is a claim.
+//! Objectives: they are read before the loop and after each iteration. When all are ticked, completion is claimed.
 
 use tachikoma_core::{Answers, ObjectivesSeen, Outcome};
 
 use super::completion::with_objectives;
 use crate::play::Play;
 
-/// A loop that began with these objectives, with its first agent running.
+/// A loop that started with these objectives. The agent of its first iteration is running.
 fn begun(markdown: &str) -> Play {
     let mut play = Play::new(with_objectives());
     play.start().objectives(markdown).launched();
@@ -22,7 +22,7 @@ fn gone() -> Answers {
 }
 
 #[test]
-fn all_objectives_ticked_is_a_claim_and_an_open_one_refuses_every_other() {
+fn all_objectives_ticked_is_a_claim_and_an_open_objective_refuses_other_claims() {
     let mut play = begun("- [ ] a\n- [ ] b\n- [ ] c\n- [ ] d\n- [ ] e\n");
     play.claimed()
         .objectives("- [x] a\n- [ ] b\n- [ ] c\n- [ ] d\n- [ ] e\n");
@@ -50,7 +50,7 @@ fn objectives_ticked_before_the_loop_are_not_a_claim() {
     assert_eq!(
         play.state.outcome(),
         Some(&Outcome::Done),
-        "somebody claims"
+        "the agent's own claim is accepted"
     );
     let mut play = begun("- [ ] a\n");
     play.exited(1).objectives("- [x] a\n");
@@ -71,7 +71,7 @@ fn removed_check_boxes_do_not_count_as_done() {
     assert_eq!(
         play.state.outcome(),
         Some(&Outcome::Done),
-        "somebody claims"
+        "the agent's own claim is accepted"
     );
 }
 
@@ -93,7 +93,7 @@ fn objectives_are_read_once_before_the_first_iteration() {
 }
 
 #[test]
-fn objectives_that_vanish_are_warned_of_once_and_refuse_claims() {
+fn missing_objectives_file_causes_one_warning_and_refuses_claims() {
     let mut play = Play::new(with_objectives());
     play.start().answers(gone()).launched();
     play.exited(0).answers(gone());

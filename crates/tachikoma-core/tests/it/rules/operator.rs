@@ -1,4 +1,4 @@
-//! The operator is asked, answers, does not answer, and tells the agent something.
+//! The operator is asked, answers or does not answer, and sends messages to the agent.
 
 use std::time::Duration;
 
@@ -186,7 +186,7 @@ fn question_timeout_restarts_when_the_operator_stops_writing_the_answer() {
 }
 
 #[test]
-fn a_question_whose_answer_is_being_written_waits_for_it() {
+fn question_does_not_time_out_while_its_answer_is_written() {
     let mut play = Play::new(attended());
     play.start().hush();
     play.request("hold", hold(7, true))
@@ -211,7 +211,7 @@ fn a_question_whose_answer_is_being_written_waits_for_it() {
 }
 
 #[test]
-fn commands_act_while_a_question_is_open() {
+fn commands_are_accepted_while_a_question_is_open() {
     let open = || {
         let mut play = Play::new(attended());
         play.start().answer(Choice::Continue).launched().exited(0);
@@ -294,7 +294,7 @@ fn loop_waits_for_a_rollback() {
 }
 
 #[test]
-fn a_reboot_is_confirmed_put_off_or_paused_for() {
+fn operator_confirms_or_postpones_a_reboot_or_pauses_the_loop() {
     let redline = |p: &mut Play| _ = p.launched().measured(900).resulted(true).exited(0);
     let mut yes = Play::new(confirming());
     yes.start();
@@ -314,10 +314,14 @@ fn a_reboot_is_confirmed_put_off_or_paused_for() {
     redline(&mut no);
     no.hush().answer(Choice::No);
     let reboot = Status::of(&no.state, true).reboot.unwrap();
-    assert_eq!(reboot.put_off, Some(6), "up to this iteration");
+    assert_eq!(
+        reboot.put_off,
+        Some(6),
+        "the reboot is postponed until iteration 6"
+    );
     for _ in 0..4 {
         redline(&mut no);
-        assert!(no.state.question().is_none(), "it is put off");
+        assert!(no.state.question().is_none(), "the reboot is postponed");
     }
     no.hush();
     redline(&mut no);
@@ -396,7 +400,7 @@ fn messages_are_sent_during_a_tool_call_or_with_the_next_prompt() {
     assert_eq!(
         prompt_preamble(&play.state),
         "",
-        "nothing before the attempt begins"
+        "messages are not in the prompt before the attempt begins"
     );
     play.sleep();
     insta::assert_snapshot!(play.log(), @"
@@ -414,17 +418,21 @@ fn messages_are_sent_during_a_tool_call_or_with_the_next_prompt() {
     let again = prompt_preamble(&play.state);
     assert!(
         again.starts_with(&words),
-        "who may not have heard it is told again: {again}"
+        "the repeated attempt gets the message again: {again}"
     );
     assert!(again.contains("cut short; this is attempt 2."), "{again}");
     play.launched().exited(0).sleep();
     assert_eq!(
         prompt_preamble(&play.state),
         "The operator says:\n\nthen at d\n\n",
-        "it failed"
+        "a failed iteration repeats the message"
     );
     play.launched().resulted(true).sleep();
-    assert_eq!(prompt_preamble(&play.state), "", "once");
+    assert_eq!(
+        prompt_preamble(&play.state),
+        "",
+        "a delivered message is not repeated"
+    );
 }
 
 #[test]

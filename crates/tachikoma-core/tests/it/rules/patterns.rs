@@ -1,4 +1,4 @@
-//! Words of the agent that end the loop.
+//! Stop patterns: the loop ends when the agent's final text matches one.
 
 use tachikoma_core::{AgentInput, Exit, Policy, TurnEnd};
 
@@ -36,13 +36,13 @@ fn stop_pattern_ends_the_loop_after_its_iteration_once() {
 }
 
 #[test]
-fn stop_pattern_of_a_plain_agent_is_read_at_its_exit() {
+fn stop_pattern_of_an_agent_without_event_stream_applies_at_its_exit() {
     let mut play = Play::up(Policy {
         stop_patterns: 1,
         ..Policy::default()
     });
     let AgentInput::Exited { leftovers, .. } = exited(Exit::Code(0), false) else {
-        panic!("it exited")
+        panic!("`exited` returns `AgentInput::Exited`")
     };
     let event = AgentInput::Exited {
         exit: Exit::Code(3),

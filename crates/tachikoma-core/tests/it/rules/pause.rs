@@ -5,7 +5,7 @@ use tachikoma_core::{Policy, Status, Urgency, next_deadline};
 use crate::play::Play;
 
 #[test]
-fn a_pause_lets_the_iteration_end_and_a_resumption_waits_out_the_delay() {
+fn pause_waits_for_the_iteration_and_resume_waits_for_the_rest_of_the_delay() {
     let mut play = Play::up(Policy::default());
     play.hush().pause(Urgency::Graceful).exited(0).seconds(2);
     play.pause(Urgency::Graceful).resume().sleep();
@@ -19,7 +19,7 @@ fn a_pause_lets_the_iteration_end_and_a_resumption_waits_out_the_delay() {
 }
 
 #[test]
-fn a_resumption_after_the_delay_goes_on_at_once() {
+fn resume_after_the_delay_starts_the_next_iteration_at_once() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().pause(Urgency::Graceful);
     play.seconds(60).wake().resume();
@@ -66,10 +66,18 @@ fn status_shows_pending_pause_and_stop() {
     play.stop(Urgency::Graceful);
     assert_eq!(shown(&play), (true, Some("operator".to_owned())));
     play.killed(2);
-    assert_eq!(shown(&play), (false, None), "it has ended");
+    assert_eq!(
+        shown(&play),
+        (false, None),
+        "the pending pause and stop ended with the loop"
+    );
     let mut play = Play::up(Policy::default());
     play.pause(Urgency::Graceful).exited(0);
-    assert_eq!(shown(&play), (false, None), "it is paused");
+    assert_eq!(
+        shown(&play),
+        (false, None),
+        "the pause is no longer pending once the loop is paused"
+    );
 }
 
 #[test]
@@ -81,10 +89,14 @@ fn a_pause_waits_for_the_reboot() {
 }
 
 #[test]
-fn a_paused_loop_has_no_deadline_and_stays_paused_over_a_crash() {
+fn paused_loop_has_no_deadline_and_stays_paused_after_a_crash() {
     let mut play = Play::up(Policy::default());
     play.exited(0).pause(Urgency::Graceful).hush();
-    assert_eq!(next_deadline(&play.policy, &play.state), None, "no polling");
+    assert_eq!(
+        next_deadline(&play.policy, &play.state),
+        None,
+        "a paused loop does not wake up"
+    );
     play.seconds(9).crash().wake().resume();
     insta::assert_snapshot!(play.log(), @"
     9.0 start: Started(after crash)
@@ -94,7 +106,7 @@ fn a_paused_loop_has_no_deadline_and_stays_paused_over_a_crash() {
 }
 
 #[test]
-fn a_resumption_of_what_is_not_paused_says_what_to_do() {
+fn resume_of_a_loop_that_is_not_paused_is_refused_with_advice() {
     let mut play = Play::new(Policy::default());
     play.resume().start().hush().resume();
     play.stop(Urgency::Kill).killed(9).resume();
@@ -107,7 +119,7 @@ fn a_resumption_of_what_is_not_paused_says_what_to_do() {
 }
 
 #[test]
-fn a_skip_interrupts_the_iteration_and_goes_on() {
+fn skip_interrupts_the_iteration_and_starts_the_next() {
     let mut play = Play::up(Policy::default());
     play.hush().skip().killed(2);
     insta::assert_snapshot!(play.log(), @"

@@ -1,4 +1,4 @@
-//! Progress: what an iteration is worth, which ones count, and when a loop that does not come forward ends.
+//! Progress: the score of an iteration, the iterations that are measured, and the end of a loop without progress.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ fn looking() -> Policy {
     }
 }
 
-/// A loop with the first iteration's agent up.
+/// A loop in which the agent of the first iteration is running.
 fn up(policy: Policy) -> Play {
     let mut play = Play::up(policy);
     play.hush();
     play
 }
 
-/// An iteration that ends well and changes so many files.
+/// An iteration that succeeds and changes this many files.
 fn iterate(play: &mut Play, changed: u32) {
     play.exited(0).kept(changed, 0);
     if play.state.outcome().is_none() {
@@ -40,7 +40,7 @@ fn iterate(play: &mut Play, changed: u32) {
     }
 }
 
-/// A policy for an agent with one process for all iterations, which reports usage limits.
+/// A loop with an agent that has one process for all iterations and reports usage limits.
 fn in_a_session() -> Play {
     up(Policy {
         agent: AgentTraits {
@@ -78,7 +78,7 @@ fn loop_without_progress_ends_with_its_reason() {
         play.state.outcome(),
         Some(Outcome::Condition { .. })
     ));
-    // An operator who runs it again wants it to go on.
+    // A new run resets the count of iterations without progress.
     play.start();
     assert_eq!((play.state.iteration, streak(&play)), (5, 0));
 }
@@ -96,21 +96,21 @@ fn without_a_limit_no_progress_does_not_end_the_loop() {
     assert_eq!(play.state.progress.recent.len(), 20);
 }
 
-/// What others take for a loop that is stale: the same answer again and again (complaint 26).
+/// Complaint 26: other tools stop a loop when the agent gives the same answer again and again.
 #[test]
-fn complaint_26_the_same_words_again_are_no_lack_of_progress() {
+fn complaint_26_repeated_answers_with_changed_files_are_progress() {
     let mut play = up(looking());
     for _ in 0..20 {
-        // Each time the same claim and the same file: the gates refuse it, and the tree is another.
+        // The agent makes the same claim and changes the same file each time, and the gates refuse the claim.
         iterate(&mut play, 1);
     }
     assert_eq!(streak(&play), 0);
     assert_eq!(play.state.outcome(), None);
 }
 
-/// Others saw no progress in a commit that left nothing behind in the work tree (complaint 25).
+/// Complaint 25: other tools saw no progress if the agent had committed all its changes itself.
 #[test]
-fn complaint_25_a_commit_of_the_agents_own_is_progress() {
+fn complaint_25_a_commit_made_by_the_agent_is_progress() {
     let mut play = up(looking());
     for _ in 0..10 {
         play.exited(0);
@@ -124,9 +124,9 @@ fn complaint_25_a_commit_of_the_agents_own_is_progress() {
     assert_eq!(play.state.progress.recent[0].score, 10);
 }
 
-/// Others ran 6239 iterations in a night (complaint 30).
+/// Complaint 30: another tool ran 6239 iterations in a night.
 #[test]
-fn complaint_30_a_loop_that_never_ends_by_itself_ends_after_five_iterations() {
+fn complaint_30_a_loop_without_progress_ends_after_five_iterations() {
     let mut play = up(Policy {
         autocommit: Some(LOOKS),
         ..Policy::default()
@@ -134,7 +134,7 @@ fn complaint_30_a_loop_that_never_ends_by_itself_ends_after_five_iterations() {
     let mut iterations = 0;
     while play.state.outcome().is_none() {
         iterations += 1;
-        assert!(iterations < 100, "it goes on and on");
+        assert!(iterations < 100, "the loop does not end");
         iterate(&mut play, 0);
     }
     assert_eq!(iterations, 5);
@@ -160,7 +160,7 @@ fn commit_of_earlier_changes_is_not_progress() {
 }
 
 #[test]
-fn limited_and_interrupted_iterations_do_not_count_as_no_progress() {
+fn usage_limited_and_skipped_iterations_do_not_count_as_no_progress() {
     let mut play = in_a_session();
     play.resulted(true).kept(0, 0).resulted(true).kept(0, 0);
     assert_eq!(streak(&play), 2);
@@ -168,12 +168,16 @@ fn limited_and_interrupted_iterations_do_not_count_as_no_progress() {
     assert_eq!((play.state.attempt, streak(&play)), (2, 2));
     for changed in [0, 4] {
         play.skip().killed(2).kept(changed, 0).launched();
-        assert_eq!(streak(&play), 2, "neither more nor none");
+        assert_eq!(
+            streak(&play),
+            2,
+            "a skipped iteration does not change the streak"
+        );
     }
 }
 
 #[test]
-fn changes_of_a_limited_attempt_count_for_its_iteration() {
+fn changes_of_an_attempt_ended_by_a_usage_limit_count_for_its_iteration() {
     let mut play = in_a_session();
     limited(&mut play, 3);
     play.hush().resulted(true).kept(0, 0);
@@ -184,7 +188,7 @@ fn changes_of_a_limited_attempt_count_for_its_iteration() {
 }
 
 #[test]
-fn iterations_that_fail_count_and_end_by_their_own_limit() {
+fn failed_iterations_count_as_no_progress_and_end_the_loop_by_their_own_limit() {
     let mut play = up(Policy {
         max_consecutive_failures: 6,
         ..looking()
@@ -196,7 +200,7 @@ fn iterations_that_fail_count_and_end_by_their_own_limit() {
     play.exited(1).kept(0, 0);
     assert!(matches!(play.state.outcome(), Some(Outcome::Error { .. })));
 
-    // One that goes well and brings nothing ends the loop, with those that failed before it.
+    // A successful iteration without progress ends the loop. The failed iterations before it count too.
     let mut play = up(looking());
     for _ in 0..3 {
         play.exited(1).kept(0, 0).sleep().launched();
@@ -207,7 +211,7 @@ fn iterations_that_fail_count_and_end_by_their_own_limit() {
         Some(Outcome::Condition { .. })
     ));
 
-    // With no limit of their own they are judged like all others.
+    // Without `max_consecutive_failures`, failed iterations without progress end the loop too.
     let mut play = up(Policy {
         max_consecutive_failures: 0,
         ..looking()
@@ -231,7 +235,7 @@ fn unsurveyed_iteration_is_not_counted_as_no_progress() {
     for _ in 0..10 {
         play.exited(0).sleep().launched();
     }
-    assert_eq!(streak(&play), 0, "there is nobody to look");
+    assert_eq!(streak(&play), 0, "nothing surveys the work tree");
 
     let mut play = up(looking());
     for _ in 0..10 {
@@ -239,14 +243,14 @@ fn unsurveyed_iteration_is_not_counted_as_no_progress() {
         play.answer_keep(Err("the disk is gone".to_owned()));
         play.sleep().launched();
     }
-    assert_eq!(streak(&play), 0, "the look failed");
+    assert_eq!(streak(&play), 0, "the survey failed");
 
     let mut play = up(looking());
     for _ in 0..10 {
         play.crash().launched();
         iterate(&mut play, 0);
     }
-    assert_eq!(streak(&play), 0, "a runner died in it");
+    assert_eq!(streak(&play), 0, "a runner died during the iteration");
     assert_eq!(play.state.outcome(), None);
 }
 
@@ -293,7 +297,7 @@ fn passing_tests_and_ticked_objectives_are_progress_without_a_survey() {
     round(&mut play, "- [x] a\n- [ ] b\n- [ ] c\n", 0);
     assert_eq!(
         play.state.progress.last, None,
-        "it is where one starts from"
+        "the first results are only the baseline"
     );
     round(&mut play, "- [x] a\n- [x] b\n- [ ] c\n", 2);
     let last = play.state.progress.recent.last().unwrap();
@@ -302,7 +306,7 @@ fn passing_tests_and_ticked_objectives_are_progress_without_a_survey() {
     assert_eq!(
         known.evidence,
         Evidence::default(),
-        "the next iteration begins with nothing"
+        "the next iteration starts without evidence"
     );
     assert_eq!(known.tests.as_ref().unwrap().failing, ["parse"]);
     let told = completion_feedback(&play.state);

@@ -14,7 +14,7 @@ fn rules(rules: RebootRules) -> Policy {
 }
 
 #[test]
-fn the_redline_is_reached_at_the_threshold() {
+fn context_at_exactly_the_redline_causes_a_reboot() {
     let mut play = Play::up(stream());
     play.hush().measured(849).measured(850).killed(2);
     insta::assert_snapshot!(play.log(), @"
@@ -66,7 +66,7 @@ fn a_reboot_of_a_paused_loop_keeps_it_paused() {
 }
 
 #[test]
-fn a_forced_reboot_hands_the_iteration_over_and_passes_enabled() {
+fn manual_reboot_works_with_reboots_disabled_and_hands_the_iteration_over() {
     let mut play = Play::up(rules(RebootRules {
         enabled: false,
         max_reboots: Some(0),
@@ -81,7 +81,7 @@ fn a_forced_reboot_hands_the_iteration_over_and_passes_enabled() {
 }
 
 #[test]
-fn reboots_that_are_used_up_end_in_an_error_with_advice() {
+fn loop_ends_with_advice_when_max_restarts_is_used_up() {
     let mut play = Play::up(rules(RebootRules {
         max_reboots: Some(1),
         ..RebootRules::default()
@@ -95,7 +95,7 @@ fn reboots_that_are_used_up_end_in_an_error_with_advice() {
 }
 
 #[test]
-fn a_count_of_iterations_is_asked_between_iterations_and_never_cuts_one() {
+fn reboot_by_iteration_count_happens_between_iterations_and_never_interrupts_one() {
     let mut play = Play::up(rules(RebootRules {
         after_iterations: Some(1),
         ..RebootRules::default()
@@ -115,7 +115,7 @@ fn a_count_of_iterations_is_asked_between_iterations_and_never_cuts_one() {
 }
 
 #[test]
-fn a_session_that_is_due_for_a_reboot_gets_it_before_the_next_run_prompts_it() {
+fn session_above_the_redline_is_rebooted_before_the_first_prompt_of_the_next_run() {
     let mut play = Play::up(stream());
     play.measured(900).stop(Urgency::Now).killed(2).hush();
     play.start();
@@ -130,7 +130,7 @@ fn a_session_that_is_due_for_a_reboot_gets_it_before_the_next_run_prompts_it() {
 }
 
 #[test]
-fn a_reboot_happens_once_wherever_the_runner_dies() {
+fn reboot_happens_once_after_a_crash_at_any_record() {
     let one = rules(RebootRules {
         after_iterations: Some(1),
         max_reboots: Some(1),
@@ -143,7 +143,11 @@ fn a_reboot_happens_once_wherever_the_runner_dies() {
     };
     let journal = played().journal;
     let completed = |record: &Record| matches!(record.event, LoopEvent::IterationCompleted { .. });
-    let first = journal.iter().position(completed).expect("it ended") + 1;
+    let first = journal
+        .iter()
+        .position(completed)
+        .expect("the iteration ended")
+        + 1;
     for synced in first..=journal.len() {
         let mut play = played();
         play.crash_after(synced);

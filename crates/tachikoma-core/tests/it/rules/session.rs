@@ -1,4 +1,4 @@
-//! An agent with one process for all turns: prompts, steering, and reboots stage by stage.
+//! An agent with one process for all turns: prompts, messages to the agent, and reboots stage by stage.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn rules(rules: RebootRules) -> Policy {
     }
 }
 
-/// Plays a reboot with everything in it up to the opening of the fresh session.
+/// A loop in a reboot with hand-off, up to the start of the new session.
 fn up_to_the_opening(policy: Policy) -> Play {
     let mut play = Play::up(policy);
     play.named("one").measured(500).tool("a").measured(860);
@@ -71,7 +71,7 @@ fn a_process_that_ends_between_two_turns_is_replaced_in_the_same_conversation() 
 }
 
 #[test]
-fn the_agent_is_advised_once_and_the_redline_waits_for_the_tool_boundary() {
+fn agent_is_asked_once_to_finish_and_the_redline_waits_for_the_end_of_the_tool_call() {
     let mut play = Play::up(session());
     play.named("one").hush();
     play.answering(699).answering(700).measured(720).tool("a");
@@ -100,7 +100,7 @@ fn the_agent_is_advised_once_and_the_redline_waits_for_the_tool_boundary() {
 }
 
 #[test]
-fn turn_that_ends_before_the_boundary_counts_as_success() {
+fn turn_that_ends_before_the_redline_interrupt_counts_as_success() {
     let mut play = Play::up(session());
     play.named("one").answering(860).hush().resulted(true);
     insta::assert_snapshot!(play.log(), @"0.0 resulted true: TurnResulted(true), IterationCompleted(1 succeeded, needs reboot), RebootStarted(context at 86%), HandOffRequested(within 120s) ! ask for the hand-off");
@@ -152,7 +152,7 @@ fn reboot_continues_without_a_missing_hand_off() {
 }
 
 #[test]
-fn the_first_reading_of_the_fresh_session_proves_the_reboot() {
+fn first_context_reading_of_the_new_session_verifies_the_reboot() {
     let mut play = up_to_the_opening(session());
     play.opened()
         .hush()
@@ -164,7 +164,12 @@ fn the_first_reading_of_the_fresh_session_proves_the_reboot() {
     0.0 measured 100: ContextMeasured(10%), RebootVerified(10%)
     0.0 measured 120: ContextMeasured(12%)
     ");
-    let entry = play.state.reboots.history.last().expect("there was one");
+    let entry = play
+        .state
+        .reboots
+        .history
+        .last()
+        .expect("there was a reboot");
     assert_eq!(entry.result, RebootResult::Done);
     assert_eq!(entry.from_agent_id.as_deref(), Some("one"));
     assert_eq!(entry.to_agent_id.as_deref(), Some("two"));
@@ -200,7 +205,7 @@ fn two_futile_reboots_in_a_row_end_the_loop_with_advice() {
 }
 
 #[test]
-fn a_reboot_that_comes_too_soon_is_pending_and_its_hand_off_is_asked_for_at_once() {
+fn reboot_within_min_reboot_interval_is_pending_and_its_hand_off_is_requested_at_once() {
     let mut play = up_to_the_opening(session());
     play.opened().named("two").measured(100).hush();
     play.seconds(100).measured(860).resulted(true);
@@ -213,7 +218,7 @@ fn a_reboot_that_comes_too_soon_is_pending_and_its_hand_off_is_asked_for_at_once
     ");
 }
 
-/// complaint_36: turns in a context that is almost full cost the most, and bring the least.
+/// Complaint 36: turns in a context that is almost full cost the most and achieve the least.
 #[test]
 fn a_context_at_the_hard_limit_hands_off_and_waits_for_its_reboot() {
     let mut play = up_to_the_opening(session());
@@ -229,7 +234,7 @@ fn a_context_at_the_hard_limit_hands_off_and_waits_for_its_reboot() {
 }
 
 #[test]
-fn the_operator_passes_the_rate_limit() {
+fn reboot_by_the_operator_ignores_the_rate_limit() {
     let mut play = up_to_the_opening(session());
     play.opened()
         .named("two")
@@ -244,7 +249,7 @@ fn the_operator_passes_the_rate_limit() {
 }
 
 #[test]
-fn a_session_that_cannot_be_opened_leaves_the_old_conversation_and_cools_down() {
+fn failed_start_of_a_new_session_resumes_the_old_conversation_and_delays_the_next_reboot() {
     let mut play = up_to_the_opening(session());
     play.hush().not_opened().launched().measured(860);
     insta::assert_snapshot!(play.log(), @"
@@ -256,7 +261,7 @@ fn a_session_that_cannot_be_opened_leaves_the_old_conversation_and_cools_down() 
 }
 
 #[test]
-fn a_session_that_does_not_answer_is_killed_before_the_old_one_goes_on() {
+fn new_session_that_does_not_answer_is_killed_before_the_old_one_resumes() {
     let mut play = up_to_the_opening(session());
     play.launched().hush().sleep().killed(9);
     insta::assert_snapshot!(play.log(), @"
@@ -295,7 +300,7 @@ fn old_process_that_does_not_exit_is_terminated_and_killed() {
 }
 
 #[test]
-fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers() {
+fn reboot_hooks_run_before_the_old_session_is_closed_and_after_the_new_one_answers() {
     let hooked = rules(RebootRules {
         hooks_before: Some(Duration::from_secs(30)),
         hooks_after: Some(Duration::from_secs(30)),
@@ -314,11 +319,16 @@ fn hooks_run_before_the_old_session_is_given_up_and_after_the_fresh_one_answers(
     0.0 opened: SessionEnded(1), SessionStarted(2), HooksStarted(after_reboot) ! run after_reboot
     0.0 hooks: HooksRan(after_reboot, 1), Warned(the hook `hook.sh` failed: exit 1; the reboot is not undone), RebootCompleted(1 to 2), IterationStarted(2 attempt 1) ! prompt
     ");
-    let entry = play.state.reboots.history.last().expect("there was one");
+    let entry = play
+        .state
+        .reboots
+        .history
+        .last()
+        .expect("there was a reboot");
     assert_eq!(
         entry.result,
         RebootResult::Done,
-        "a late hook undoes nothing"
+        "a failed hook does not undo the reboot"
     );
     assert_eq!(entry.hooks.len(), 2);
     let mut play = Play::up(hooked);
@@ -348,14 +358,14 @@ fn reboot_hook_can_stop_the_loop() {
 }
 
 #[test]
-fn a_stop_is_obeyed_at_once_in_every_stage_of_a_reboot() {
+fn stop_ends_the_loop_at_once_in_every_stage_of_a_reboot() {
     let mut play = up_to_the_opening(session());
     play.hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");
 }
 
 #[test]
-fn a_crash_in_a_reboot_begins_it_again_and_a_fresh_runner_needs_no_hand_off() {
+fn crash_during_a_reboot_restarts_it_and_the_new_runner_needs_no_hand_off() {
     let mut play = up_to_the_opening(session());
     play.hush().crash().opened();
     insta::assert_snapshot!(play.log(), @"
@@ -413,7 +423,7 @@ fn redline_above_the_agents_refusal_is_lowered_with_a_warning() {
 }
 
 #[test]
-fn a_call_that_our_own_interrupt_ended_has_not_failed() {
+fn tool_call_ended_by_our_interrupt_does_not_count_as_failed() {
     let failed = |play: &mut Play, id: &str| {
         let error = Some("no".to_owned());
         let id = id.to_owned();
@@ -438,7 +448,7 @@ fn a_call_that_our_own_interrupt_ended_has_not_failed() {
 fn process_that_exits_before_reading_its_prompt_is_replaced() {
     let mut play = Play::up(session());
     play.named("one").resulted(true).hush().exited(0).launched();
-    // Once it has said something, or is a fresh one, its end is a failure.
+    // The exit is a failure if the process is new, or if it has already reported something for this prompt.
     play.exited(1).sleep().launched().resulted(true);
     play.output().exited(2);
     insta::assert_snapshot!(play.log(), @"

@@ -1,4 +1,4 @@
-//! Conversations that cannot go on, in the agent's own judgement.
+//! Conversations that the agent itself cannot continue.
 
 use std::time::Duration;
 
@@ -25,9 +25,8 @@ fn policy() -> Policy {
     }
 }
 
-// complaint_53
 #[test]
-fn refused_prompt_leads_to_a_reboot_and_is_not_a_failure() {
+fn complaint_53_refused_prompt_leads_to_a_reboot_and_is_not_a_failure() {
     let mut play = Play::up(policy());
     play.named("one").measured(500).tool("a").tool_ended("a");
     play.hush().spent(Spent::Full).exited(0).opened();
@@ -40,7 +39,7 @@ fn refused_prompt_leads_to_a_reboot_and_is_not_a_failure() {
 }
 
 #[test]
-fn a_first_prompt_that_is_refused_again_and_again_ends_the_loop() {
+fn first_prompt_that_is_refused_in_every_new_session_ends_the_loop() {
     let mut play = Play::up(policy());
     play.named("one").spent(Spent::Full);
     play.exited(0).opened().named("two").hush();
@@ -57,7 +56,7 @@ fn a_first_prompt_that_is_refused_again_and_again_ends_the_loop() {
 }
 
 #[test]
-fn a_refusal_waits_for_the_rate_limit_instead_of_prompting_again() {
+fn refused_prompt_waits_for_the_allowed_reboot_instead_of_another_prompt() {
     let mut play = Play::up(Policy {
         reboot: RebootRules::default(),
         ..policy()
@@ -72,7 +71,7 @@ fn a_refusal_waits_for_the_rate_limit_instead_of_prompting_again() {
 }
 
 #[test]
-fn with_reboots_off_a_refusal_is_a_failure() {
+fn refused_prompt_is_a_failure_if_reboots_are_off() {
     let mut play = Play::up(Policy {
         reboot: RebootRules {
             enabled: false,

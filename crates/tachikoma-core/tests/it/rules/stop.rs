@@ -1,4 +1,4 @@
-//! Stopping: when, how hard, and what the loop is called afterwards.
+//! Stopping a loop: when it stops, which signals the agent gets, and the state of the loop afterwards.
 
 use tachikoma_core::{LoopState, Policy, Urgency};
 
@@ -6,7 +6,7 @@ use super::stream;
 use crate::play::Play;
 
 #[test]
-fn a_stopped_loop_is_stopped_and_stays_so() {
+fn stopped_loop_stays_stopped() {
     let mut play = Play::up(Policy::default());
     play.hush().seconds(2).stop(Urgency::Graceful).killed(2);
     play.wake().exited(0);
@@ -30,14 +30,14 @@ fn a_signal_ends_the_loop_with_a_stopped_event_and_its_reason() {
 }
 
 #[test]
-fn a_signal_before_the_start_is_not_lost() {
+fn signal_before_the_start_stops_the_loop() {
     let mut play = Play::new(Policy::default());
     play.shutdown(2, Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 signal 2: Stopped(stopped by SIGINT (Ctrl-C)) ! finish");
 }
 
 #[test]
-fn a_stop_is_obeyed_at_once_in_a_delay_a_backoff_and_a_pause() {
+fn stop_ends_the_loop_at_once_in_a_delay_a_backoff_and_a_pause() {
     let mut play = Play::up(Policy::default());
     play.exited(0).hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: Stopped(stopped by the operator) ! finish ! ok: stopped");
@@ -76,7 +76,7 @@ fn a_stop_waits_for_a_tool_call_at_most_graceful_timeout() {
 }
 
 #[test]
-fn an_agent_without_boundaries_is_interrupted_at_once() {
+fn stop_interrupts_an_agent_without_event_stream_at_once() {
     let mut play = Play::up(Policy::default());
     play.tool("a").hush().stop(Urgency::Graceful);
     insta::assert_snapshot!(play.log(), @"0.0 stop: StopRequested(stopped by the operator), EndingRequested(interrupt within 0s), AgentSignaled(interrupt 10s) ! signal interrupt ! ok: stops; iteration 1 is interrupted");
@@ -117,7 +117,7 @@ fn second_interrupt_is_urgent_and_third_kills() {
 }
 
 #[test]
-fn a_stop_survives_a_launch_in_flight() {
+fn stop_during_a_launch_ends_the_agent_and_the_loop() {
     let mut play = Play::new(Policy::default());
     play.start().hush().stop(Urgency::Now).wake().launched();
     insta::assert_snapshot!(play.log(), @"
@@ -166,7 +166,7 @@ fn a_loop_that_stops_refuses_to_pause_or_reboot() {
 }
 
 #[test]
-fn a_turn_that_ended_well_before_the_interrupt_is_a_success() {
+fn turn_that_succeeded_before_the_interrupt_counts_as_success() {
     let mut play = Play::up(stream());
     play.resulted(true).hush().stop(Urgency::Graceful).killed(2);
     insta::assert_snapshot!(play.log(), @"
@@ -176,7 +176,7 @@ fn a_turn_that_ended_well_before_the_interrupt_is_a_success() {
 }
 
 #[test]
-fn accepted_claim_is_done_also_during_a_stop() {
+fn accepted_claim_completes_the_loop_even_during_a_stop() {
     let mut play = Play::up(stream());
     play.tool("t").tool_ended("t").resulted(true).hush();
     play.stop(Urgency::Graceful).claimed();

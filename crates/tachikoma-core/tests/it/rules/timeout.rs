@@ -1,4 +1,4 @@
-//! Time-outs: what is waited for, how long, and what is not counted.
+//! Timeouts: which waits have one, how long they are, and which time does not count.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tachikoma_core::{AgentInput, Input, Policy, State, Urgency, next_deadline};
 use super::stream;
 use crate::play::Play;
 
-/// Returns how long after the latest fact the core wants to be woken.
+/// Returns the time from the latest record to the next deadline of the core.
 fn patience(state: &State, policy: &Policy) -> Option<Duration> {
     let deadline = next_deadline(policy, state)?;
     Some(deadline.since(state.time))
 }
 
 #[test]
-fn a_launch_that_is_not_answered_is_killed() {
+fn agent_is_killed_if_its_launch_is_not_confirmed_in_time() {
     let mut play = Play::new(Policy::default());
     play.start().hush().sleep().killed(9);
     insta::assert_snapshot!(play.log(), @"
@@ -159,7 +159,7 @@ fn silence_is_not_counted_while_a_tool_runs() {
     assert_eq!(
         patience(&play.state, &play.policy),
         Some(Duration::from_secs(600)),
-        "the session ends before the silence does"
+        "the session timeout comes before the silence timeout"
     );
     insta::assert_snapshot!(play.log(), @"
     3000.0 wake: -
@@ -168,7 +168,7 @@ fn silence_is_not_counted_while_a_tool_runs() {
 }
 
 #[test]
-fn the_oldest_tool_call_is_the_one_that_times_out() {
+fn tool_timeout_is_measured_from_the_oldest_open_tool_call() {
     let mut policy = stream();
     policy.timeouts.tool = Duration::from_secs(100);
     let mut play = Play::up(policy);
@@ -206,9 +206,8 @@ fn output_after_the_interrupt_does_not_replace_the_last_activity() {
     ");
 }
 
-// complaint_1
 #[test]
-fn agent_that_does_not_exit_after_its_result_keeps_its_success() {
+fn complaint_1_agent_that_does_not_exit_after_its_result_keeps_its_success() {
     let mut play = Play::up(stream());
     play.resulted(true).hush().sleep().sleep().killed(15);
     insta::assert_snapshot!(play.log(), @"
@@ -230,7 +229,7 @@ fn a_command_agent_has_the_session_timeout_only() {
 }
 
 #[test]
-fn zero_means_no_limit() {
+fn timeouts_of_zero_mean_no_limit() {
     let none = Duration::ZERO;
     let mut policy = stream();
     policy.timeouts = Timeouts {
@@ -246,18 +245,22 @@ fn zero_means_no_limit() {
     let mut play = Play::new(policy);
     let waits = |play: &Play| patience(&play.state, &play.policy);
     play.start();
-    assert_eq!(waits(&play), None, "launch");
+    assert_eq!(waits(&play), None, "launch timeout");
     play.launched();
-    assert_eq!(waits(&play), None, "first output, session");
+    assert_eq!(
+        waits(&play),
+        None,
+        "first output timeout and session timeout"
+    );
     play.output();
-    assert_eq!(waits(&play), None, "silence");
+    assert_eq!(waits(&play), None, "silence timeout");
     play.tool("a");
-    assert_eq!(waits(&play), None, "tool");
+    assert_eq!(waits(&play), None, "tool timeout");
     play.resulted(true);
-    assert_eq!(waits(&play), None, "result grace");
+    assert_eq!(waits(&play), None, "result grace period");
     play.policy.agent.persistent = true;
     play.exited(0).reboot().launched();
-    assert_eq!(waits(&play), None, "renew");
+    assert_eq!(waits(&play), None, "timeout for a new session");
     play.hush().seconds(9999).wake().opened();
     insta::assert_snapshot!(play.log(), @"
     9999.0 wake: -
@@ -267,7 +270,7 @@ fn zero_means_no_limit() {
 }
 
 #[test]
-fn a_flood_of_output_is_recorded_in_steps() {
+fn output_is_recorded_at_most_once_per_interval() {
     let mut play = Play::up(stream());
     let before = play.journal.len();
     for _ in 0..10_000 {
@@ -277,7 +280,7 @@ fn a_flood_of_output_is_recorded_in_steps() {
 }
 
 #[test]
-fn a_reading_of_the_context_is_output() {
+fn context_reading_counts_as_output() {
     let mut play = Play::up(stream());
     play.measured(10);
     assert_eq!(
@@ -287,14 +290,18 @@ fn a_reading_of_the_context_is_output() {
 }
 
 #[test]
-fn tool_calls_that_never_end_do_not_fill_the_memory() {
+fn number_of_open_tool_calls_is_bounded() {
     let mut play = Play::up(stream());
     for call in 0..300 {
         play.tool(&call.to_string());
     }
     let tools = play.journal.len();
     play.tool("one more");
-    assert_eq!(play.journal.len(), tools, "the bound holds");
+    assert_eq!(
+        play.journal.len(),
+        tools,
+        "the number of recorded tool calls is bounded"
+    );
 }
 
 #[test]
@@ -315,7 +322,10 @@ fn suspension_extends_every_timeout() {
     5000.0 resulted true: TurnResulted(true)
     5000.0 exited 0: IterationCompleted(1 succeeded), WaitStarted(delay 5s)
     ");
-    assert_eq!(play.state.stats.execution_ms, 0, "nor as work");
+    assert_eq!(
+        play.state.stats.execution_ms, 0,
+        "suspended time does not count as execution time"
+    );
 }
 
 #[test]

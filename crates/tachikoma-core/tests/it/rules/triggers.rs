@@ -1,4 +1,4 @@
-//! What calls for a reboot between two iterations, each reason with its figures and its own switch.
+//! Reasons for a reboot between two iterations, each with its values and its own switch.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn rules(reboot: RebootRules) -> Policy {
     }
 }
 
-/// The reasons for which reboots were wanted, in order.
+/// The reasons of all requested reboots, in order.
 fn reasons(play: &Play) -> Vec<RebootReason> {
     let wanted = play.journal.iter().filter_map(|record| {
         let LoopEvent::RebootRequested { reason, .. } = &record.event else {
@@ -42,7 +42,7 @@ fn matched(play: &mut Play, pattern: &str) {
     play.event("resulted", AgentInput::TurnEnded(end));
 }
 
-/// So many calls in one turn, of which so many fail.
+/// One turn with `count` tool calls, of which `failing` fail.
 fn calls(play: &mut Play, count: u32, failing: u32) {
     for number in 0..count {
         let id = format!("t{number}");
@@ -63,7 +63,7 @@ fn calls(play: &mut Play, count: u32, failing: u32) {
 }
 
 #[test]
-fn a_session_that_is_old_enough_is_rebooted_after_its_iteration() {
+fn session_that_reached_its_maximum_age_is_rebooted_after_its_iteration() {
     let mut play = Play::up(rules(RebootRules {
         after_duration: Some(Duration::from_secs(7200)),
         ..RebootRules::default()
@@ -87,11 +87,15 @@ fn pattern_match_reboots_its_own_session_only() {
     let pattern = "start over".to_owned();
     assert_eq!(reasons(&play), [RebootReason::PatternMatch { pattern }]);
     play.exited(0).opened().resulted(true);
-    assert_eq!(reasons(&play).len(), 1, "the fresh session said nothing");
+    assert_eq!(
+        reasons(&play).len(),
+        1,
+        "the new session did not print the pattern"
+    );
 }
 
 #[test]
-fn falling_quality_is_its_own_signal_with_its_own_switch_and_never_early() {
+fn falling_quality_causes_a_reboot_if_enabled_and_not_in_a_young_session() {
     for on_degradation in [true, false] {
         let mut play = Play::up(rules(RebootRules {
             on_degradation,
@@ -99,7 +103,11 @@ fn falling_quality_is_its_own_signal_with_its_own_switch_and_never_early() {
         }));
         calls(&mut play, 10, 0);
         calls(&mut play, 10, 9);
-        assert_eq!(reasons(&play), [], "two iterations are no session to judge");
+        assert_eq!(
+            reasons(&play),
+            [],
+            "two iterations are too few to judge the quality"
+        );
         calls(&mut play, 10, 9);
         let found = reasons(&play);
         assert_eq!(found.len(), usize::from(on_degradation));
@@ -171,7 +179,7 @@ fn denied_calls_beyond_the_first_32_different_ones_are_only_counted() {
 }
 
 #[test]
-fn a_full_context_is_named_before_every_other_reason() {
+fn full_context_is_the_recorded_reason_even_if_others_apply() {
     let everything = RebootRules {
         after_iterations: Some(1),
         after_duration: Some(Duration::from_secs(1)),
@@ -201,7 +209,7 @@ fn a_full_context_is_named_before_every_other_reason() {
 }
 
 #[test]
-fn tool_call_count_replaces_an_unknown_context_only() {
+fn tool_call_count_causes_a_reboot_only_if_the_context_is_unknown() {
     let few = RebootRules {
         tool_call_threshold: 3,
         ..RebootRules::default()
@@ -212,16 +220,20 @@ fn tool_call_count_replaces_an_unknown_context_only() {
     let mut told = Play::up(rules(few));
     told.measured(10);
     calls(&mut told, 3, 0);
-    assert_eq!(reasons(&told), [], "the agent told its context");
+    assert_eq!(reasons(&told), [], "the agent reported its context");
     let mut off = Play::up(rules(RebootRules {
         redline_percent: 100.0,
         ..few
     }));
     calls(&mut off, 3, 0);
-    assert_eq!(reasons(&off), [], "100 switches both off");
+    assert_eq!(
+        reasons(&off),
+        [],
+        "a threshold of 100 percent switches both off"
+    );
 }
 
-/// A session in a window of a million tokens is measured.
+/// The agent reports these readings in a window of a million tokens.
 fn measured_in_a_million(play: &mut Play, readings: &[u64]) {
     for tokens in readings {
         let context = Context {
@@ -250,7 +262,7 @@ fn a_session_is_replaced_at_the_redline_in_tokens() {
 }
 
 #[test]
-fn a_session_that_begins_near_the_redline_in_tokens_is_not_rebooted_in_circles() {
+fn session_that_begins_near_the_redline_in_tokens_is_not_rebooted_again_and_again() {
     let mut play = Play::up(rules(RebootRules::default()));
     play.hush();
     measured_in_a_million(&mut play, &[180_000, 260_000, 849_999, 850_000]);

@@ -1,4 +1,4 @@
-//! Simulated agents: what they say and when, which signal ends them, and what a policy may look like.
+//! Simulated agents: their output, the signals that end them, and random policies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use super::dice::Dice;
 
 const WINDOW_TOKENS: u64 = 200_000;
 
-/// One launch, as the world sees it.
+/// One launch of a simulated agent.
 pub struct Agent {
     pub generation: Generation,
-    /// The gentlest signal that ends it; none = stuck in the kernel.
+    /// The mildest signal that ends the agent. `None`: no signal ends it, because it is stuck in the kernel.
     pub obeys: Option<StopSignal>,
-    /// Whether its process may still touch the work tree.
+    /// Whether the process is alive and may still change the work tree.
     pub alive: bool,
 }
 
-/// How a launch goes.
+/// How a launch and its first turn go.
 #[derive(Clone, Copy)]
 enum Character {
     Works,
@@ -42,7 +42,7 @@ enum Character {
     WorksLong,
 }
 
-/// Writes what an agent that is up will say to its next prompt.
+/// Returns the events with which a running agent answers its next prompt, each with its delay in milliseconds.
 pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, AgentInput)> {
     let mut lines = Vec::new();
     if dice.one_in(12) {
@@ -60,7 +60,7 @@ pub fn turn(dice: &mut Dice, fill: &mut u64) -> Vec<(i64, AgentInput)> {
     lines
 }
 
-/// Writes what an agent will say that is asked for its hand-off.
+/// Returns the events with which an agent answers the request for a hand-off.
 pub fn hand_off(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     let after = dice.pick(&[5, 5, 5, 5, 20_000, 200_000]);
     let text = "half of it".to_owned();
@@ -76,7 +76,7 @@ pub fn hand_off(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     }
 }
 
-/// Writes what is seen of an agent that is looked at, if anything is.
+/// Returns the answer to a sample of the agent's processes. The list is empty if there is no answer.
 pub fn look(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     let after = dice.pick(&[0, 2_000, 2_000, 30_000]);
     let activity = (!dice.one_in(8)).then(|| Activity {
@@ -90,7 +90,7 @@ pub fn look(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     }
 }
 
-/// Writes how a fresh session opens.
+/// Returns the events of the start of a new session.
 pub fn opening(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     let after = dice.pick(&[0, 200, 5_000, 100_000]);
     let up = (0, AgentInput::Launched { pid: 77 });
@@ -105,7 +105,7 @@ pub fn opening(dice: &mut Dice) -> Vec<(i64, AgentInput)> {
     }
 }
 
-/// Writes what an agent says without a signal, in milliseconds after its launch.
+/// Returns the events of an agent that gets no signal, in milliseconds after its launch.
 pub fn script(
     dice: &mut Dice,
     stream: bool,
@@ -120,7 +120,7 @@ pub fn script(
         lines.insert(up + 1, (at, AgentInput::SessionNamed { agent_id }));
     }
     if persistent {
-        // It waits for the next prompt instead of going.
+        // A persistent agent waits for the next prompt instead of exiting.
         let resulted = |(_, event): &(i64, AgentInput)| matches!(event, AgentInput::TurnEnded(_));
         if let Some(at) = lines.iter().position(resulted) {
             lines.truncate(at + 1);
@@ -188,7 +188,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentInput
             lines = vec![(up, AgentInput::NotLaunched { reason })];
         }
         C::NeverAnswers => lines.clear(),
-        // The exit overtakes the news of the launch, which then is late, or never comes.
+        // The exit arrives before the launch event, which comes late or never.
         C::DiesEarly => {
             lines.clear();
             lines.push((up, exited(dice, Exit::Code(1))));
@@ -200,7 +200,7 @@ fn launch(dice: &mut Dice, stream: bool, fill: &mut u64) -> Vec<(i64, AgentInput
     lines
 }
 
-/// Which signal ends the agent.
+/// Draws the mildest signal that ends the agent.
 pub fn obedience(dice: &mut Dice) -> Option<StopSignal> {
     let signal = dice.pick(&[
         StopSignal::Interrupt,
@@ -211,7 +211,7 @@ pub fn obedience(dice: &mut Dice) -> Option<StopSignal> {
     (!dice.one_in(12)).then_some(signal)
 }
 
-/// What an agent says when a signal ends it.
+/// Returns the events of an agent that a signal ends.
 pub fn last_words(dice: &mut Dice, signal: StopSignal) -> Vec<AgentInput> {
     let number = match signal {
         StopSignal::Interrupt => 2,
@@ -291,7 +291,7 @@ fn tool(dice: &mut Dice) -> AgentInput {
     }
 }
 
-/// What is wrong, in one of so many failures.
+/// Draws the problem of a failed turn. One in `of` failures has one.
 fn problem(dice: &mut Dice, of: u64) -> Option<Problem> {
     if !dice.one_in(of) {
         return None;
@@ -327,7 +327,7 @@ fn resulted(dice: &mut Dice, success: bool) -> AgentInput {
 }
 
 fn result(dice: &mut Dice, lines: &mut Vec<(i64, AgentInput)>, stream: bool, success: bool) {
-    // A stream that ends without a result is a failure of its own.
+    // An agent with an event stream usually reports a result before it exits. An exit without a result is a failure.
     if stream && !dice.one_in(8) {
         let end = resulted(dice, success);
         lines.push((last(lines), end));
@@ -365,7 +365,7 @@ fn last(lines: &[(i64, AgentInput)]) -> i64 {
     lines.last().map_or(0, |(time, _)| *time)
 }
 
-/// Draws what a claim of completion has to prove.
+/// Draws the rules for claims of completion.
 fn completion(dice: &mut Dice) -> CompletionRules {
     let seconds = Duration::from_secs;
     let timeout = dice.pick(&[seconds(600), seconds(5), Duration::ZERO]);
@@ -386,7 +386,7 @@ fn completion(dice: &mut Dice) -> CompletionRules {
         objectives,
         asking: (objectives || dice.one_in(6)).then(|| seconds(30)),
         confirmations: dice.pick(&[1, 1, 1, 2]),
-        // In some worlds only: gates that hang take time from the iterations.
+        // The baseline is only on in some loops, because gates that hang take time from the iterations.
         baseline: objectives,
     }
 }
@@ -403,7 +403,7 @@ fn budgets(dice: &mut Dice) -> Budgets {
     }
 }
 
-/// Draws the rules of a loop.
+/// Draws the policy of a loop.
 pub fn policy(dice: &mut Dice) -> Policy {
     let seconds = Duration::from_secs;
     let usual = Policy::default();
@@ -493,7 +493,7 @@ pub fn policy(dice: &mut Dice) -> Policy {
     }
 }
 
-/// Hooks at some of the points, in some of the worlds.
+/// Draws the hook points that have hooks, with their timeouts.
 fn hooks(dice: &mut Dice) -> BTreeMap<HookPoint, Duration> {
     let mut hooks = BTreeMap::new();
     if !dice.one_in(5) {

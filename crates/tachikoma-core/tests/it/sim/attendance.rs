@@ -1,4 +1,4 @@
-//! A second opinion on whether the operator was asked, and what they answered was done.
+//! Independent check of the journal: the operator was asked where required, and the answers were followed.
 
 use tachikoma_core::{
     AnsweredBy, Choice, LoopEvent, OperatorEvent, Policy, QuestionKind, RebootReason,
@@ -6,17 +6,17 @@ use tachikoma_core::{
 
 #[derive(Default)]
 pub struct Attendance {
-    /// What was said since the loop was taken up.
+    /// Attended mode as set by the operator since the loop started; `None` if the policy decides.
     attended: Option<bool>,
     open: Option<u32>,
     asked: u32,
     agreed: bool,
-    /// Whether it was asked what follows the iteration that is over.
+    /// Whether the operator was asked about the next iteration since the last one started.
     put: bool,
     yes: bool,
-    /// Whether the work tree is being brought back: nothing else is begun, and nothing ends, before that is over.
+    /// Whether a rollback of the work tree is running. Nothing else starts or ends until it has finished.
     rolling: bool,
-    /// Whether the reboot that is due was refused.
+    /// Whether the operator refused the pending reboot.
     pub said_no: bool,
     ended: bool,
     rebooting: bool,
@@ -27,7 +27,7 @@ pub struct Attendance {
 impl Attendance {
     #[expect(
         clippy::wildcard_enum_match_arm,
-        reason = "what has nothing to do with the operator is checked elsewhere"
+        reason = "events that do not concern the operator are checked elsewhere"
     )]
     pub fn take(&mut self, policy: &Policy, event: &LoopEvent) {
         let gone = std::mem::take(&mut self.agent_gone);
@@ -41,7 +41,7 @@ impl Attendance {
         ) || event.is_terminal();
         assert!(
             !(self.rolling && moves_on),
-            "the work tree is being brought back"
+            "nothing starts or ends during a rollback"
         );
         match event {
             LoopEvent::Started { .. } if self.ended => {
@@ -51,13 +51,16 @@ impl Attendance {
                 self.put = false;
             }
             LoopEvent::Operator(event) => self.operator(event),
-            // Resuming from a pause is a yes only if a question was asked.
+            // Resuming from a pause counts as consent only if a question was asked.
             LoopEvent::Resumed => self.agreed |= self.put,
             LoopEvent::AgentExited { .. } => self.agent_gone = true,
             LoopEvent::IterationStarted { attempt, .. } => {
                 let again = gone && *attempt > 1;
                 let asks = self.attended.unwrap_or(policy.attended);
-                assert!(!asks || self.agreed || again, "nobody has agreed to it");
+                assert!(
+                    !asks || self.agreed || again,
+                    "an attended iteration needs the operator's consent"
+                );
                 self.agreed = false;
                 self.put = false;
                 self.open = None;
@@ -66,7 +69,7 @@ impl Attendance {
                 let asks = policy.reboot.confirm.is_some() && *reason != RebootReason::Manual;
                 assert!(
                     !asks || self.yes || self.rebooting,
-                    "a reboot without a yes"
+                    "the operator has confirmed the reboot"
                 );
                 self.rebooting = true;
                 self.said_no = false;
@@ -90,18 +93,26 @@ impl Attendance {
     fn operator(&mut self, event: &OperatorEvent) {
         match event {
             OperatorEvent::Asked(question) => {
-                assert!(question.id > self.asked, "questions are counted");
+                assert!(question.id > self.asked, "question numbers increase");
                 assert!(
                     question.choices.contains(&question.default),
                     "the default can be chosen"
                 );
-                assert_eq!(question.default, Choice::Pause, "nobody there is no yes");
+                assert_eq!(
+                    question.default,
+                    Choice::Pause,
+                    "without an answer the loop pauses"
+                );
                 self.asked = question.id;
                 self.put |= question.kind != QuestionKind::ConfirmReboot;
                 self.open = Some(question.id);
             }
             OperatorEvent::Answered { id, choice, by, .. } => {
-                assert_eq!(self.open.take(), Some(*id), "only what is open is answered");
+                assert_eq!(
+                    self.open.take(),
+                    Some(*id),
+                    "only the open question is answered"
+                );
                 let default = *by == AnsweredBy::Default;
                 assert!(!default || *choice == Choice::Pause);
                 let goes_on = [Choice::Continue, Choice::Skip, Choice::Reboot, Choice::Edit];
@@ -111,15 +122,26 @@ impl Attendance {
                 self.said_no |= *choice == Choice::No;
             }
             OperatorEvent::Held { id, .. } => {
-                assert_eq!(self.open, Some(*id), "only what is open is held");
+                assert_eq!(
+                    self.open,
+                    Some(*id),
+                    "only the timeout of the open question is extended"
+                );
             }
             OperatorEvent::Attended { on } => self.attended = Some(*on),
             OperatorEvent::MessageQueued { number, .. } => {
-                assert_eq!(*number, self.unheard + 1, "words are counted");
+                assert_eq!(
+                    *number,
+                    self.unheard + 1,
+                    "messages are numbered without gaps"
+                );
                 self.unheard = *number;
             }
             OperatorEvent::MessagesDelivered { through } => {
-                assert!(*through <= self.unheard, "only what was told is passed on");
+                assert!(
+                    *through <= self.unheard,
+                    "only queued messages are delivered"
+                );
             }
             OperatorEvent::RolledBack { .. } => self.rolling = false,
             OperatorEvent::Reloaded { .. } => {}

@@ -1,4 +1,4 @@
-//! A second opinion on the journal: what any reader may rely on, checked record by record without asking the core.
+//! Independent check of the journal: verifies each record against the rules, without the code of the core.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,18 +24,18 @@ pub struct Audit {
     live: bool,
     paused: bool,
     stopping: bool,
-    /// A claim that suffices was made, so the loop is owed its end.
+    /// Whether a sufficient claim of completion was made, so that the loop has to end as done.
     done: bool,
     proof: Proof,
-    /// When the attempt under way began.
+    /// When the current attempt began; `None` between attempts.
     open: Option<Timestamp>,
-    /// When the agent was last heard of.
+    /// Time of the last sign of activity of the agent.
     heard: Timestamp,
     iteration: u32,
     attempt: u32,
     cut: bool,
     generation: Generation,
-    /// The process that lives.
+    /// The launch number of the running agent process; `None` if none runs.
     agent: Option<Generation>,
     context: Option<Context>,
     advised: BTreeSet<u32>,
@@ -46,9 +46,9 @@ pub struct Audit {
     session_iterations: u32,
     rebooting: bool,
     waits_its_turn: bool,
-    /// What is being kept, with the outcome that follows it.
+    /// Set while an auto-commit runs. The inner value is the outcome with which the loop ends after it.
     keeping: Option<Option<Outcome>>,
-    /// Whether an attempt ended that was not looked at.
+    /// Whether an attempt has ended and its changes were not surveyed yet.
     unseen: bool,
     uncommitted: u32,
     hurried: bool,
@@ -63,7 +63,7 @@ pub struct Audit {
 impl Audit {
     pub fn take(&mut self, policy: &Policy, record: &Record) {
         assert_eq!(record.seq, self.seq.next(), "records have no gaps");
-        assert!(record.time >= self.time, "time never falls");
+        assert!(record.time >= self.time, "record times never decrease");
         self.seq = record.seq;
         self.time = record.time;
         if !self.live {
@@ -71,7 +71,7 @@ impl Audit {
             let early = self.iteration == 0 && matches!(record.event, LoopEvent::Stopped { .. });
             assert!(
                 between_runs || early,
-                "nothing happens in a loop that ended"
+                "a loop that has ended records nothing more"
             );
         }
         let (event, now) = (&record.event, record.time);
@@ -93,14 +93,14 @@ impl Audit {
                 self.stopping = false;
                 self.hurried = false;
                 self.keeping = None;
-                // A runner looks before it does anything.
+                // A new runner surveys the work tree before it does anything else.
                 self.unseen = false;
                 self.tried_at_the_end = false;
-                // A new runner replaces the session then, and a reboot under way is over with it.
+                // Without `persist_sessions`, a new runner replaces the session at once, which also ends a pending reboot.
                 self.waits_its_turn &= policy.persist_sessions;
             }
             LoopEvent::PauseRequested => {
-                assert!(!self.stopping, "a loop that stops will not pause");
+                assert!(!self.stopping, "a loop that is stopping does not pause");
             }
             LoopEvent::Paused { .. } => self.paused = true,
             LoopEvent::Resumed | LoopEvent::PauseWithdrawn => self.paused = false,
@@ -109,14 +109,18 @@ impl Audit {
                 self.paused &= goes_on;
                 self.rebooting &= goes_on;
             }
-            // A stop while hooks run ends the loop at once. The next run believes the claim.
+            // A stop while hooks run ends the loop at once. The next run accepts the claim.
             LoopEvent::HooksRan(end) => self.done &= end.given_up.is_none(),
             LoopEvent::StopRequested { urgent, .. } => {
                 self.stopping = true;
                 self.hurried |= *urgent;
             }
             LoopEvent::SessionStarted { session, .. } => {
-                assert_eq!(*session, self.session.next(), "sessions are counted");
+                assert_eq!(
+                    *session,
+                    self.session.next(),
+                    "session numbers have no gaps"
+                );
                 self.session = *session;
                 self.session_iterations = 0;
                 self.context = None;
@@ -138,7 +142,7 @@ impl Audit {
                 let full = self.context.is_some_and(|context| {
                     level(policy, &tachikoma_core::Session::default(), &context) == Level::Hard
                 });
-                assert!(!full, "nothing is prompted at the hard limit");
+                assert!(!full, "no prompt is sent at the hard limit");
                 self.iteration_started(policy, *iteration, *attempt);
             }
             LoopEvent::AttemptCut {
@@ -148,7 +152,7 @@ impl Audit {
                 ..
             } => {
                 assert_eq!((*iteration, *attempt), (self.iteration, self.attempt));
-                // Or an attempt with an agent that exited before it got its prompt.
+                // The attempt may also be over already, because its agent exited before it got the prompt.
                 let open = self.open.take().is_some() || self.cut;
                 assert!(open, "only an open attempt is cut");
                 self.cut = true;
@@ -170,8 +174,8 @@ impl Audit {
                 self.agent = self.agent.filter(|_| *agent_lives);
             }
             LoopEvent::AgentExited { .. } => {
-                assert!(self.agent.take().is_some(), "only what lives ends");
-                // A process that was gone before it heard its prompt: the iteration is repeated.
+                assert!(self.agent.take().is_some(), "only a running agent exits");
+                // The process exited before it got its prompt, so the iteration is repeated.
                 self.cut |= self.open.take().is_some();
             }
             LoopEvent::SessionOpening { generation, .. } => {
@@ -197,17 +201,20 @@ impl Audit {
                 self.heard = self.heard.after(Duration::from_millis(*duration_ms));
             }
             LoopEvent::SilenceChecked { .. } | LoopEvent::AgentBusy { .. } => {
-                assert!(self.open.is_some(), "only an agent at work is looked at");
-                // A look takes its time, and output is recorded in steps.
+                assert!(self.open.is_some(), "only a working agent is sampled");
+                // Sampling takes time, and output is not recorded more often than once per interval.
                 let slack = timeout::output_step(policy) + Duration::from_secs(20);
                 let most = policy.timeouts.tool;
                 assert!(
                     most.is_zero() || self.time <= self.heard.after(most + slack),
-                    "nobody is busy for longer than tool_timeout"
+                    "no agent counts as busy for longer than tool_timeout"
                 );
             }
             LoopEvent::WrapUpAdvised { .. } => {
-                assert!(self.advised.insert(self.session.0), "once per session");
+                assert!(
+                    self.advised.insert(self.session.0),
+                    "the agent is asked to finish once per session"
+                );
             }
             LoopEvent::IterationCompleted {
                 report,
@@ -231,15 +238,18 @@ impl Audit {
                 assert_eq!(*iteration, self.iteration);
                 self.agent = self.agent.filter(|_| *agent_lives);
                 self.finished(IterationOutcome::Failed, *duration_ms);
-                assert_eq!(*streak, self.streak, "failures in a row are counted");
+                assert_eq!(
+                    *streak, self.streak,
+                    "the streak of failed iterations is right"
+                );
             }
             LoopEvent::RebootRequested { reason, .. } => {
                 self.rebooting = false;
-                assert!(!self.stopping, "a loop that stops has no use for a reboot");
+                assert!(!self.stopping, "a loop that is stopping does not reboot");
                 let counted = matches!(reason, RebootReason::IterationLimit { .. });
                 assert!(
                     !(counted && self.open.is_some()),
-                    "a count of iterations is no reason to cut one"
+                    "a limit of iterations does not interrupt an iteration"
                 );
             }
             LoopEvent::RebootStarted { reason, from, .. } => {
@@ -255,13 +265,16 @@ impl Audit {
                     reason,
                     RebootReason::Manual | RebootReason::ErrorRecovery { .. }
                 );
-                // One that comes too early asks for the hand-off, and is put off.
+                // Only an automatic reboot has to wait for the rate limit. It may request the hand-off earlier.
                 self.waits_its_turn = !urgent;
                 self.rebooting = true;
             }
             LoopEvent::RebootCompleted { to, .. } => {
                 let early = self.waits_its_turn && self.may_not_reboot(policy);
-                assert!(self.rebooting && !early, "reboots keep their distance");
+                assert!(
+                    self.rebooting && !early,
+                    "automatic reboots obey the rate limit"
+                );
                 self.rebooting = false;
                 self.stats.reboots += 1;
                 self.reboots.push(self.time);
@@ -292,54 +305,66 @@ impl Audit {
                 self.autocommit_started(policy, *purpose, *commit, outcome.as_ref());
             }
             LoopEvent::AutocommitCanceled { .. } => {
-                assert!(self.keeping.is_some(), "what is under way is called off");
+                assert!(
+                    self.keeping.is_some(),
+                    "only a running auto-commit is canceled"
+                );
             }
             LoopEvent::AutocommitFinished { kept, .. } => {
                 self.proof.worked |= kept.changed > 0;
-                assert!(self.keeping.is_some(), "only what was asked is answered");
+                assert!(
+                    self.keeping.is_some(),
+                    "only a running auto-commit finishes"
+                );
                 self.uncommitted = kept.uncommitted;
             }
             LoopEvent::AutocommitGivenUp { .. } => {
-                assert!(self.keeping.is_some(), "only what is under way is given up");
+                assert!(
+                    self.keeping.is_some(),
+                    "only a running auto-commit is abandoned"
+                );
                 self.proof.worked = true;
             }
             LoopEvent::SnapshotTaken { uncommitted, .. } => self.uncommitted = *uncommitted,
             LoopEvent::Claimed { .. } => {
-                assert!(self.open.is_some(), "who is not at work claims nothing");
+                assert!(
+                    self.open.is_some(),
+                    "only a working agent claims completion"
+                );
                 self.proof.claimed = true;
             }
             LoopEvent::CheckStarted { .. } => {
                 assert!(self.open.is_none() && !self.stopping && !self.rebooting);
                 assert!(
                     !self.unseen || policy.autocommit.is_none(),
-                    "the work is kept before it is checked"
+                    "an iteration is committed before it is checked"
                 );
             }
             LoopEvent::ConditionsAnswered { answers } => self.proof.answered(answers),
             LoopEvent::GatesRan { results, iteration } => {
-                // Before the first iteration they count for nothing.
+                // Gates that run before the first iteration do not change the streak of test failures.
                 let failed = *iteration > 0 && results.iter().any(|gate| !gate.passed());
                 let streak = &mut self.stats.test_failure_streak;
                 *streak = if failed { *streak + 1 } else { 0 };
                 self.proof.gates = results.clone();
             }
-            // An operator who is asked after it may stop the loop or withdraw the claim.
+            // After the question, the operator may stop the loop or withdraw the claim.
             LoopEvent::Operator(OperatorEvent::Asked(_)) => self.done = false,
             LoopEvent::CheckGivenUp { .. } => {
                 self.proof.gates.clear();
-                // Without gates only a rollback gives a check up, and the claim with it.
+                // Without gates, only a rollback cancels a check. It cancels the claim too.
                 self.done = false;
             }
             LoopEvent::ClaimRefused(_) => {
-                assert!(self.proof.claimed, "only what is claimed is refused");
-                assert!(!self.done, "what suffices is not refused");
+                assert!(self.proof.claimed, "only an existing claim is refused");
+                assert!(!self.done, "a sufficient claim is not refused");
                 self.proof.refused();
             }
             _ => {}
         }
     }
 
-    /// Returns whether the loop may have changed something since it was last looked at.
+    /// Returns whether the loop may have changed files since the last survey.
     pub fn needs_survey(&self) -> bool {
         self.unseen || self.open.is_some()
     }
@@ -354,21 +379,21 @@ impl Audit {
         let limit = policy.max_iterations;
         assert!(
             limit == 0 || iteration <= limit,
-            "max_iterations is kept over the life of the loop"
+            "max_iterations applies to all runs of the loop"
         );
         assert!(!self.paused, "a paused loop launches nothing");
         assert!(!self.stopping, "no launch follows a stop");
-        assert!(!self.done, "no iteration follows a believed claim");
+        assert!(!self.done, "no iteration follows an accepted claim");
         assert!(
             !self.proof.claimed || self.cut,
-            "no iteration follows a claim that nobody judged"
+            "no iteration follows a claim that was not judged"
         );
         self.proof.began();
         assert!(self.open.is_none(), "one iteration at a time");
         assert!(!self.rebooting, "no iteration during a reboot");
         assert!(
             !self.unseen || policy.autocommit.is_none(),
-            "what an attempt did is looked at before the next one"
+            "the changes of an attempt are surveyed before the next one"
         );
         self.keeping = None;
         let rules = &policy.reboot;
@@ -377,10 +402,10 @@ impl Audit {
             && rules
                 .after_iterations
                 .is_some_and(|most| self.session_iterations >= most);
-        // A lost prompt is given again, and does not count as another iteration.
+        // An iteration that is repeated because its prompt was lost does not count again.
         assert!(
             !due || self.cut || self.may_not_reboot(policy) || self.attendance.said_no,
-            "a session has no more iterations than it may, unless its reboot failed or has to wait"
+            "a session has at most after_iterations iterations, unless its reboot failed or has to wait"
         );
         (self.iteration, self.attempt) = expected;
         self.cut = false;
@@ -388,7 +413,7 @@ impl Audit {
         self.open = Some(self.time);
     }
 
-    /// Returns whether an automatic reboot has to wait.
+    /// Returns whether the rate limit or a failed reboot delays the next automatic reboot.
     fn may_not_reboot(&self, policy: &Policy) -> bool {
         let rules = &policy.reboot;
         let after = |time: Option<Timestamp>, wait| time.is_some_and(|t| self.time < t.after(wait));
@@ -407,28 +432,28 @@ impl Audit {
         commit: Option<CommitStatus>,
         outcome: Option<&Outcome>,
     ) {
-        let rules = policy.autocommit.expect("there is where to keep it");
-        assert!(self.open.is_none(), "nothing is kept while an agent works");
+        let rules = policy.autocommit.expect("auto-commit is configured");
+        assert!(self.open.is_none(), "no auto-commit during an attempt");
         assert!(
             commit.is_none() || (rules.commit && !self.hurried),
-            "nothing is committed that is not to be, nor by one in a hurry"
+            "commits follow the configuration, and an urgent stop makes none"
         );
         assert!(
             commit != Some(CommitStatus::Failed) || rules.on_failure,
-            "failed iterations are committed where that is wanted"
+            "failed iterations are committed only if configured"
         );
         assert_eq!(purpose == AutocommitPurpose::End, outcome.is_some());
         assert_eq!(purpose == AutocommitPurpose::Checkpoint, self.rebooting);
         self.unseen = false;
         self.keeping = Some(outcome.cloned());
         self.tried_at_the_end |= purpose == AutocommitPurpose::End;
-        // The request to stop dies with its runner, and who runs the loop again wants it to go on.
+        // The request to stop is lost with its runner, and a new run is not paused.
         self.paused &= purpose != AutocommitPurpose::End;
     }
 
     fn finished(&mut self, outcome: IterationOutcome, duration_ms: u64) {
         self.proof.ended = Some(outcome == IterationOutcome::Succeeded);
-        let started = self.open.take().expect("an iteration ends once");
+        let started = self.open.take().expect("an attempt was open");
         assert_eq!(
             u128::from(duration_ms),
             self.time.since(started).as_millis()
@@ -457,18 +482,28 @@ impl Audit {
         let by_itself = matches!(outcome, Outcome::Done | Outcome::LimitReached { .. });
         let excused = self.tried_at_the_end || !commits || !by_itself || self.hurried;
         let clean = excused || self.uncommitted == 0;
-        assert!(clean, "what is left is committed at the end");
-        assert_eq!(outcome.state().to_string(), event, "the state is derived");
-        assert_eq!(*stats, self.stats, "the numbers close");
+        assert!(
+            clean,
+            "a loop that completes has tried to commit all changes"
+        );
+        assert_eq!(
+            outcome.state().to_string(),
+            event,
+            "the recorded event matches the state of the outcome"
+        );
+        assert_eq!(
+            *stats, self.stats,
+            "the recorded totals match the sum of the records"
+        );
         assert!(
             self.open.is_none(),
-            "every iteration that began is accounted for before the end"
+            "the last iteration has ended before the loop ends"
         );
         let stuck =
             matches!(outcome, Outcome::Error { reason } if reason.contains("stuck in the kernel"));
         assert!(
             !self.done || *outcome == Outcome::Done || stuck,
-            "a believed claim is Done, whatever else is due"
+            "a loop with a sufficient claim ends as done"
         );
         if *outcome == Outcome::Done {
             self.proof.suffices(policy);
@@ -476,7 +511,7 @@ impl Audit {
         self.live = false;
         self.agent = None;
         self.rebooting = false;
-        // A new run counts its failures anew.
+        // A new run starts with an empty failure streak.
         (self.streak, self.failures) = (0, 0);
     }
 }

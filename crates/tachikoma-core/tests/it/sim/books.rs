@@ -1,4 +1,4 @@
-//! A second opinion on what a loop spends: sums made from the records alone, and what must follow when a budget is gone.
+//! Independent check of budgets: adds up cost, tokens and time from the records, and checks that used-up budgets end the loop.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use tachikoma_core::{
 
 #[derive(Default)]
 pub struct Books {
-    /// Of the turns before this one.
+    /// Cost of the earlier turns, in millionths of a dollar.
     cost: u64,
     tokens: u64,
-    /// Of this turn, as far as it is reported.
+    /// Cost of the current turn as far as it is reported, in millionths of a dollar.
     turn_cost: u64,
     turn_tokens: u64,
     begun_at: Option<u64>,
     conversation: u64,
     quota: BTreeMap<String, (f64, Option<Timestamp>)>,
     subscribed: bool,
-    /// At least so long was run.
+    /// Minimum running time of the loop, without pauses and waits for limits.
     ran: Duration,
     last: Timestamp,
     live: bool,
     paused: bool,
-    /// A pause ends with what follows its end, which a crash may have cost.
+    /// Whether the loop was resumed. The pause ends with the next record after that, which a crash may have lost.
     resumed: bool,
-    /// The operator is waited for, and takes their time.
+    /// Whether the loop waits for the operator, a usage limit or an outage. That time does not count.
     asking: bool,
-    /// A budget is gone, and nothing has been done about it.
+    /// Whether a budget is used up and the loop has not reacted yet.
     owed: bool,
 }
 
@@ -56,9 +56,9 @@ impl Books {
             || (budgets.quota_percent > 0.0 && self.quota.values().any(full))
     }
 
-    /// Takes one record; `stopping` says that the loop is on its way out already.
+    /// Takes one record. `stopping` is whether the loop is already stopping.
     pub fn take(&mut self, budgets: &Budgets, event: &LoopEvent, now: Timestamp, stopping: bool) {
-        // The last commit and the hooks at the end belong to the end.
+        // The last commit and the end hooks are part of the end of the loop.
         let ends = matches!(
             event,
             LoopEvent::HooksStarted(HooksStart {
@@ -80,10 +80,7 @@ impl Books {
                     | LoopEvent::Warned { .. }
                     | LoopEvent::SegmentOpened { .. }
             );
-            assert!(
-                answered,
-                "a budget that is gone ends the turn, not {event:?}"
-            );
+            assert!(answered, "a used-up budget ends the turn, not {event:?}");
         }
         self.pass(event, now);
         let spent = match event {
@@ -94,7 +91,10 @@ impl Books {
             }
             LoopEvent::IterationStarted { .. } => {
                 self.close(0, 0);
-                assert!(!self.is_gone(budgets, now), "no prompt behind a budget");
+                assert!(
+                    !self.is_gone(budgets, now),
+                    "no prompt is sent after a budget is used up"
+                );
                 false
             }
             LoopEvent::HandOffRequested { .. } => {
@@ -139,7 +139,7 @@ impl Books {
                 self.subscribed = true;
                 false
             }
-            // Each start has its end, or the loop was started again.
+            // A stop, or a new start, settles the used-up budget.
             LoopEvent::StopRequested { .. } | LoopEvent::Stopped { .. } => {
                 self.owed = false;
                 false
@@ -149,13 +149,13 @@ impl Books {
                 self.quota.retain(|_, (_, resets)| resets.is_some());
                 false
             }
-            // No agent of the simulation takes a conversation up.
+            // Simulated agents never report the usage of a resumed conversation.
             _ => false,
         };
         self.owed |= spent && !stopping && self.is_gone(budgets, now);
     }
 
-    /// The turn is over: its own sums count, where it has some.
+    /// Ends the turn. Its own totals replace the reported ones if it has any.
     fn close(&mut self, cost: u64, tokens: u64) {
         let begun_at = self.begun_at.unwrap_or(self.conversation);
         self.conversation = self.conversation.max(begun_at + cost);
@@ -218,14 +218,14 @@ impl Books {
             );
         self.asking |= matches!(event, LoopEvent::WaitStarted { wait, .. } if matches!(wait.reason, WaitReason::UsageLimit | WaitReason::Outage));
         self.resumed |= matches!(event, LoopEvent::Resumed);
-        // A pause outlives a crash, and ends with its loop.
+        // A pause survives a crash of the runner, but not the end of the loop.
         self.paused &= !started || self.live;
         self.paused |= matches!(event, LoopEvent::Paused { .. });
         self.live = (self.live || started) && !event.is_terminal();
     }
 }
 
-/// Returns whether this may be said of a loop that has ended.
+/// Returns whether this event may be recorded in a loop that has ended.
 pub fn is_between_runs(event: &LoopEvent) -> bool {
     matches!(
         event,

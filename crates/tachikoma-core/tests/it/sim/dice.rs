@@ -1,4 +1,4 @@
-//! Chance that can be repeated: splitmix64.
+//! Reproducible random numbers (`SplitMix64`).
 
 pub struct Dice(u64);
 
@@ -22,8 +22,8 @@ impl Dice {
 
     /// Draws a number between `low` and `high`, both included.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
-        let span = u64::try_from(high - low).expect("low lies below high") + 1;
-        low + i64::try_from(self.below(span)).expect("the span fits")
+        let span = u64::try_from(high - low).expect("low is at most high") + 1;
+        low + i64::try_from(self.below(span)).expect("the offset fits into an i64")
     }
 
     pub fn one_in(&mut self, chances: u64) -> bool {
@@ -32,6 +32,6 @@ impl Dice {
 
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         let index = self.below(choices.len() as u64);
-        choices[usize::try_from(index).expect("an index fits")]
+        choices[usize::try_from(index).expect("the index fits into a usize")]
     }
 }

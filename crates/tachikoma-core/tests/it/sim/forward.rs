@@ -1,13 +1,13 @@
-//! A second opinion on whether the work came forward.
+//! Independent check of progress: the score of each iteration, and the end of loops without progress.
 
 use tachikoma_core::{AutocommitPurpose, LoopEvent, Policy};
 
-/// What is known of the iteration last started.
+/// Progress of the last iteration that started.
 #[derive(Default)]
 pub struct Forward {
     live: bool,
     iteration: u32,
-    /// Whether something was seen to come of it.
+    /// Whether the iteration changed files, made a commit, or made a test pass.
     worked: bool,
     measured: bool,
     failed: bool,
@@ -31,7 +31,7 @@ impl Forward {
                 let excused = self.failed && policy.max_consecutive_failures > 0;
                 assert!(
                     limit == 0 || self.streak < limit || excused,
-                    "a loop that does not come forward ends"
+                    "a loop without progress ends"
                 );
                 self.iteration = *iteration;
                 self.worked &= *attempt > 1;

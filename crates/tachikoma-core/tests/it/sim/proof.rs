@@ -1,22 +1,22 @@
-//! A second opinion on whether a claim of completion may be believed.
+//! Independent check of claims of completion: whether a claim may be accepted.
 
 use tachikoma_core::{Answers, GateResult, ObjectivesSeen, Policy, ScriptResult, ScriptVerdict};
 
-/// What speaks for a claim of completion.
+/// Evidence for a claim of completion.
 #[derive(Default)]
 pub struct Proof {
     pub claimed: bool,
     pub worked: bool,
     pub gates: Vec<GateResult>,
     pub objectives: Option<bool>,
-    /// Whether the latest attempt went well; none where nothing is owed to it.
+    /// Whether the latest attempt succeeded; `None` before its end and after a claim was refused.
     pub ended: Option<bool>,
-    /// How many objectives were ticked at first.
+    /// Number of objectives that were ticked at the first reading.
     ticked_at_first: Option<u32>,
 }
 
 impl Proof {
-    /// An attempt begins, with nothing known of it.
+    /// Resets the evidence at the start of an attempt.
     pub fn began(&mut self) {
         self.refused();
         self.gates.clear();
@@ -43,19 +43,22 @@ impl Proof {
     }
 
     pub fn suffices(&self, policy: &Policy) {
-        assert!(self.claimed, "only what is claimed is done");
+        assert!(self.claimed, "a loop is done only after a claim");
         for gate in &policy.completion.gates {
             let passed = |result: &GateResult| result.name == gate.name && result.passed();
-            assert!(self.gates.iter().any(passed), "a claim passes every gate");
+            assert!(
+                self.gates.iter().any(passed),
+                "every gate has passed for the claim"
+            );
         }
         assert!(
             !policy.completion.objectives || self.objectives == Some(true),
-            "a claim needs all objectives ticked"
+            "all objectives are ticked"
         );
         let blind = policy.autocommit.is_none() && !policy.agent.event_stream;
         assert!(
             self.worked || blind || policy.autocommit.is_some(),
-            "something was done"
+            "some work was done"
         );
     }
 }

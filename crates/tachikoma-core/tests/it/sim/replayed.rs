@@ -1,4 +1,4 @@
-//! Replays simulated loops: the recorded rules reproduce every record, and other rules stop at the first difference.
+//! Replays simulated loops. The recorded rules reproduce every record. Replay with other rules stops at the first difference.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tachikoma_core::{LoopId, Policy};
 use super::Coverage;
 use super::world::World;
 
-/// Loops that are replayed by other rules.
+/// Number of simulated loops that are replayed with other rules.
 const LOOPS_OTHERWISE: u64 = 400;
 
 fn replay(world: &World, replayed: &Policy) -> Replayed {
@@ -37,7 +37,7 @@ pub fn check_replay(world: &World) {
 }
 
 #[test]
-fn replay_by_other_rules_stops_at_the_first_difference() {
+fn replay_with_other_rules_stops_at_the_first_difference() {
     let (mut differ, mut ended_for_budget, mut done_only) = (0, 0, 0);
     for seed in 0..LOOPS_OTHERWISE {
         let mut world = World::new(seed);
@@ -61,12 +61,18 @@ fn replay_by_other_rules_stops_at_the_first_difference() {
             assert!(!(ended && found.goes_on), "seed {seed}");
         }
     }
-    assert!(differ > 1_600, "other rules decide otherwise: {differ}");
-    assert!(ended_for_budget > 100, "budgets end it: {ended_for_budget}");
-    assert!(done_only > 20, "claims are believed: {done_only}");
+    assert!(differ > 1_600, "replays with a difference: {differ}");
+    assert!(
+        ended_for_budget > 100,
+        "replays ended by a budget: {ended_for_budget}"
+    );
+    assert!(
+        done_only > 20,
+        "replays with an accepted claim: {done_only}"
+    );
 }
 
-/// Whether a budget of the other rules ended the loop.
+/// Returns whether a budget of the other rules ended the replayed loop.
 fn spent(found: &Replayed) -> bool {
     let outcome = found.replayed.outcome.as_deref().unwrap_or_default();
     found.recorded.outcome != found.replayed.outcome
@@ -75,7 +81,7 @@ fn spent(found: &Replayed) -> bool {
             .any(|key| outcome.ends_with(key))
 }
 
-/// Rules that differ in one thing each.
+/// Returns policies that differ from the recorded one in one rule each.
 fn others(policy: &Policy) -> Vec<Policy> {
     let reboot = |reboot: RebootRules| Policy {
         reboot,
@@ -115,7 +121,7 @@ fn others(policy: &Policy) -> Vec<Policy> {
         },
         quick,
         slow,
-        // What was refused is believed, and the other way round.
+        // These rules accept claims that were refused, or refuse claims that were accepted.
         completion(CompletionRules {
             gates: Vec::new(),
             asking: None,

@@ -1,4 +1,4 @@
-//! The world around one loop: agents, operator, clock and a shell that may die at any moment.
+//! Simulation of everything around one loop: agents, operator, clock, and a shell that may die at any moment.
 
 mod behind;
 mod operator;
@@ -19,9 +19,9 @@ use super::audit::Audit;
 use super::dice::Dice;
 use crate::words;
 
-/// After so many steps the operator loses patience and ends the loop.
+/// After this many steps the operator stops the loop.
 const PATIENCE_STEPS: u32 = 60;
-/// No loop may take more steps than this, or it is going round in circles.
+/// Maximum number of steps of a loop. More steps mean that it does not end.
 const STEPS_MAX: u32 = 400;
 
 pub struct World {
@@ -29,16 +29,16 @@ pub struct World {
     pub policy: Policy,
     now: i64,
     state: State,
-    /// The same loop as a reader of the journal knows it.
+    /// The state of the same loop, rebuilt from its journal.
     replayed: State,
     pub journal: Vec<Record>,
     audit: Audit,
     agents: Vec<Agent>,
-    /// What will happen by itself, by time and order.
+    /// Scheduled inputs, by time in milliseconds and then by order of scheduling.
     queue: BTreeMap<(i64, u64), Input>,
     order: u64,
     fill: u64,
-    /// What the conversation has cost.
+    /// Cost of the conversation in millionths of a dollar.
     cost: u64,
     /// Files that the loop changed and that are not committed.
     files: u32,
@@ -46,9 +46,9 @@ pub struct World {
     steps: u32,
     crashes_left: u32,
     runs_left: u32,
-    /// When a stop must have been obeyed.
+    /// Time by which a requested stop must have ended the loop; `None` if no stop was requested.
     obey_by: Option<Timestamp>,
-    /// Whether every record goes through its text on its way into the journal.
+    /// Whether every record is written as JSON and read again before it enters the journal.
     through_text: bool,
 }
 
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Lives through the whole loop.
+    /// Simulates the whole loop.
     pub fn run(&mut self, coverage: &mut Coverage) {
         if self.dice.one_in(30) {
             self.operate(coverage);
@@ -87,7 +87,7 @@ impl World {
         self.start(coverage);
         loop {
             self.steps += 1;
-            assert!(self.steps < STEPS_MAX, "a loop must get somewhere");
+            assert!(self.steps < STEPS_MAX, "the loop does not end");
             if matches!(self.state.phase, Phase::Ended { .. }) {
                 if self.dice.one_in(3) {
                     self.operate(coverage);
@@ -105,7 +105,7 @@ impl World {
         for record in &self.journal {
             apply(&mut again, record);
         }
-        assert_eq!(again, self.state, "the whole journal gives the state");
+        assert_eq!(again, self.state, "the journal gives the same state");
         *coverage.entry(words::phase(&self.state.phase)).or_default() += 1;
         if self.state.startable().is_err() {
             let input = self.start_input();
@@ -117,10 +117,13 @@ impl World {
         }
     }
 
-    /// One moment of a loop under way.
+    /// Simulates the next event of a running loop.
     fn live(&mut self, coverage: &mut Coverage) {
         if let Some(bound) = self.obey_by {
-            assert!(at(self.now) <= bound, "a stop is obeyed within the graces");
+            assert!(
+                at(self.now) <= bound,
+                "a stop ends the loop within the grace periods"
+            );
         }
         let deadline = next_deadline(&self.policy, &self.state).map(Timestamp::as_millis);
         let event = self.queue.first_key_value().map(|(key, _)| key.0);
@@ -165,7 +168,7 @@ impl World {
             assert_ne!(
                 idle,
                 Some(true),
-                "a wake at the deadline changes something, or the shell spins"
+                "a wake at the deadline changes something, otherwise the shell would loop"
             );
         } else {
             let (_, input) = self.queue.pop_first().expect("checked above");
@@ -206,7 +209,7 @@ impl World {
         }
     }
 
-    /// Notes the end of an agent, and that its last words may be heard twice.
+    /// Marks an agent as ended. Its exit event may arrive a second time.
     fn buried(&mut self, generation: Generation, event: &AgentInput) {
         let over = matches!(
             event,
@@ -232,7 +235,7 @@ impl World {
     fn start_input(&self) -> Input {
         Input::Start {
             launch: Launch {
-                // The settings differ from one run to the next, or do not.
+                // The hash of the settings changes between some runs.
                 config_hash: (self.now % 2).to_string(),
                 ..Launch::default()
             },
@@ -246,14 +249,14 @@ impl World {
         }
     }
 
-    /// A runner starts the loop, after all processes of an earlier one have ended.
+    /// A runner starts the loop after all processes of an earlier runner have ended.
     fn start(&mut self, coverage: &mut Coverage) {
         for agent in &mut self.agents {
             agent.alive = false;
         }
         assert!(
             self.state.needs_survey() || !self.audit.needs_survey(),
-            "what the loop did last is not taken for somebody else's"
+            "a new runner surveys changes that the loop may have made"
         );
         self.obey_by = None;
         self.now += self.dice.between(0, 5_000);
@@ -304,11 +307,11 @@ impl World {
         }
     }
 
-    /// Works out by when a stop that is given now has to be obeyed.
+    /// Computes by when a stop that is requested now has to end the loop.
     fn expect_end(&mut self, urgency: Urgency) {
         let limits = &self.policy.timeouts;
         let graces = &self.policy.stop_timeouts;
-        // An agent that is interrupted for a reboot has its grace already.
+        // An agent that is interrupted for a reboot already has a grace period, which may be longer.
         let interrupt = graces.interrupt.max(self.policy.reboot.graceful_delay);
         let escalation = interrupt + graces.terminate + graces.reap;
         let Some(kept) = self.keep_bound(urgency) else {
@@ -342,7 +345,7 @@ impl World {
         }
     }
 
-    /// Works out how long a stop may be held up by work that is kept; none = for ever.
+    /// Computes how long auto-commits may delay a stop; `None` means without limit.
     fn keep_bound(&self, urgency: Urgency) -> Option<Duration> {
         const LOOK: Duration = Duration::from_secs(60);
         const URGENT: Duration = Duration::from_secs(5);
@@ -350,7 +353,7 @@ impl World {
             None => Some(Duration::ZERO),
             Some(_) if urgency >= Urgency::Now => Some(URGENT),
             Some(rules) if rules.timeout.is_zero() => None,
-            // After the iteration, and at the end.
+            // There may be one commit after the iteration and one at the end of the loop.
             Some(rules) => Some((rules.timeout + LOOK) * 2),
         }
     }
@@ -360,7 +363,7 @@ impl World {
         self.obey_by = Some(self.obey_by.map_or(bound, |before| before.min(bound)));
     }
 
-    /// With no agent to end, a stop takes no time at all.
+    /// Checks that a stop takes effect at once if no agent has to be ended.
     fn check_obeyed(&self, before: &Phase) {
         match before {
             Phase::Waiting { .. }
@@ -412,7 +415,7 @@ impl World {
         }
     }
 
-    /// The journal begins a new segment.
+    /// The journal starts a new segment.
     fn rotate(&mut self, coverage: &mut Coverage) {
         let record = Record {
             seq: self.state.seq.next(),

@@ -1,4 +1,4 @@
-//! What a new supervisor, new settings and stop signals mean for a server that is down or waits.
+//! How a new supervisor, new settings and stop signals affect a server that is down or waits for a restart.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tachikoma_core::supervise::{
 
 use super::{CRASH, Play, SECOND};
 
-/// A tool that runs in a loop's own server can signal it. Nobody else stops that server so.
+/// A tool in a loop's own server can send a signal to that server. No user stops this server with a signal.
 #[test]
 fn a_stop_signal_to_a_loops_own_server_is_a_crash() {
     let mut play = Play::new(ServerPolicy {
@@ -61,9 +61,9 @@ fn a_command_starts_a_server_that_is_down_and_a_service_manager_does_not() {
     assert!(waits.is_started());
 }
 
-/// The record `closed` of an end in order may be torn.
+/// The last record, `closed`, of an orderly shutdown may be incomplete, because it was not written in full.
 #[test]
-fn a_supervisor_starts_the_server_when_the_record_of_an_ordered_end_is_missing() {
+fn supervisor_starts_the_server_if_the_record_of_the_orderly_shutdown_is_missing() {
     for by in [StartedBy::Command, StartedBy::Service] {
         let mut play = Play::new(ServerPolicy::default());
         play.comes_up().tell(ServerInput::Stop { ticket: None });
@@ -96,7 +96,10 @@ fn settings_reloaded_during_a_backoff_apply_at_once() {
     let mut longer = waits();
     longer.policy.backoff.base = 60 * SECOND;
     longer.tell(ServerInput::Reloaded).passes(30 * SECOND);
-    assert!(longer.is_started(), "a wait is not made longer");
+    assert!(
+        longer.is_started(),
+        "new settings do not make a running delay longer"
+    );
     let mut off = waits();
     off.policy.restart = RestartPolicy::Never;
     off.tell(ServerInput::Reloaded).passes(60 * SECOND);

@@ -1,4 +1,4 @@
-//! What is done behind a turn: hooks, snapshots, commits, gates.
+//! Simulated work after a turn: hooks, snapshots, commits and gates.
 
 use tachikoma_core::{
     Answers, AutocommitPurpose, AutocommitResult, Committed, GateResult, HookKind, HookPoint,
@@ -27,7 +27,7 @@ impl World {
         }
     }
 
-    /// The work tree before an iteration: of the same content as before it, as a rule.
+    /// Schedules the snapshot of the work tree before an iteration, usually with the same content as the last one.
     pub(super) fn snapshot(&mut self, iteration: u32) {
         if self.policy.autocommit.is_none() || self.dice.one_in(8) {
             return;
@@ -42,17 +42,17 @@ impl World {
         self.schedule(self.now, input);
     }
 
-    /// What the loop did is looked at and committed; or that fails, hangs, or is refused by a hook.
+    /// Schedules the result of an auto-commit: it succeeds, fails, hangs, or a git hook rejects it.
     pub(super) fn autocommit(&mut self, number: u64, commit: bool) {
         assert!(
             self.policy.autocommit.is_some(),
-            "there is where to keep it"
+            "auto-commit is configured"
         );
-        let autocommit = self.state.autocommit().expect("it is being kept");
+        let autocommit = self.state.autocommit().expect("an auto-commit is running");
         assert!(
             autocommit.purpose == AutocommitPurpose::Iteration
                 || self.agents.iter().all(|agent| !agent.alive),
-            "the work of a session is kept when its agent has ended"
+            "commits other than that of an iteration need an agent that has ended"
         );
         let after = self.dice.pick(&[0, 0, 40, 3_000, 200_000]);
         let changed = self.dice.pick(&[0, 0, 1, 3]);
@@ -83,7 +83,7 @@ impl World {
         self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
     }
 
-    /// Most of what is called off answers at once.
+    /// Cancels the auto-commit. Two in three answer, soon or late.
     pub(super) fn cancel_autocommit(&mut self) {
         let number = self.state.kept.number;
         let under_way = |input: &Input| matches!(input, Input::AutocommitFinished { number: n, .. } if *n == number);
@@ -100,10 +100,13 @@ impl World {
         self.schedule(self.now + after, Input::AutocommitFinished { number, kept });
     }
 
-    /// The objectives are read and the scripts answer, or one of them hangs.
+    /// Schedules the answers of objectives and stop scripts. Sometimes a script hangs.
     pub(super) fn ask(&mut self, number: u64) {
         let rules = &self.policy.completion;
-        assert!(rules.asking.is_some(), "there is something to ask");
+        assert!(
+            rules.asking.is_some(),
+            "there are objectives or stop scripts"
+        );
         let objectives = rules.objectives.then(|| match self.dice.below(6) {
             0 => ObjectivesSeen::Unknown {
                 reason: "it is gone".to_owned(),
@@ -142,9 +145,9 @@ impl World {
         }
     }
 
-    /// Gates pass, fail, are killed, take long, or never answer.
+    /// Schedules the results of gates: they pass, fail, are killed, take long, or never end.
     pub(super) fn gates(&mut self, number: u64, names: &[String]) {
-        assert!(!names.is_empty(), "only gates that there are are run");
+        assert!(!names.is_empty(), "gates run only if there are any");
         let results = names.iter().map(|name| GateResult {
             name: name.clone(),
             duration_ms: 3,

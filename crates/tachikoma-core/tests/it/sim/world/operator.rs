@@ -1,4 +1,4 @@
-//! The operator of a simulated loop: answers well, badly, late or never.
+//! The operator of a simulated loop: gives valid and invalid answers, late or never.
 
 use tachikoma_core::{Choice, EditedPrompt, Input, Launch, OperatorRequest, Ticket};
 
@@ -6,7 +6,7 @@ use super::super::Coverage;
 use super::World;
 
 impl World {
-    /// Answers the question that is open, or one that never was.
+    /// Answers the open question, or a question that does not exist.
     pub(super) fn answer(&mut self, coverage: &mut Coverage) {
         let open = self.state.question().map(|question| question.id);
         let stale = self.dice.one_in(10);
@@ -28,7 +28,7 @@ impl World {
         self.request(coverage, OperatorRequest::Answer { id, choice, prompt });
     }
 
-    /// Does something else than to answer.
+    /// Makes a request other than an answer.
     pub(super) fn request_something(&mut self, coverage: &mut Coverage) {
         let open = self.state.question().map(|question| question.id);
         let request = match self.dice.below(9) {
@@ -60,7 +60,7 @@ impl World {
         self.feed(coverage, Input::OperatorRequest { ticket, request });
     }
 
-    /// The work tree is brought back, or cannot be, and at times it takes too long.
+    /// Schedules the result of a rollback of the work tree: it succeeds, fails, or takes too long.
     pub(super) fn roll_back(&mut self, iteration: u32) {
         let after = self.dice.pick(&[10, 10, 2_000, 2_000_000]);
         let result = match self.dice.below(4) {

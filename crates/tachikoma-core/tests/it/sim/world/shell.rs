@@ -1,4 +1,4 @@
-//! The simulated shell: journals what the core decides, carries out its effects, and dies over it at times.
+//! The simulated shell: writes the records to the journal, carries out the effects, and sometimes dies while it does so.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::{World, at};
 use crate::words;
 
 impl World {
-    /// Gives the core one input and carries out its effects, unless the shell dies over it. Returns whether nothing
-    /// came of it, if the shell lived.
+    /// Gives the core one input and carries out its effects, unless the shell dies meanwhile.
+    /// Returns whether the step did nothing; `None` if the shell died.
     pub(super) fn feed(&mut self, coverage: &mut Coverage, input: Input) -> Option<bool> {
         let ticket = match &input {
             Input::Command { ticket, .. }
@@ -61,7 +61,7 @@ impl World {
                 self.act(effect);
             }
         }
-        // The guard ends the agent; nothing that was under way comes back.
+        // The guard ends the agent. Scheduled events are lost.
         self.queue.clear();
         self.state = self.replayed.clone();
         self.check();
@@ -74,12 +74,15 @@ impl World {
         let record = if self.through_text {
             let text = serde_json::to_string(&record).expect("a record can be written");
             let read = serde_json::from_str(&text).expect("a record can be read");
-            assert_eq!(record, read, "a record survives its text: {text}");
+            assert_eq!(record, read, "a record is the same after JSON: {text}");
             read
         } else {
             record
         };
-        assert_eq!(record.loop_id, self.state.loop_id, "each names its loop");
+        assert_eq!(
+            record.loop_id, self.state.loop_id,
+            "each record has the id of its loop"
+        );
         *coverage.entry(words::event(&record.event)).or_default() += 1;
         if matches!(record.event, LoopEvent::SessionStarted { .. }) {
             self.fill = 0;
@@ -90,10 +93,13 @@ impl World {
         self.journal.push(record);
     }
 
-    /// What holds after every step.
+    /// Checks the invariants that apply after every step.
     pub(super) fn check(&self) {
-        assert_eq!(self.replayed, self.state, "live and replayed are the same");
-        assert!(self.state.stats.close(), "the numbers close");
+        assert_eq!(
+            self.replayed, self.state,
+            "the live state equals the replayed state"
+        );
+        assert!(self.state.stats.close(), "the totals add up");
         assert_eq!(self.state.stats, self.audit.stats);
         let limits = &self.policy.timeouts;
         let bounded = match &self.state.phase {
@@ -106,7 +112,7 @@ impl World {
             Phase::Checking { check } => check.until.is_some(),
             Phase::Rebooting { reboot } => {
                 let limited = match &reboot.stage {
-                    // Between two records of one step.
+                    // This stage exists only between two records of one step.
                     RebootStage::Begun => false,
                     RebootStage::Opening { .. } => {
                         limits.renew > Duration::ZERO || limits.first_output > Duration::ZERO
@@ -119,7 +125,11 @@ impl World {
                     && !matches!(reboot.stage, RebootStage::Autocommitting { .. });
                 let limited = limited || timed;
                 let deadline = next_deadline(&self.policy, &self.state);
-                assert_eq!(deadline.is_some(), limited, "0 means no limit");
+                assert_eq!(
+                    deadline.is_some(),
+                    limited,
+                    "a timeout of 0 means no deadline"
+                );
                 limited
             }
             Phase::Working { work } => {
@@ -134,7 +144,7 @@ impl World {
         };
         assert!(
             !bounded || next_deadline(&self.policy, &self.state).is_some(),
-            "whoever waits for the world has a deadline"
+            "a phase with a timeout has a deadline"
         );
     }
 
@@ -227,7 +237,7 @@ impl World {
             .agents
             .iter()
             .any(|agent| agent.alive && agent.generation == generation);
-        assert!(up, "only an agent that is up is spoken to");
+        assert!(up, "messages are only sent to a running agent");
     }
 
     fn say(&mut self, generation: Generation, lines: Vec<(i64, AgentInput)>) {
@@ -236,7 +246,7 @@ impl World {
         }
     }
 
-    /// Some agents forget a part of it, and some answer late or never.
+    /// Reports the cost. Some agents report less than before, some answer late or never.
     fn tell_cost(&mut self, generation: Generation) {
         self.is_up(generation);
         self.cost += self.dice.below(400);
@@ -252,7 +262,7 @@ impl World {
         }
     }
 
-    /// Nothing more is asked of the agent: most go.
+    /// Closes the agent's standard input. Most agents exit then.
     fn close(&mut self, generation: Generation) {
         self.is_up(generation);
         if self.dice.one_in(5) {
@@ -273,7 +283,7 @@ impl World {
         self.say(generation, lines);
     }
 
-    /// The agent says nothing more.
+    /// Drops all scheduled events of the agent.
     fn silence(&mut self, generation: Generation) {
         self.queue.retain(|_, input| match input {
             Input::Agent { generation: g, .. } => *g != generation,
@@ -283,16 +293,16 @@ impl World {
 
     fn signal(&mut self, generation: Generation, signal: StopSignal) {
         let Some(agent) = self.agents.iter().find(|a| a.generation == generation) else {
-            panic!("only what was launched is signalled");
+            panic!("signals are only sent to launched agents");
         };
-        assert!(agent.alive, "the dead are left alone");
+        assert!(agent.alive, "a dead agent gets no signal");
         if agent.obeys.is_none_or(|gentlest| signal < gentlest) {
             return;
         }
         self.silence(generation);
         let end = self.now + self.dice.between(0, 300);
         if signal == StopSignal::Interrupt && self.policy.agent.persistent && !self.dice.one_in(5) {
-            // The turn ends, the process stays.
+            // The signal ends the turn, and the process continues.
             let success = self.dice.one_in(6);
             let event = AgentInput::TurnEnded(TurnEnd {
                 success,
@@ -311,7 +321,7 @@ impl World {
     }
 }
 
-/// What holds for the effects of every step.
+/// Checks the invariants of the effects of every step.
 fn check_effects(step: &Step, ticket: Option<Ticket>) {
     let mut replies = Vec::new();
     let mut finishes = 0;
@@ -330,5 +340,9 @@ fn check_effects(step: &Step, ticket: Option<Ticket>) {
             LoopEvent::Completed { .. } | LoopEvent::Stopped { .. } | LoopEvent::Error { .. }
         )
     });
-    assert_eq!(finishes, ends.count(), "an end is recorded and acted on");
+    assert_eq!(
+        finishes,
+        ends.count(),
+        "each recorded end has one finish effect"
+    );
 }
