@@ -68,7 +68,7 @@ fn the_supervisor_obeys_signals_of_the_operator_only() {
     assert_ne!(
         bed.scratch.read("tachikoma.toml"),
         text,
-        "the agent sent the signal"
+        "the tool changed the configuration"
     );
     assert!(up.is_running());
     assert!(!up.stdout().contains("the settings were read again"));

@@ -1,4 +1,4 @@
-//! Unusable files in `.ralph`: named, never overwritten, with a way to continue.
+//! Unusable files in `.ralph` are reported by name and never overwritten, and the message shows how to continue.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -18,7 +18,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_directory_that_may_not_be_written() {
+fn a_state_directory_without_write_permission_is_refused() {
     let scratch = Scratch::new();
     let ralph = scratch.write(".ralph/other-tool", "").with_file_name("");
     let tool = unprivileged(&scratch);
@@ -35,7 +35,7 @@ fn a_directory_that_may_not_be_written() {
 }
 
 #[test]
-fn a_journal_that_may_not_be_written() {
+fn a_journal_without_write_permission_is_refused() {
     let scratch = Scratch::new();
     let tool = unprivileged(&scratch);
     let ran = tool.run(run(&["--max-iterations", "1"], "true"));
@@ -55,7 +55,7 @@ fn a_journal_that_may_not_be_written() {
 }
 
 #[test]
-fn journals_that_may_not_be_read_are_not_passed_over() {
+fn unreadable_journals_are_reported_and_not_skipped() {
     let scratch = Scratch::new();
     let tool = unprivileged(&scratch);
     let ran = tool.run(run(&["--max-iterations", "1"], "true"));
@@ -76,12 +76,12 @@ fn journals_that_may_not_be_read_are_not_passed_over() {
     assert_eq!(
         journals(&scratch),
         before,
-        "a loop that cannot be seen is not replaced"
+        "an unreadable loop is not replaced by a new one"
     );
 }
 
 #[test]
-fn a_file_where_the_directory_belongs() {
+fn a_file_in_place_of_the_state_directory_is_refused() {
     let scratch = Scratch::new();
     scratch.write(".ralph", "mine\n");
     let ran = tachikoma(&scratch).run(run(&[], "true"));
@@ -96,7 +96,7 @@ fn a_file_where_the_directory_belongs() {
 }
 
 #[test]
-fn a_symbolic_link_where_the_directory_belongs() {
+fn a_symbolic_link_in_place_of_the_state_directory_is_refused() {
     let scratch = Scratch::new();
     let elsewhere = scratch.home().join("elsewhere");
     fs::create_dir(&elsewhere).expect("it is ours");
@@ -114,7 +114,7 @@ fn a_symbolic_link_where_the_directory_belongs() {
 }
 
 #[test]
-fn a_symbolic_link_below_the_directory() {
+fn a_symbolic_link_inside_the_state_directory_is_refused() {
     for name in ["loops", "sessions"] {
         let scratch = with_history();
         let (place, elsewhere) = (
@@ -159,7 +159,7 @@ fn a_symbolic_link_that_the_agent_makes_fails_the_next_iteration() {
 }
 
 #[test]
-fn our_directories_are_private_and_others_keep_their_mode() {
+fn state_directories_are_private_and_other_directories_keep_their_mode() {
     let scratch = with_history();
     let mut ours = vec![
         scratch.path().join(".ralph/loops"),
@@ -182,7 +182,7 @@ fn our_directories_are_private_and_others_keep_their_mode() {
     assert_eq!(theirs.iter().map(mode).collect::<Vec<_>>(), [0o755; 2]);
 }
 
-/// Changes one byte of the only journal, the first that equals `from` after `after`.
+/// Overwrites the byte after the text `after` in the only journal with `to`.
 fn flip(scratch: &Scratch, after: &str, to: u8) {
     let path = journal(scratch);
     let text = fs::read_to_string(&path).expect("the journal is ours");
@@ -195,12 +195,11 @@ fn flip(scratch: &Scratch, after: &str, to: u8) {
     file.write_all(&[to]).expect("it is ours");
 }
 
-/// A journal that cannot be used is refused and stays as it is; `--new` begins a loop beside it, which later runs
-/// go on with.
+/// Checks that a run refuses a damaged journal and does not change it. `--new` starts another loop, and later runs continue that one.
 #[track_caller]
 fn check_unusable(after: &str, to: u8) -> String {
     let scratch = with_history();
-    // With the snapshot the earlier journal would not be needed.
+    // The snapshot is removed, because with it the damaged part of the journal would not be needed.
     fs::remove_file(scratch.path().join(".ralph/state.json")).unwrap();
     flip(&scratch, after, to);
     let before = journals(&scratch);
@@ -214,7 +213,7 @@ fn check_unusable(after: &str, to: u8) -> String {
     assert_eq!(
         loops(&scratch).len(),
         2,
-        "the new one lies beside the old one"
+        "the old loop is still there beside the new one"
     );
     let new = status(&scratch)["loop_id"].clone();
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
@@ -222,20 +221,20 @@ fn check_unusable(after: &str, to: u8) -> String {
     assert_eq!(
         status(&scratch)["loop_id"],
         new,
-        "later runs go on with the new one"
+        "later runs continue the new loop"
     );
     for (path, bytes) in before {
         assert_eq!(
-            fs::read(path).expect("it is kept"),
+            fs::read(path).expect("the old journal still exists"),
             bytes,
-            "it is never written again"
+            "the old journal is not changed"
         );
     }
     shown(&refused)
 }
 
 #[test]
-fn a_journal_that_is_damaged() {
+fn a_damaged_journal_is_refused() {
     assert_snapshot!(check_unusable("\"type\":\"started\",\"launch\":{\"agent\":\"", b'C'), @"
     exit: 1
     --- stdout
@@ -246,7 +245,7 @@ fn a_journal_that_is_damaged() {
 }
 
 #[test]
-fn a_journal_whose_first_record_is_damaged() {
+fn a_journal_with_a_damaged_first_record_is_refused() {
     assert_snapshot!(check_unusable("\"segment\":", b'7'), @"
     exit: 1
     --- stdout
@@ -257,7 +256,7 @@ fn a_journal_whose_first_record_is_damaged() {
 }
 
 #[test]
-fn a_journal_with_a_first_record_that_is_not_json() {
+fn a_journal_with_a_first_record_that_is_not_json_is_refused() {
     assert_snapshot!(check_unusable("{\"seq", b'!'), @"
     exit: 1
     --- stdout
@@ -268,7 +267,7 @@ fn a_journal_with_a_first_record_that_is_not_json() {
 }
 
 #[test]
-fn a_journal_of_a_newer_version() {
+fn a_journal_of_a_newer_version_is_refused() {
     assert_snapshot!(check_unusable("\"format\":", b'2'), @"
     exit: 1
     --- stdout
@@ -292,7 +291,7 @@ fn an_incomplete_last_record_is_not_damage() {
 }
 
 #[test]
-fn a_loop_that_never_got_its_first_record_does_not_hide_the_one_before() {
+fn a_loop_without_a_first_record_does_not_hide_the_previous_loop() {
     let scratch = with_history();
     let before = status(&scratch)["loop_id"].clone();
     let empty = ".ralph/loops/loop_ffffffff-0000-4000-8000-000000000000/journal-0001.jsonl";
@@ -301,7 +300,7 @@ fn a_loop_that_never_got_its_first_record_does_not_hide_the_one_before() {
 }
 
 #[test]
-fn a_journal_whose_beginning_the_agent_destroyed_says_what_is_lost() {
+fn records_lost_because_the_agent_emptied_the_journal_are_reported() {
     let scratch = Scratch::new();
     let destroy = "for j in .ralph/loops/*/journal-*; do : >$j; done";
     let ran = tachikoma(&scratch).run(run(&["--max-iterations", "1"], destroy));
@@ -335,7 +334,7 @@ fn a_second_runner_is_refused() {
     assert_eq!(
         status(&scratch)["state"],
         "running",
-        "the first is not disturbed"
+        "the first runner is not affected"
     );
     drop(live);
 }
@@ -345,7 +344,11 @@ fn socket_and_lock_of_a_dead_runner_do_not_block_a_run() {
     let scratch = Scratch::new();
     kill(&scratch, start_busy(&scratch, &[]));
     let sockets = fs::read_dir(scratch.runtime_dir().join("tachikoma")).expect("it was made");
-    assert_eq!(sockets.count(), 1, "the dead runner's socket is left");
+    assert_eq!(
+        sockets.count(),
+        1,
+        "the socket of the dead runner still exists"
+    );
 
     let ran = tachikoma(&scratch).run(["stop"]);
     assert_snapshot!(shown(&ran), @"
@@ -376,6 +379,6 @@ fn socket_and_lock_of_a_dead_runner_do_not_block_a_run() {
     assert_eq!(
         sockets.count(),
         0,
-        "a runner that ends in order leaves no socket"
+        "a runner that exits normally removes its socket"
     );
 }

@@ -1,4 +1,4 @@
-//! Resuming a loop with deleted, cut or changed files.
+//! Resuming a loop with deleted, truncated or changed files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn snapshot(scratch: &Scratch) -> PathBuf {
     scratch.path().join(".ralph/state.json")
 }
 
-/// Returns stderr without the usual messages of a run.
+/// Runs a command and returns its stderr without the usual messages of a run.
 fn told(scratch: &Scratch, words: &[&str]) -> String {
     let ran = tachikoma(scratch).run(words);
     let text = shown(&ran);
@@ -82,7 +82,7 @@ fn a_deleted_journal_is_replaced_by_the_snapshot() {
     ");
 }
 
-/// A loop with a closed first segment and a missing second one.
+/// Returns a loop with a closed first segment. Its second segment is missing.
 fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
     let scratch = with_history();
     let first = journal(&scratch);
@@ -103,7 +103,7 @@ fn closed_and_unfollowed() -> (Scratch, PathBuf, Vec<u8>) {
 }
 
 #[test]
-fn a_closed_segment_is_never_written_again() {
+fn a_closed_segment_is_never_changed_again() {
     let (scratch, closed, bytes) = closed_and_unfollowed();
     let ran = tachikoma(&scratch).run(ONE_MORE);
     assert_snapshot!(shown(&ran), @"
@@ -139,7 +139,7 @@ fn damage_in_a_closed_segment_can_be_accepted() {
 }
 
 #[test]
-fn a_changed_end_of_the_last_line_drops_no_record() {
+fn a_changed_last_byte_of_the_journal_is_refused_and_not_cut_off() {
     let scratch = with_history();
     fs::remove_file(snapshot(&scratch)).expect("it is ours");
     let mut bytes = fs::read(journal(&scratch)).expect("it is ours");
@@ -180,7 +180,7 @@ fn a_kill_between_new_loop_and_archive_does_not_revive_the_old_loop() {
         if !has_snapshot {
             fs::remove_file(snapshot(&scratch)).expect("it is ours");
         }
-        // The first step of `run --new`.
+        // This is the first step of `run --new`, after which the runner is killed.
         let new = LoopId::from_u128(7);
         let dir = scratch.path().join(".ralph/loops").join(new.to_string());
         let later = Timestamp::from_millis(32_503_680_000_000);

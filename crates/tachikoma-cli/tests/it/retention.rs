@@ -1,4 +1,4 @@
-//! Retention: compressed segments and transcripts, and the last ten loops.
+//! Retention: segments and transcripts are compressed, and only the last ten loops are kept.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -39,7 +39,7 @@ fn one_loop(scratch: &Scratch, script: &str) -> String {
 }
 
 #[test]
-fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
+fn the_last_ten_loops_are_kept_and_foreign_files_are_not_deleted() {
     let scratch = Scratch::new();
     let outside = scratch.home().join("outside");
     fs::create_dir(&outside).expect("it is ours");
@@ -51,7 +51,7 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
     assert_eq!(backup.code(), Some(0), "{}", backup.snapshot());
     let backup = scratch.path().join(backup.stdout.trim());
     assert!(backup.exists());
-    // Foreign files beside ours, and in two of the loops that will be deleted.
+    // Foreign files are beside the files of Tachikoma, and in two of the loops that will be deleted.
     let foreign = [
         "state.md".to_owned(),
         "other-tool/journal-0001.jsonl".to_owned(),
@@ -73,9 +73,15 @@ fn the_last_ten_loops_are_kept_and_nothing_else_is_touched() {
         later.push(one_loop(&scratch, &format!("echo {number}")));
     }
     let loop_names = names(&scratch.path().join(".ralph/loops"));
-    assert!(!loop_names.contains(&third), "the third of thirteen goes");
-    assert!(!sessions(&scratch).join(&third).exists(), "with its words");
-    assert!(!backup.exists(), "and its backups");
+    assert!(
+        !loop_names.contains(&third),
+        "the third of thirteen loops is deleted"
+    );
+    assert!(
+        !sessions(&scratch).join(&third).exists(),
+        "its transcripts are deleted"
+    );
+    assert!(!backup.exists(), "its backups are deleted");
     for kept in [&first, &second].into_iter().chain(&later) {
         let journal = format!(".ralph/loops/{kept}/journal-0001.jsonl");
         assert!(scratch.path().join(journal).exists(), "{kept}");
@@ -106,7 +112,7 @@ fn a_new_loop_prunes_old_loops_and_a_resumed_one_keeps_its_own() {
     await_until("the oldest to go", SOON, || !oldest.exists());
     kill(&scratch, live);
     let left = names(&scratch.path().join(".ralph/loops"));
-    assert_eq!(left.len(), 10, "ten, with the one that was killed");
+    assert_eq!(left.len(), 10, "ten loops, including the killed one");
     let before = status(&scratch)["loop_id"].clone();
     let ran = tachikoma(&scratch).run(run(&[], CLAIMS));
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -145,7 +151,7 @@ fn transcripts_are_compressed_and_logs_reads_them() {
 }
 
 #[test]
-fn a_transcript_that_was_never_closed_is_readable_and_stays() {
+fn a_transcript_of_a_killed_runner_is_readable_and_not_compressed() {
     let scratch = Scratch::new();
     let id = one_loop(&scratch, "true");
     let dir = format!(".ralph/sessions/{id}");
@@ -163,7 +169,7 @@ fn a_transcript_that_was_never_closed_is_readable_and_stays() {
     assert_eq!(
         names(&scratch.path().join(&dir)).len(),
         3,
-        "it stays as it was"
+        "the transcript is unchanged"
     );
 }
 
@@ -199,10 +205,18 @@ fn closed_segments_are_compressed_and_can_be_resumed() {
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
     let ran = tachikoma(&scratch).run(["events", "--json"]);
     assert_eq!(ran.stdout.lines().count(), seqs.len(), "{}", ran.snapshot());
-    assert_eq!(files(&dir), before, "whoever looks changes nothing");
+    assert_eq!(
+        files(&dir),
+        before,
+        "commands that only read change nothing"
+    );
     let ran = tachikoma(&scratch).run(["run", "--quiet", "--max-iterations", "3"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    assert_eq!(status(&scratch)["iteration"], 3, "under its old number");
+    assert_eq!(
+        status(&scratch)["iteration"],
+        3,
+        "the segment keeps its number"
+    );
 
     let path = dir.join(expected[0]);
     let mut damaged = fs::read(&path).expect("it is ours");
@@ -212,7 +226,7 @@ fn closed_segments_are_compressed_and_can_be_resumed() {
     assert_eq!(
         status(&scratch)["iteration"],
         3,
-        "to go on, what is past need not be read"
+        "a run can continue without reading closed segments"
     );
     let ran = tachikoma(&scratch).run(["events"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());

@@ -1,4 +1,4 @@
-//! `state.enabled = false`: the loop works and leaves no files.
+//! With `state.enabled = false`, the loop works and leaves no files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_loop_runs_to_its_end_and_leaves_nothing() {
+fn a_loop_with_temporary_state_runs_to_its_end_and_leaves_no_files() {
     let scratch = Scratch::new();
     let script = "echo $TACHIKOMA_ITERATION; [ $TACHIKOMA_ITERATION = 2 ] && exit 1; true";
     let ran = unkept(&scratch).run(run(&["--max-iterations", "3"], script));
@@ -78,7 +78,7 @@ fn a_loop_runs_to_its_end_and_leaves_nothing() {
     );
     assert_eq!(status(&scratch)["loop_id"], serde_json::Value::Null);
 
-    // No loop can be resumed.
+    // The next run starts a new loop, because no loop can be resumed.
     let ran = unkept(&scratch).run(run(&["--max-iterations", "1", "--json"], "true"));
     assert!(
         ran.stdout.contains("\"resumption\":{\"kind\":\"new\"}"),
@@ -121,7 +121,7 @@ fn a_live_loop_with_temporary_state_answers_requests() {
     assert_eq!(
         stores(&scratch).len(),
         1,
-        "a second runner leaves the first one's store alone"
+        "a second runner does not remove the state of the first one"
     );
 
     assert_eq!(tool.run(["stop"]).code(), Some(0));
@@ -138,7 +138,7 @@ fn temporary_state_of_a_killed_runner_is_removed_at_the_next_start() {
     let left = stores(&scratch);
     assert_eq!(left.len(), 1);
     kill(&scratch, live);
-    assert_eq!(stores(&scratch), left, "nobody is left to clean up");
+    assert_eq!(stores(&scratch), left, "the killed runner did not clean up");
 
     let ran = tool.run(run(&["--json", "--max-iterations", "1"], "true"));
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
@@ -195,7 +195,7 @@ fn git_snapshots_of_temporary_state_are_removed_and_commits_stay() {
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(subjects(&scratch).len(), 3);
     assert_eq!(snapshots(&scratch), []);
-    // Also after the runner is killed.
+    // The snapshots are removed after a kill of the runner, too.
     let live = tool.spawn(run(&[], &format!("{WORK} {BUSY}")));
     await_until("a snapshot", SOON, || !snapshots(&scratch).is_empty());
     kill(&scratch, live);
