@@ -7,7 +7,7 @@ use tachikoma_testkit::ScriptedModel;
 
 use super::ground::Ground;
 
-/// Name of the scripted model in OpenCode.
+/// Name of the scripted model in OpenCode, and its context window in tokens.
 pub const MODEL: &str = "fake/fake-1";
 pub const WINDOW: u64 = 100_000;
 

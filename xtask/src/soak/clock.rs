@@ -22,7 +22,7 @@ pub const WORKING: &str = "unset LD_PRELOAD
 pub const HANGING: &str = "unset LD_PRELOAD
     echo \"$TACHIKOMA_ITERATION $TACHIKOMA_ATTEMPT\" >>OUTSIDE/ran; sleep 1000";
 
-/// Timeout of a working agent, which never needs it.
+/// Timeouts of the loop: `GENEROUS` for a working agent, which never needs it, and `STRICT` for one that hangs.
 const GENEROUS: Duration = Duration::from_secs(20);
 const STRICT: Duration = Duration::from_secs(2);
 

@@ -16,7 +16,7 @@ use super::victim::{PATIENCE, Victim};
 use crate::encryption;
 use crate::product::{self, Live, text};
 
-/// Number of iterations of the loop when it is backed up.
+/// Iteration of the loop when it is backed up, when it has ended, and of the other loop that is started later.
 const BACKED_UP: u32 = 2;
 const ENDED: u32 = 4;
 const OTHER: u32 = 1;

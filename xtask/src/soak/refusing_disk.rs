@@ -18,7 +18,7 @@ const HEALTHY: Duration = Duration::from_millis(200);
 /// Time after which a loop that does not wait has ended. A loop that still runs waits for the end of the fault.
 const GIVES_UP: Duration = Duration::from_secs(3);
 
-/// Error message of the operating system for a read-only disk.
+/// Error messages of the operating system for a read-only and a full disk.
 const READ_ONLY: &str = "Read-only file system";
 const FULL: &str = "No space left on device";
 

@@ -20,7 +20,7 @@ use crate::live_support::{SOON, state_of};
 /// How often the reader thread checks whether it has to stop.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Byte that the terminal gets when Ctrl-C is pressed.
+/// Bytes that the terminal gets when Ctrl-C or Ctrl-Z is pressed.
 pub(crate) const CTRL_C: u8 = 3;
 pub(crate) const CTRL_Z: u8 = 26;
 

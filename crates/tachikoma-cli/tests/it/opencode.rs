@@ -278,7 +278,7 @@ fn a_killed_supervisor_leaves_no_process_and_the_next_one_has_its_state() {
     });
     await_until("and its tools", SOON, || processes_with(&marker).is_empty());
     let status = bed.await_status("nobody keeps it", |status| status["state"] == "stopped");
-    assert_eq!(status["why"], "the supervisor has ended");
+    assert_eq!(status["why"], "its supervisor is gone");
     let live = bed.up();
     let third = bed.await_ready(3);
     assert_eq!(

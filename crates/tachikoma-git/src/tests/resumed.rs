@@ -147,7 +147,7 @@ fn objects_that_were_pruned_are_written_again() {
         .unwrap();
     assert_eq!(survey.uncommitted, 2);
     let kept = snapshot(&mut tracker, 1);
-    assert_eq!(place.at(&kept, "new.txt"), "the change of the loop");
+    assert_eq!(place.at(&kept, "new.txt"), "the loop's");
     assert_eq!(commits(&mut tracker), 2);
 }
 

@@ -30,7 +30,7 @@ use tachikoma_store::lock::{self, Holder, LockError, WorkLock};
 /// Maximum number of refused requests that are recorded, so that an agent cannot fill the journal.
 const REFUSALS_MAX: u32 = 100;
 
-/// How often the supervisor retries to write on a full disk. The server keeps running meanwhile.
+/// How often, and at which interval, the supervisor retries to write on a full disk. The server keeps running meanwhile.
 const DISK_FULL_TRIES: u32 = 600;
 const DISK_FULL_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -346,7 +346,7 @@ fn older_journal_format_continues_in_a_new_segment() {
         backups: None,
     };
     let found = read_at(&place, Loss::Refuse).unwrap();
-    assert_eq!(found.state.launch.agent, "the state was converted");
+    assert_eq!(found.state.launch.agent, "led on");
     assert_eq!(found.state.seq, there.state.seq);
 
     // Records of the new format version are not appended to a segment of the old one.

@@ -12,7 +12,7 @@ use crate::scenario::Usage;
 /// Name of the file with all prompts, one JSON object per line.
 const PROMPTS_FILE: &str = "prompts.jsonl";
 
-/// Price in dollars of a million input tokens, about that of a medium model.
+/// Prices in dollars of a million tokens, about those of a medium model.
 const INPUT_PRICE: f64 = 3.0;
 const CACHE_WRITE_PRICE: f64 = 3.75;
 const CACHE_READ_PRICE: f64 = 0.3;

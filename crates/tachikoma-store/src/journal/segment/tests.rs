@@ -172,7 +172,7 @@ fn damage_of_a_compressed_segment_is_described() {
         );
         assert!(
             begun(&dir, &Encryption::plain()).unwrap().is_some(),
-            "the temporary file is old but still there"
+            "the start time of a damaged segment is known"
         );
     }
     let end = "it is closed, and does not end with a complete record";
