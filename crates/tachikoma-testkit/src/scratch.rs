@@ -71,7 +71,8 @@ impl Scratch {
         };
         for part in [scratch.path(), scratch.runtime_dir(), scratch.home()] {
             fs::create_dir(&part).expect("the directory is ours and empty");
-            fs::set_permissions(&part, fs::Permissions::from_mode(0o700)).expect("it is ours");
+            fs::set_permissions(&part, fs::Permissions::from_mode(0o700))
+                .expect("the test owns this file");
         }
         scratch
     }
@@ -141,7 +142,12 @@ impl Scratch {
         let mut input = install.stdin.take().expect("it is piped");
         input.write_all(text.as_ref()).expect("it reads");
         drop(input);
-        assert!(install.wait().expect("it is ours").success());
+        assert!(
+            install
+                .wait()
+                .expect("the test started this process")
+                .success()
+        );
         path
     }
 
@@ -304,7 +310,7 @@ mod tests {
             .expect_err("it panics")
             .downcast::<std::process::Child>()
             .expect("the child is the panic's payload");
-        let status = child.wait().expect("it is ours");
+        let status = child.wait().expect("the test started this process");
         assert_eq!(
             std::os::unix::process::ExitStatusExt::signal(&status),
             Some(9)

@@ -86,7 +86,8 @@ impl Talk {
         assert!(self.is_running(), "it has ended: {}", self.complaints());
         // The process is not reaped yet, so its id is still valid.
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("process ids are positive"), signal).expect("it is ours");
+        kill_process(pid.expect("process ids are positive"), signal)
+            .expect("the test started this process");
     }
 
     /// Writes text to the input of the process.

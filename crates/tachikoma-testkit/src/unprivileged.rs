@@ -27,7 +27,8 @@ mod tests {
     fn a_file_without_permissions_cannot_be_read() {
         let scratch = Scratch::new();
         let secret = scratch.write("secret.txt", "hidden");
-        fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).expect("it is ours");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o000))
+            .expect("the test owns this file");
         scratch.hand_to_nobody();
 
         let mut command = Command::new("cat");

@@ -83,7 +83,7 @@ pub fn agent(ground: &Ground) -> String {
     ground.await_file("started");
     let agent = *pids(&looping.events()).last().expect("an agent");
     let pid = i32::try_from(agent).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("a process id"), Signal::KILL).expect("it is ours");
+    kill_process(pid.expect("a process id"), Signal::KILL).expect("the test started this process");
     let events = looping.end(LIMIT_REACHED);
     assert_eq!(
         outcomes(&events),

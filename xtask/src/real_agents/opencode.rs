@@ -298,7 +298,7 @@ fn server(ground: &Ground) -> Option<Pid> {
 
 pub(super) fn kill_server(ground: &Ground) {
     let server = server(ground).expect("a server");
-    kill_process(server, Signal::KILL).expect("it is ours");
+    kill_process(server, Signal::KILL).expect("the test started this process");
 }
 
 /// After the server is killed, the turn continues in the same conversation, with its prompt once.

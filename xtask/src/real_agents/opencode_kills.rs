@@ -119,7 +119,7 @@ fn bare(ground: &Ground, model: &ScriptedModel, session: &str) -> Duration {
         model.asked_for(Kind::Main).len() > before
     });
     let took = began.elapsed();
-    server.kill().expect("it is ours");
+    server.kill().expect("the test started this process");
     server.wait().expect("it ends");
     // The tool of the killed server is ended here.
     isolation::clear_away();

@@ -115,7 +115,7 @@ fn kill(status: &Value, signal: Signal) {
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.and_then(Pid::from_raw).expect("a process");
-    kill_process(pid, signal).expect("it is ours");
+    kill_process(pid, signal).expect("the test started this process");
 }
 
 pub fn crash(ground: &Ground) -> String {

@@ -157,7 +157,7 @@ fn other_version(scratch: &Scratch) -> fs::File {
     await_until("nobody has it", SOON, || {
         flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
     });
-    lock.set_len(0).expect("it is ours");
+    lock.set_len(0).expect("the test owns this file");
     write!(lock, "{holder}").expect("it is ours");
     lock
 }

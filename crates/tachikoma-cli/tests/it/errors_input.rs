@@ -100,7 +100,8 @@ fn an_empty_prompt_text_is_refused() {
 fn an_unreadable_prompt_is_refused() {
     let scratch = Scratch::new();
     let prompt = scratch.write("prompt.md", "go\n");
-    fs::set_permissions(prompt, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    fs::set_permissions(prompt, fs::Permissions::from_mode(0o000))
+        .expect("the test owns this file");
     let ran = unprivileged(&scratch).run(["run", "--", "true"]);
     assert_snapshot!(shown(&ran), @"
     exit: 2
@@ -328,7 +329,7 @@ fn a_configuration_that_is_not_toml_is_refused() {
 fn an_unreadable_configuration_is_refused() {
     let scratch = Scratch::new();
     let file = scratch.write("tachikoma.toml", "max_iterations = 3\n");
-    fs::set_permissions(file, fs::Permissions::from_mode(0o000)).expect("it is ours");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o000)).expect("the test owns this file");
     let ran = unprivileged(&scratch).run(run(&[], "true"));
     assert_snapshot!(shown(&ran), @"
     exit: 2

@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the test owns this file");
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn a_file_in_place_of_the_state_directory_is_refused() {
 fn a_symbolic_link_in_place_of_the_state_directory_is_refused() {
     let scratch = Scratch::new();
     let elsewhere = scratch.home().join("elsewhere");
-    fs::create_dir(&elsewhere).expect("it is ours");
-    symlink(&elsewhere, scratch.path().join(".ralph")).expect("it is ours");
+    fs::create_dir(&elsewhere).expect("the test owns this file");
+    symlink(&elsewhere, scratch.path().join(".ralph")).expect("the test owns this file");
     let ran = tachikoma(&scratch).run(run(&[], "true"));
     assert_snapshot!(shown(&ran), @"
     exit: 1
@@ -109,7 +109,9 @@ fn a_symbolic_link_in_place_of_the_state_directory_is_refused() {
     error: use directory [DIR]/.ralph: it is a symbolic link, and those are not followed
     hint: `.ralph` must be a directory that belongs to you: move the existing file away
     ");
-    let written = fs::read_dir(elsewhere).expect("it is ours").count();
+    let written = fs::read_dir(elsewhere)
+        .expect("the test owns this file")
+        .count();
     assert_eq!(written, 0, "no symbolic link is followed");
 }
 
@@ -122,11 +124,11 @@ fn a_symbolic_link_inside_the_state_directory_is_refused() {
             scratch.home().join("elsewhere"),
         );
         if place.exists() {
-            fs::rename(&place, &elsewhere).expect("it is ours");
+            fs::rename(&place, &elsewhere).expect("the test owns this file");
         } else {
-            fs::create_dir(&elsewhere).expect("it is ours");
+            fs::create_dir(&elsewhere).expect("the test owns this file");
         }
-        symlink(&elsewhere, &place).expect("it is ours");
+        symlink(&elsewhere, &place).expect("the test owns this file");
         let before = files(&elsewhere);
         let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--", "echo", "x"]);
         assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
@@ -143,7 +145,7 @@ fn a_symbolic_link_inside_the_state_directory_is_refused() {
 fn a_symbolic_link_that_the_agent_makes_fails_the_next_iteration() {
     let scratch = Scratch::new();
     let elsewhere = scratch.home().join("elsewhere");
-    fs::create_dir(&elsewhere).expect("it is ours");
+    fs::create_dir(&elsewhere).expect("the test owns this file");
     scratch.write(
         "tachikoma.toml",
         "[stop_conditions]\nmax_consecutive_failures = 1\n",
@@ -166,18 +168,24 @@ fn state_directories_are_private_and_other_directories_keep_their_mode() {
         scratch.path().join(".ralph/sessions"),
     ];
     ours.extend(loops(&scratch));
-    fs::create_dir_all(&ours[1]).expect("it is ours");
+    fs::create_dir_all(&ours[1]).expect("the test owns this file");
     let theirs = [
         scratch.path().join(".ralph"),
         scratch.path().join(".ralph/other-tool"),
     ];
-    fs::create_dir(&theirs[1]).expect("it is ours");
+    fs::create_dir(&theirs[1]).expect("the test owns this file");
     for dir in ours.iter().chain(&theirs) {
         set_mode(dir, 0o755);
     }
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--", "echo", "x"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
-    let mode = |dir: &PathBuf| fs::metadata(dir).expect("it is ours").permissions().mode() & 0o777;
+    let mode = |dir: &PathBuf| {
+        fs::metadata(dir)
+            .expect("the test owns this file")
+            .permissions()
+            .mode()
+            & 0o777
+    };
     assert_eq!(ours.iter().map(mode).collect::<Vec<_>>(), [0o700; 3]);
     assert_eq!(theirs.iter().map(mode).collect::<Vec<_>>(), [0o755; 2]);
 }
@@ -192,7 +200,7 @@ fn flip(scratch: &Scratch, after: &str, to: u8) {
         .open(path)
         .expect("it is ours");
     file.seek(SeekFrom::Start(at as u64)).expect("it is a file");
-    file.write_all(&[to]).expect("it is ours");
+    file.write_all(&[to]).expect("the test owns this file");
 }
 
 /// Checks that a run refuses a damaged journal and does not change it. `--new` starts another loop, and later runs continue that one.
@@ -284,7 +292,8 @@ fn an_incomplete_last_record_is_not_damage() {
         .append(true)
         .open(journal(&scratch))
         .expect("it is ours");
-    file.write_all(b"{\"seq\":99,\"ti").expect("it is ours");
+    file.write_all(b"{\"seq\":99,\"ti")
+        .expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["iteration"], 2);

@@ -92,7 +92,7 @@ impl Books for Bed {
             .as_i64()
             .and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw).expect("a server");
-        kill_process(pid, Signal::KILL).expect("it is ours");
+        kill_process(pid, Signal::KILL).expect("the test started this process");
     }
 
     /// Returns the number of prompts of the loop in all conversations.

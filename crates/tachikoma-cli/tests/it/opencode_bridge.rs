@@ -116,7 +116,7 @@ impl Bridge {
                 Err(RecvTimeoutError::Timeout) => panic!("it does not end: {said:?}"),
             }
         }
-        let status = self.child.wait().expect("it is ours");
+        let status = self.child.wait().expect("the test started this process");
         (said, status.code())
     }
 }
@@ -201,7 +201,7 @@ fn a_resumed_live_turn_is_read_to_its_end_with_one_prompt() {
     first.prompt(1);
     let session = first.session();
     held(&bed, 1);
-    first.child.kill().expect("it is ours");
+    first.child.kill().expect("the test started this process");
     drop(first);
     let mut second = Bridge::start(&bed, &url, &["--resume", &session]);
     second.prompt(1);
@@ -365,7 +365,7 @@ fn a_password_is_not_sent_to_another_process_at_the_address_of_a_supervised_serv
     );
     drop(bridge);
     drop(server.stdin.take());
-    server.wait().expect("it is ours");
+    server.wait().expect("the test started this process");
 }
 
 /// A hand-off request is not part of an iteration, so the loop does not repeat it, and the bridge has to.

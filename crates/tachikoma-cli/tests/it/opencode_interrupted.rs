@@ -62,7 +62,7 @@ fn a_server_that_hangs_during_a_turn_is_replaced_and_the_turn_continues() {
     bed.await_file("started");
     let pid = bed.server()["pid"].as_i64().expect("a server");
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("a process");
-    kill_process(pid, Signal::STOP).expect("it is ours");
+    kill_process(pid, Signal::STOP).expect("the test started this process");
     bed.scratch.write("go", "");
     expect(&live.wait(LOOP), 3);
     assert_eq!(outcomes(&bed), ["succeeded"; 2]);

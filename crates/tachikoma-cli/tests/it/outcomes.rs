@@ -250,7 +250,7 @@ fn a_reader_that_closes_the_output_pipe_does_not_end_the_loop() {
         await_until("its end", SOON, || {
             child.try_wait().expect("it is ours").is_some()
         });
-        let code = child.wait().expect("it is ours").code();
+        let code = child.wait().expect("the test started this process").code();
         assert_eq!(code, Some(3), "{flags:?}");
         assert_eq!(status(&scratch)["stats"]["successful"], 3, "{flags:?}");
     }
@@ -273,7 +273,7 @@ fn events_can_be_piped_into_head() {
         let mut stderr = String::new();
         let mut pipe = child.stderr.take().expect("it is a pipe");
         pipe.read_to_string(&mut stderr).expect("it is text");
-        child.wait().expect("it is ours");
+        child.wait().expect("the test started this process");
         assert_eq!(stderr, "", "{words:?}");
     }
 }

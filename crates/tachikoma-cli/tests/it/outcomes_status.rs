@@ -96,7 +96,8 @@ fn a_stopped_runner_is_shown_as_live_at_once() {
 fn a_runner_with_a_deleted_socket_is_shown_as_live() {
     let scratch = Scratch::new();
     let live = start_busy(&scratch, &[]);
-    std::fs::remove_dir_all(scratch.runtime_dir().join("tachikoma")).expect("it is ours");
+    std::fs::remove_dir_all(scratch.runtime_dir().join("tachikoma"))
+        .expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["status"]);
     assert!(
         ran.stdout.contains("state      running\n"),

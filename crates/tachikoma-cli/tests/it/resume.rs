@@ -411,8 +411,8 @@ fn everything_works_without_git() {
     let scratch = Scratch::new();
     // The PATH has only a shell, and no git.
     let bin = scratch.home().join("bin");
-    fs::create_dir(&bin).expect("it is ours");
-    std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).expect("it is ours");
+    fs::create_dir(&bin).expect("the test owns this file");
+    std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).expect("the test owns this file");
     let binary = env!("CARGO_BIN_EXE_tachikoma");
     let ran = Tool::new(binary, &scratch)
         .env("PATH", &bin)

@@ -29,10 +29,10 @@ fn snapshot(scratch: &Scratch) -> PathBuf {
 }
 
 fn damage(path: &Path, from: &str, to: &str) -> Vec<u8> {
-    let text = fs::read_to_string(path).expect("it is ours");
+    let text = fs::read_to_string(path).expect("the test owns this file");
     assert!(text.contains(from), "{text}");
     let damaged = text.replacen(from, to, 1).into_bytes();
-    fs::write(path, &damaged).expect("it is ours");
+    fs::write(path, &damaged).expect("the test owns this file");
     damaged
 }
 
@@ -127,9 +127,9 @@ fn damage_before_the_snapshot_is_tolerated() {
 fn a_journal_older_than_the_snapshot_is_replaced_by_the_snapshot() {
     let scratch = with_history();
     let path = journal(&scratch);
-    let text = fs::read_to_string(&path).expect("it is ours");
+    let text = fs::read_to_string(&path).expect("the test owns this file");
     let cut = text.trim_end().rfind('\n').expect("it has lines") + 1;
-    fs::write(&path, &text[..cut]).expect("it is ours");
+    fs::write(&path, &text[..cut]).expect("the test owns this file");
     let ran = tachikoma(&scratch).run(ONE_MORE);
     assert_snapshot!(shown(&ran), @r#"
     exit: 3
@@ -148,7 +148,7 @@ fn a_journal_older_than_the_snapshot_is_replaced_by_the_snapshot() {
 #[test]
 fn accept_loss_names_the_lost_records() {
     let scratch = with_history();
-    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    fs::remove_file(snapshot(&scratch)).expect("the test owns this file");
     let damaged = damage(
         &journal(&scratch),
         "\"iteration_started\"",
@@ -182,7 +182,7 @@ fn accept_loss_names_the_lost_records() {
 #[test]
 fn accept_loss_is_refused_without_any_good_record() {
     let scratch = with_history();
-    fs::remove_file(snapshot(&scratch)).expect("it is ours");
+    fs::remove_file(snapshot(&scratch)).expect("the test owns this file");
     damage(
         &journal(&scratch),
         "\"segment_opened\"",
@@ -237,12 +237,12 @@ fn a_missing_record_after_the_snapshot_is_refused() {
     kill(&scratch, live);
     // The record of the launch is newer than the snapshot and older than the record of the pause.
     let path = journal(&scratch);
-    let text = fs::read_to_string(&path).expect("it is ours");
+    let text = fs::read_to_string(&path).expect("the test owns this file");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     assert!(lines[lines.len() - 2].contains("agent_launched"), "{text}");
     let mut gapped = lines.clone();
     gapped.remove(lines.len() - 2);
-    fs::write(&path, gapped.concat()).expect("it is ours");
+    fs::write(&path, gapped.concat()).expect("the test owns this file");
     assert_snapshot!(refused(&scratch), @"
     exit: 1
     --- stdout
@@ -300,7 +300,7 @@ fn settings_that_changed_are_named_recorded_and_applied() {
     let changed = events(&scratch, "config_changed");
     assert_eq!(changed.len(), 1);
     assert_snapshot!(changed[0]["changes"], @r#"[{"from":null,"key":"agents.command.env.OTHER","to":"\"***\""},{"from":null,"key":"iteration_delay","to":"\"1ms\""},{"from":"1","key":"max_iterations","to":"2"}]"#);
-    let all = fs::read_to_string(journal(&scratch)).expect("it is ours");
+    let all = fs::read_to_string(journal(&scratch)).expect("the test owns this file");
     assert!(
         !all.contains("first-key") && !all.contains("second-key"),
         "secrets are not shown"

@@ -42,8 +42,8 @@ fn one_loop(scratch: &Scratch, script: &str) -> String {
 fn the_last_ten_loops_are_kept_and_foreign_files_are_not_deleted() {
     let scratch = Scratch::new();
     let outside = scratch.home().join("outside");
-    fs::create_dir(&outside).expect("it is ours");
-    fs::write(outside.join("journal-0001.jsonl"), "precious").expect("it is ours");
+    fs::create_dir(&outside).expect("the test owns this file");
+    fs::write(outside.join("journal-0001.jsonl"), "precious").expect("the test owns this file");
     let first = one_loop(&scratch, "echo one");
     let second = one_loop(&scratch, "echo two");
     let third = one_loop(&scratch, "echo three");
@@ -67,7 +67,7 @@ fn the_last_ten_loops_are_kept_and_foreign_files_are_not_deleted() {
     let link = scratch
         .path()
         .join(".ralph/loops/loop_00000000-0000-4000-8000-000000000000");
-    symlink(&outside, &link).expect("it is ours");
+    symlink(&outside, &link).expect("the test owns this file");
     let mut later = Vec::new();
     for number in 4..=13 {
         later.push(one_loop(&scratch, &format!("echo {number}")));
@@ -144,7 +144,8 @@ fn transcripts_are_compressed_and_logs_reads_them() {
         );
     }
     let whole = fs::read(dir.join("000002.1.log.zst")).expect("it is there");
-    fs::write(dir.join("000002.1.log.zst"), &whole[..whole.len() - 1]).expect("it is ours");
+    fs::write(dir.join("000002.1.log.zst"), &whole[..whole.len() - 1])
+        .expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["logs"]);
     assert_eq!(ran.code(), Some(1), "{}", ran.snapshot());
     assert!(ran.stderr.contains("000002.1.log.zst: "), "{}", ran.stderr);
@@ -219,10 +220,10 @@ fn closed_segments_are_compressed_and_can_be_resumed() {
     );
 
     let path = dir.join(expected[0]);
-    let mut damaged = fs::read(&path).expect("it is ours");
+    let mut damaged = fs::read(&path).expect("the test owns this file");
     let middle = damaged.len() / 2;
     damaged[middle] ^= 0x10;
-    fs::write(&path, damaged).expect("it is ours");
+    fs::write(&path, damaged).expect("the test owns this file");
     assert_eq!(
         status(&scratch)["iteration"],
         3,

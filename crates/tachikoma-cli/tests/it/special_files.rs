@@ -37,7 +37,7 @@ fn check_goes_on(scratch: &Scratch, why: &str) {
 #[test]
 fn a_pipe_instead_of_the_snapshot_does_not_block() {
     let scratch = with_history();
-    fs::remove_file(scratch.path().join(".ralph/state.json")).expect("it is ours");
+    fs::remove_file(scratch.path().join(".ralph/state.json")).expect("the test owns this file");
     make_pipe(&scratch, ".ralph/state.json");
     check_goes_on(&scratch, "it is not a regular file");
     let kept = scratch.path().join(".ralph/quarantine/state.json.1");
@@ -50,18 +50,21 @@ fn a_link_instead_of_the_snapshot_is_not_followed() {
     let scratch = with_history();
     let snapshot = scratch.path().join(".ralph/state.json");
     let elsewhere = scratch.home().join("elsewhere.json");
-    fs::rename(&snapshot, &elsewhere).expect("it is ours");
-    let before = fs::read(&elsewhere).expect("it is ours");
-    symlink(&elsewhere, &snapshot).expect("it is ours");
+    fs::rename(&snapshot, &elsewhere).expect("the test owns this file");
+    let before = fs::read(&elsewhere).expect("the test owns this file");
+    symlink(&elsewhere, &snapshot).expect("the test owns this file");
     check_goes_on(&scratch, "it is a symbolic link");
-    assert_eq!(fs::read(&elsewhere).expect("it is ours"), before);
+    assert_eq!(
+        fs::read(&elsewhere).expect("the test owns this file"),
+        before
+    );
     assert!(!snapshot.is_symlink());
 }
 
 #[test]
 fn a_pipe_instead_of_the_lock_does_not_block() {
     let scratch = with_history();
-    fs::remove_file(scratch.path().join(".ralph/lock")).expect("it is ours");
+    fs::remove_file(scratch.path().join(".ralph/lock")).expect("the test owns this file");
     make_pipe(&scratch, ".ralph/lock");
     let ran = tachikoma(&scratch).run(["status"]);
     assert_eq!(ran.code(), Some(0), "{}", ran.snapshot());
@@ -78,8 +81,8 @@ fn a_pipe_instead_of_the_lock_does_not_block() {
 fn a_pipe_instead_of_the_journal_does_not_block() {
     let scratch = with_history();
     let journal = crate::support::journal(&scratch);
-    let kept = fs::read(&journal).expect("it is ours");
-    fs::remove_file(&journal).expect("it is ours");
+    let kept = fs::read(&journal).expect("the test owns this file");
+    fs::remove_file(&journal).expect("the test owns this file");
     let made = Command::new("mkfifo").arg(&journal).status();
     assert!(made.expect("mkfifo starts").success());
     // The messages of these commands may differ, but none of them removes the pipe.
@@ -88,7 +91,7 @@ fn a_pipe_instead_of_the_journal_does_not_block() {
         assert_ne!(ran.code(), None, "{words:?}: {}", ran.snapshot());
     }
     fs::remove_file(&journal).expect("it is still there");
-    fs::write(&journal, kept).expect("it is ours");
+    fs::write(&journal, kept).expect("the test owns this file");
 }
 
 /// Complaint 12: the agent deleted the state files. They are restored during the iteration, because the runner may be killed
@@ -135,7 +138,7 @@ fn a_second_runner_is_refused_after_all_files_were_deleted() {
     let mut first = start_busy(&scratch, &[]);
     let kept = status(&scratch)["loop_id"].clone();
     first.signal(Signal::STOP);
-    fs::remove_dir_all(scratch.path().join(".ralph")).expect("it is ours");
+    fs::remove_dir_all(scratch.path().join(".ralph")).expect("the test owns this file");
     let second = start_busy(&scratch, &[]);
     first.signal(Signal::CONT);
     let ran = first.wait(SOON);

@@ -15,13 +15,13 @@ const UNKEPT: &str = "[state]\nenabled = false\n";
 fn unkept(scratch: &Scratch) -> Tool<'_> {
     scratch.write("tachikoma.toml", UNKEPT);
     let temporary = scratch.home().join("tmp");
-    fs::create_dir_all(&temporary).expect("it is ours");
+    fs::create_dir_all(&temporary).expect("the test owns this file");
     tachikoma(scratch).env("TMPDIR", temporary)
 }
 
 /// Returns the files in the temporary directory.
 fn stores(scratch: &Scratch) -> Vec<PathBuf> {
-    let user = fs::read_dir(scratch.home().join("tmp")).expect("it is ours");
+    let user = fs::read_dir(scratch.home().join("tmp")).expect("the test owns this file");
     let below = user
         .flatten()
         .filter_map(|dir| fs::read_dir(dir.path()).ok());
@@ -96,7 +96,7 @@ fn a_live_loop_with_temporary_state_answers_requests() {
         live.stdout().contains("| hello")
     });
     let below = scratch.path().join("below");
-    fs::create_dir(&below).expect("it is ours");
+    fs::create_dir(&below).expect("the test owns this file");
 
     let status = unkept(&scratch).in_dir("below").run(["status", "--json"]);
     let status = status.json();
@@ -177,7 +177,7 @@ fn a_saved_loop_is_not_used_with_temporary_state() {
     assert_eq!(files(&scratch.path().join(".ralph")), before);
     assert_eq!(loops(&scratch).len(), 1);
 
-    fs::remove_file(scratch.path().join("tachikoma.toml")).expect("it is ours");
+    fs::remove_file(scratch.path().join("tachikoma.toml")).expect("the test owns this file");
     let ran = tachikoma(&scratch).run(["run", "--max-iterations", "2", "--delay", "0s"]);
     assert_eq!(ran.code(), Some(3), "{}", ran.snapshot());
     assert_eq!(status(&scratch)["loop_id"], kept);
@@ -188,7 +188,7 @@ fn a_saved_loop_is_not_used_with_temporary_state() {
 fn git_snapshots_of_temporary_state_are_removed_and_commits_stay() {
     let scratch = repository(UNKEPT);
     let temporary = scratch.home().join("tmp");
-    fs::create_dir_all(&temporary).expect("it is ours");
+    fs::create_dir_all(&temporary).expect("the test owns this file");
     let tool = tachikoma(&scratch).env("TMPDIR", temporary);
     let script = format!("{WORK} [ $TACHIKOMA_ITERATION != 3 ] || {BUSY}");
     let ran = tool.run(run(&["--max-iterations", "2"], &script));

@@ -190,10 +190,12 @@ fn child_of_the_agent_outlives_the_agent() {
         found.len() == 1
     });
     let pid = found[0];
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it is ours");
+    let environment =
+        std::fs::read(format!("/proc/{pid}/environ")).expect("the test owns this file");
     assert!(!String::from_utf8_lossy(&environment).contains("FAKE_AGENT"));
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("process ids are positive"), Signal::KILL).expect("it is ours");
+    kill_process(pid.expect("process ids are positive"), Signal::KILL)
+        .expect("the test started this process");
     await_until("its end", SOON, || processes_with(&marker).is_empty());
 }
 
